@@ -1,0 +1,1 @@
+"""Everything that runs on a bare PyTorch machine: configuration, silos, methods, artefacts."""

@@ -1,0 +1,83 @@
+"""Shared types at the edge: the one error that users see, and the declaration of a config key.
+
+A configuration key is a field of a frozen dataclass, declared with :func:`key`, which records its
+documentation (with the paper's symbol and equation), and the values it may take. The name in
+Flower's run config is the field's name in kebab-case: ``samples_per_silo`` is ``samples-per-silo``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+
+class SpcacwError(Exception):
+    """Something that the user can mend, said in one sentence: what is wrong, where, what to do."""
+
+
+def key(
+    default: Any,
+    doc: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """Declare a configuration key: a dataclass field with its documentation and allowed values.
+
+    Parameters
+    ----------
+    default : Any
+        The default value; its type is the key's type.
+    doc : str
+        One or two sentences: symbol, equation, unit, meaning.
+    above, least, below, most : float, optional
+        Bounds of a number: ``above`` and ``below`` exclude the bound, ``least`` and ``most``
+        include it.
+    choices : tuple of str, optional
+        The allowed strings.
+    """
+    bounds = {"above": above, "least": least, "below": below, "most": most, "choices": choices}
+    return dataclasses.field(default=default, metadata={"doc": doc, **bounds})
+
+
+def allowed(field: dataclasses.Field[Any]) -> str:
+    """Say which values a key may take, as in ``a number in (0, 1]`` or ``one of ftl, ftal``."""
+    meta = field.metadata
+    if meta["choices"]:
+        return "one of " + ", ".join(meta["choices"])
+    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[
+        type(field.default)
+    ]
+    low, high = (meta["above"], meta["least"]), (meta["below"], meta["most"])
+    if low == (None, None) and high == (None, None):
+        return kind
+    left = f"({low[0]:g}" if low[0] is not None else f"[{low[1]:g}" if low[1] is not None else "(-∞"
+    right = (
+        f"{high[0]:g})" if high[0] is not None else f"{high[1]:g}]" if high[1] is not None else "∞)"
+    )
+    return f"{kind} in {left}, {right}"
+
+
+def check(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
+    """Return ``value`` as the key's type, or raise :class:`SpcacwError` naming key and range."""
+    meta, kind = field.metadata, type(field.default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    good = type(value) is kind
+    if good and kind in (int, float):
+        good = (
+            math.isfinite(value)
+            and (meta["above"] is None or value > meta["above"])
+            and (meta["least"] is None or value >= meta["least"])
+            and (meta["below"] is None or value < meta["below"])
+            and (meta["most"] is None or value <= meta["most"])
+        )
+    elif good and meta["choices"]:
+        good = value in meta["choices"]
+    if not good:
+        raise SpcacwError(f"{name} = {value!r} is not allowed: it must be {allowed(field)}.")
+    return value
