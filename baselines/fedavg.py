@@ -1,0 +1,23 @@
+"""FedAvg in its one-gradient form (FedSGD): every silo counts by its share of the samples.
+
+B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, Communication-Efficient Learning of
+Deep Networks from Decentralized Data, AISTATS 2017; "standard FL" in the paper's case study.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spcacw_flwr.core.method import WeightedGradients
+
+
+class FedAvg(WeightedGradients):
+    """α^{(i)} = n_i / Σ n for all t."""
+
+    name = "fedavg"
+
+    def initial_weights(self) -> NDArray[np.float64]:
+        """Return the silos' shares of the samples."""
+        sizes = self.federation.sizes
+        return sizes / sizes.sum()

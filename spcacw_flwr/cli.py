@@ -1,0 +1,171 @@
+"""The command ``spcacw``: run the app, and list what it knows."""
+
+from __future__ import annotations
+
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from partitions import SETTINGS
+from spcacw_flwr import launch
+from spcacw_flwr.core.artefacts import default_output
+from spcacw_flwr.core.config import Config, fields
+from spcacw_flwr.core.keys import SpcacwError, allowed
+from spcacw_flwr.core.registry import METHODS, method_class
+from spcacw_flwr.report import print_report
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+LARGEST = 4
+"""Weights shown while training: the current largest ones."""
+
+
+class Engine(StrEnum):
+    """What computes the rounds."""
+
+    RAY = "ray"
+    IN_PROCESS = "in-process"
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """Read ``key=value`` pairs, the values in TOML; a value that is not TOML is a text."""
+    table: dict[str, Any] = {}
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator:
+            raise SpcacwError(f"--set {assignment} must have the form key=value.")
+        try:
+            table[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            table[name.strip()] = value.strip()
+    return table
+
+
+class Display:
+    """Live progress on a terminal; a line per epoch elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("rounds"), TimeElapsedColumn(), console=console,
+        )  # fmt: skip
+        self.task = self.progress.add_task("starting Flower and Ray", total=None)
+        self.live = Live(self.progress, console=console, refresh_per_second=4)
+        self.epoch = 0
+
+    def show(self, status: dict[str, Any]) -> None:
+        """Show where the run is."""
+        if not status:
+            return
+        epoch, total = status["epoch"], status["rounds"]
+        text = f"{status['state']}: epoch {epoch}/{status['epochs']}" if total else status["state"]
+        self.progress.update(
+            self.task, description=text, completed=status["round"], total=total or None
+        )
+        line = describe(status)
+        if self.console.is_terminal:
+            self.live.update(Group(self.progress, line))
+        elif epoch > self.epoch:
+            self.console.print(f"epoch {epoch}/{status['epochs']}  {line}", highlight=False)
+        self.epoch = epoch
+
+
+def describe(status: dict[str, Any]) -> str:
+    """Say accuracy, loss and the largest weights of a status in one line."""
+    if status.get("accuracy") is None:
+        return ""
+    alpha = status["alpha"]
+    largest = sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))[:LARGEST]
+    weights = "  ".join(f"silo {i}: {alpha[i]:.3f}" for i in largest if alpha[i] > 0)
+    return f"accuracy {status['accuracy']:.2f} %  loss {status['loss']:.4f}  α  {weights}"
+
+
+@app.command()
+def run(
+    setting: Annotated[str | None, typer.Option(help="who holds what")] = None,
+    method: Annotated[str | None, typer.Option(help="method of the target")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
+    engine: Annotated[Engine, typer.Option(help="what computes the rounds")] = Engine.RAY,
+    data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets")] = None,
+    output: Annotated[Path | None, typer.Option(help="directory of the results")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any run-config key")
+    ] = None,
+) -> None:
+    """Train the target silo and wait; exit with 0 only when training really finished."""
+    console = Console()
+    try:
+        flat = parse_assignments(set_ or [])
+        named = {"setting": setting, "method": method, "seed": seed}
+        flat |= {name: value for name, value in named.items() if value is not None}
+        if data_dir is not None:
+            flat["data-dir"] = str(data_dir.expanduser().resolve())
+        directory = output or Path(flat.get("output", "")) if output or flat.get("output") else None
+        train(console, engine, flat, directory)
+    except SpcacwError as error:
+        console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        console.print("[bold red]spcacw:[/] stopped; what was learned so far is on disk.")
+        raise typer.Exit(130) from None
+
+
+def train(console: Console, engine: Engine, flat: dict[str, Any], output: Path | None) -> None:
+    """Check the configuration, run it and print the report.
+
+    Raises
+    ------
+    SpcacwError
+        If anything is wrong with the configuration, the data or the run.
+    """
+    if engine is Engine.IN_PROCESS:
+        raise SpcacwError("engine = 'in-process' does not exist yet: use 'ray'.")
+    config = Config.from_flat(flat)
+    method_class(config.run.method)
+    fresh = output or default_output(config, Path("runs"))
+    directory = fresh.expanduser().resolve()
+    setting = config.checked_setting()
+    setting.prepare()
+    config = Config.from_flat(flat | {"output": str(directory)})
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpcacwError(f"output = '{directory}' cannot be made: {error}.") from error
+    display = Display(console)
+    with display.live:
+        launch.run(config, setting.num_silos, display.show)
+    print_report(console, directory)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods that the key ``method`` names."""
+    table = Table("method", "what it is")
+    for name in METHODS:
+        table.add_row(name, (method_class(name).__doc__ or "").splitlines()[0])
+    Console().print(table)
+
+
+@app.command()
+def settings() -> None:
+    """List the settings that the key ``setting`` names."""
+    table = Table("setting", "who holds what")
+    for name, setting in SETTINGS.items():
+        table.add_row(name, (setting.__doc__ or "").splitlines()[0])
+    Console().print(table)
+
+
+@app.command()
+def keys() -> None:
+    """List every run-config key with its default, its allowed values and its meaning."""
+    table = Table("key", "default", "allowed", "meaning")
+    for name, (_, field) in fields().items():
+        table.add_row(name, repr(field.default), allowed(field), field.metadata["doc"])
+    Console().print(table)

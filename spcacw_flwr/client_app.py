@@ -1,0 +1,128 @@
+"""The Flower ClientApp of a silo: a thin shell around the silo functions.
+
+Query: which silos the node holds. Train: the clipped mini-batch gradient of each silo that is
+asked, with its loss and sample count, and L at the target when wanted. Evaluate: accuracy and loss
+on a silo's test data. Train, action ``alone``: the target's silo trains without peers.
+
+A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
+simulation, the nodes share the silos of the setting evenly by ``partition-id``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from spcacw_flwr import records
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.core.loop import train_alone
+from spcacw_flwr.core.silo import SiloPool
+
+app = ClientApp()
+Handler = Callable[[Message, Context], Message]
+
+
+def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
+    """Return the ids of the silos that a node holds.
+
+    Raises
+    ------
+    SpcacwError
+        If the node config names silos that do not exist, or names none and has no partition.
+    """
+    named = str(node_config.get("silos", "")).strip()
+    if named:
+        ids = [part.strip() for part in named.split(",")]
+        if all(part.isdigit() and int(part) < num_silos for part in ids):
+            return [int(part) for part in ids]
+        raise SpcacwError(
+            f"silos = '{named}' in the node config must list silo ids in 0…{num_silos - 1}."
+        )
+    if "partition-id" in node_config and "num-partitions" in node_config:
+        part, parts = int(node_config["partition-id"]), int(node_config["num-partitions"])
+        return [i for i in range(num_silos) if i * parts // num_silos == part]
+    raise SpcacwError("The node config names no silo: start the node with silos='0', say.")
+
+
+@functools.lru_cache(maxsize=256)
+def _pool(run: tuple[tuple[str, Any], ...], node: tuple[tuple[str, Any], ...]) -> SiloPool:
+    """Return a node's silos; cached, for a worker process serves many rounds and nodes."""
+    node_config = dict(node)
+    flat = dict(run)
+    if "data-dir" in node_config:  # a real silo's data lies where its owner says
+        flat["data-dir"] = str(node_config["data-dir"])
+    config = Config.from_flat(flat)
+    setting = config.make_setting()
+    silos = silos_of_node(node_config, setting.num_silos)
+    setting.prepare()
+    return SiloPool(config, setting, silos)
+
+
+def pool_of(context: Context) -> SiloPool:
+    """Return the silos of the node that this context belongs to."""
+    return _pool(
+        tuple(sorted(context.run_config.items())), tuple(sorted(context.node_config.items()))
+    )
+
+
+def one_sentence(handler: Handler) -> Handler:
+    """Send a user's error back as its sentence instead of raising a traceback in the node."""
+
+    @functools.wraps(handler)
+    def guarded(message: Message, context: Context) -> Message:
+        try:
+            return handler(message, context)
+        except SpcacwError as error:
+            return Message(records.error_content(str(error)), reply_to=message)
+
+    return guarded
+
+
+@app.query()
+@one_sentence
+def query(message: Message, context: Context) -> Message:
+    """Say which silos this node holds."""
+    infos = pool_of(context).describe()
+    content = RecordDict({f"silo-{i.silo}": records.info_to_record(i) for i in infos})
+    return Message(content, reply_to=message)
+
+
+@app.train()
+@one_sentence
+def train(message: Message, context: Context) -> Message:
+    """Return the gradients of the silos that are asked, at the model that came along."""
+    pool, request = pool_of(context), message.content[records.CONFIG]
+    _, vector = records.arrays_to_model(message.content[records.ARRAYS])
+    round_, silos = int(request["round"]), [int(i) for i in request["silos"]]
+    gradients, losses = pool.gradients(vector, round_, silos)
+    target = pool.config.run.target
+    smoothness = pool.smoothness(vector, round_, target) if request["smoothness"] else None
+    sizes = [len(pool.setting.train(silo).y) for silo in silos]
+    content = records.gradients_to_content(silos, gradients, losses, sizes, smoothness)
+    return Message(content, reply_to=message)
+
+
+@app.evaluate()
+@one_sentence
+def evaluate(message: Message, context: Context) -> Message:
+    """Return accuracy (percent) and loss on the test data of one silo."""
+    pool, silo = pool_of(context), int(message.content[records.CONFIG]["silo"])
+    _, vector = records.arrays_to_model(message.content[records.ARRAYS])
+    accuracy, loss = pool.evaluate(vector, silo)
+    size = len(pool.setting.test(silo).y)
+    metrics = MetricRecord({"accuracy": accuracy, "loss": loss, "num-examples": size})
+    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)
+
+
+@app.train(records.ALONE)
+@one_sentence
+def alone(message: Message, context: Context) -> Message:
+    """Train the target's silo without peers; return its accuracy after each epoch."""
+    pool = pool_of(context)
+    metrics = MetricRecord({"accuracy": train_alone(pool.config, pool)})
+    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)

@@ -1,0 +1,204 @@
+"""What a run leaves behind, written as it happens so that a crash loses at most one epoch.
+
+``config.toml`` (resolved; repeats the run), ``alpha.csv`` (a row per weight update),
+``metrics.jsonl`` (a line per epoch), ``model.safetensors`` (after every epoch), ``status.json``
+(where the run is, or the one sentence that ended it), and at the end ``summary.json``,
+``accuracy.png`` and ``alpha.png``; TensorBoard events by a switch.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor
+
+from spcacw_flwr.core import plots
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.core.method import Federation
+
+PACKAGES = ("spcacw-flwr", "flwr", "torch", "numpy", "ray")
+PROGRESS_SECONDS = 0.2
+"""How often the round counter on disk may move; a display needs no more."""
+
+
+def default_output(config: Config, base: Path) -> Path:
+    """Return a dated directory below ``base`` that does not exist yet."""
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    setting = config.run.setting.replace(":", ".")
+    stem = f"{stamp}_{setting}_{config.run.method.replace(':', '.')}_seed{config.run.seed}"
+    path, copy = base / stem, 2
+    while path.exists():
+        path, copy = base / f"{stem}_{copy}", copy + 1
+    return path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file in one step, so that a reader or a crash never sees half of it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def as_json(table: Mapping[str, Any]) -> str:
+    """Return one line of JSON in which NaN (not a number in JSON) is null."""
+    plain = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in table.items()}
+    return json.dumps(plain, allow_nan=False)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide the result."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+class Recorder:
+    """Writes one run's artefacts into a directory of its own.
+
+    Raises
+    ------
+    SpcacwError
+        If the directory cannot be made or written, or already holds a run.
+    """
+
+    def __init__(self, directory: Path, config: Config, engine: str) -> None:
+        self.directory, self.config, self.engine = directory, config, engine
+        self.epochs: list[dict[str, float]] = []
+        self.alphas: list[tuple[int, NDArray[np.float64]]] = []
+        self.federation: Federation | None = None
+        self.rounds = self.round = 0
+        self.accuracy_alone: list[float] = []
+        self._started = self._told = time.perf_counter()
+        self._scalars: Any = None
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if (directory / "metrics.jsonl").exists():
+                raise SpcacwError(
+                    f"output = '{directory}' already holds a run: name another directory."
+                )
+            text = tomli_w.dumps(config.to_flat() | {"output": str(directory)})
+            write_atomically(directory / "config.toml", text)
+            self._status("waiting for silos")
+        except OSError as error:
+            raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds since the recorder was made."""
+        return time.perf_counter() - self._started
+
+    def start(self, federation: Federation, rounds: int) -> None:
+        """Note who takes part; open the growing files."""
+        self.federation, self.rounds = federation, rounds
+        (self.directory / "metrics.jsonl").touch()
+        with (self.directory / "alpha.csv").open("w", newline="") as file:
+            csv.writer(file).writerow(["round", *(f"silo_{i.silo}" for i in federation.silos)])
+        if self.config.run.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import, rarely wanted
+
+            self._scalars = SummaryWriter(str(self.directory / "tensorboard"))
+        self._status("training")
+
+    def weights(self, round_: int, alpha: NDArray[np.float64]) -> None:
+        """Append a row to alpha.csv."""
+        self.alphas.append((round_, alpha.copy()))
+        with (self.directory / "alpha.csv").open("a", newline="") as file:
+            csv.writer(file).writerow([round_, *(repr(float(a)) for a in alpha)])
+        if self._scalars:
+            for silo, weight in enumerate(alpha):
+                self._scalars.add_scalar(f"alpha/silo_{silo}", weight, round_)
+
+    def progress(self, round_: int) -> None:
+        """Note the round on disk, at most five times a second."""
+        self.round = round_
+        if time.perf_counter() - self._told >= PROGRESS_SECONDS:
+            self._status("training")
+
+    def epoch(self, report: Mapping[str, float], accuracy: float, parameters: Any) -> None:
+        """Append a line to metrics.jsonl and save the model."""
+        line = {
+            "epoch": len(self.epochs) + 1, "round": self.round, "loss": report["loss"],
+            "accuracy": accuracy, "L": report["L"], "lambda_reg": report["lambda_reg"],
+            "cost": report["cost"], "seconds": round(self.seconds, 3),
+        }  # fmt: skip
+        self.epochs.append(line)
+        with (self.directory / "metrics.jsonl").open("a") as file:
+            file.write(as_json(line) + "\n")
+        self._save_model(parameters)
+        if self._scalars:
+            for name in ("loss", "accuracy", "L", "lambda_reg", "cost"):
+                self._scalars.add_scalar(name, line[name], self.round)
+        self._status("training")
+
+    def _save_model(self, parameters: Mapping[str, Tensor]) -> None:
+        path = self.directory / "model.safetensors"
+        temporary = path.with_suffix(".tmp")
+        save_file({name: tensor.contiguous() for name, tensor in parameters.items()}, temporary)
+        os.replace(temporary, path)
+
+    def finish(self) -> Path:
+        """Write summary.json and the pictures; return the directory."""
+        write_atomically(self.directory / "summary.json", json.dumps(self.summary(), indent=2))
+        plots.save_accuracy(self.directory / "accuracy.png", self.epochs, self.accuracy_alone)
+        if self.federation is not None:
+            plots.save_alpha(self.directory / "alpha.png", self.alphas, self.federation)
+        self._close("finished")
+        return self.directory
+
+    def fail(self, sentence: str) -> None:
+        """Note the sentence that ended the run; what was learned so far stays on disk."""
+        self._close("failed", error=sentence)
+
+    def _close(self, state: str, **more: Any) -> None:
+        if self._scalars:
+            self._scalars.close()
+        self._status(state, **more)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run in a few figures; accuracies in percent."""
+        run, accuracy = self.config.run, [line["accuracy"] for line in self.epochs]
+        alone = self.accuracy_alone
+        assert self.federation is not None
+        return {
+            "setting": run.setting, "method": run.method, "engine": self.engine,
+            "seed": run.seed, "target": run.target, "rounds": self.rounds,
+            "epochs": len(self.epochs),
+            "best_accuracy": max(accuracy), "last_accuracy": accuracy[-1],
+            "alone": {"best_accuracy": max(alone), "last_accuracy": alone[-1]} if alone else None,
+            "alpha": [float(a) for a in self.alphas[-1][1]],
+            "groups": [info.group for info in self.federation.silos],
+            "seconds": round(self.seconds, 3), "versions": versions(),
+        }  # fmt: skip
+
+    def _status(self, state: str, **more: Any) -> None:
+        self._told = time.perf_counter()
+        last = self.epochs[-1] if self.epochs else {}
+        table = {
+            "state": state, "round": self.round, "rounds": self.rounds,
+            "epoch": len(self.epochs), "epochs": self.config.run.epochs,
+            "accuracy": last.get("accuracy"), "loss": last.get("loss"),
+            "alpha": [float(a) for a in self.alphas[-1][1]] if self.alphas else [],
+            **more,
+        }  # fmt: skip
+        write_atomically(self.directory / "status.json", as_json(table))

@@ -1,0 +1,46 @@
+"""Which samples a silo uses at round t: a pure function of (seed, silo, t).
+
+Silos hold no sampling state, so a run can be resumed at any round, and every engine (Ray, real
+silos, in process) draws the same batches. A silo passes over its data in a fresh order each time,
+⌈n/b⌉ batches a pass, the last one shorter (READING.md 17: the target's pass is the epoch).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+BATCHES, PARTICIPATION, POWER_ITERATION, MODEL = range(4)
+"""Purposes: one independent random stream each, so that none depends on another's use."""
+
+
+def stream(purpose: int, *key: int) -> np.random.Generator:
+    """Return the random generator of one purpose at one key, such as (seed, silo, pass)."""
+    return np.random.default_rng((purpose, *key))
+
+
+def rounds_per_pass(samples: int, batch_size: int) -> int:
+    """Return ⌈n/b⌉, the rounds in which a silo sees each of its samples once."""
+    return -(-samples // batch_size)
+
+
+@lru_cache(maxsize=1024)
+def _order(seed: int, silo: int, epoch: int, samples: int) -> NDArray[np.int64]:
+    return stream(BATCHES, seed, silo, epoch).permutation(samples)
+
+
+def batch_indices(
+    seed: int, silo: int, round_: int, samples: int, batch_size: int
+) -> NDArray[np.int64]:
+    """Return the indices of the samples that ``silo`` uses at round t = ``round_`` ≥ 1.
+
+    Examples
+    --------
+    >>> both = [batch_indices(0, 3, t, samples=5, batch_size=3) for t in (1, 2)]
+    >>> [len(b) for b in both], sorted(int(i) for b in both for i in b)
+    ([3, 2], [0, 1, 2, 3, 4])
+    """
+    epoch, step = divmod(round_ - 1, rounds_per_pass(samples, batch_size))
+    return _order(seed, silo, epoch, samples)[step * batch_size : (step + 1) * batch_size]

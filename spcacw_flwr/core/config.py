@@ -1,0 +1,203 @@
+"""The run configuration, read once at the edge into frozen typed objects.
+
+Flower hands an app one flat table of strings, numbers and booleans. :meth:`Config.from_flat` checks
+each key against its declaration and returns a :class:`Config`; nothing below reads a table of
+strings. A key whose value is ``"auto"`` takes the setting's own default (the paper's value for that
+column), so that choosing ``setting`` alone gives a sensible run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from partitions import SETTINGS, PartitionKeys, Setting, make_setting, setting_class
+from spcacw_flwr.core.keys import SpcacwError, check, key
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """What to run, for how long, and where its results go."""
+
+    setting: str = key(
+        "digits-relabel",
+        "Who holds what: " + ", ".join(SETTINGS) + ", or 'package.module:Class' of your own.",
+    )
+    method: str = key("spcacw", "The method of the target silo; 'spcacw methods' lists them.")
+    seed: int = key(0, "Seed of the split, the initial model and every batch.", least=0)
+    target: int = key(0, "The target silo, client 0 in the paper; 0…M−1.", least=0)
+    epochs: int = key(50, "Passes of the target over its own data (paper: 50 on MNIST).", least=1)
+    nodes: int = key(
+        0, "Simulated Flower nodes; 0 is one node per silo, fewer share the silos.", least=0
+    )
+    output: str = key("", "Directory of the results, absolute; empty is a dated default.")
+    compare_alone: bool = key(
+        True, "Also train the target alone (α = e₀, same seed and batches) for comparison."
+    )
+    tensorboard: bool = key(False, "Write TensorBoard scalars beside the other results.")
+    node_timeout: float = key(
+        120.0, "Seconds to wait for nodes that hold all silos before giving up.", above=0
+    )
+    round_timeout: float = key(
+        120.0, "Seconds a silo has to answer a round; later it counts as not sampled.", above=0
+    )
+
+
+@dataclass(frozen=True)
+class TrainingKeys:
+    """How gradients are made and steps are taken (paper, appendix Network Architectures)."""
+
+    eta: float = key(0.05, "η, the target's step size (Eq. update rule).", above=0)
+    momentum: float = key(0.9, "μ, momentum of the target's optimiser.", least=0, below=1)
+    weight_decay: float = key(5e-4, "λ, weight decay of the target's optimiser.", least=0)
+    max_norm: float = key(1.0, "Largest norm of a gradient; 0 switches clipping off.", least=0)
+    clip: str = key(
+        "silo",
+        "Who clips: every silo its own gradient (READING 7), or the target the weighted sum.",
+        choices=("silo", "aggregate"),
+    )
+    batch_size: int = key(32, "Samples in a silo's mini-batch ξ.", least=1)
+    hidden: int = key(64, "Hidden units of the MLP (paper: 64).", least=1)
+    participation: float = key(
+        1.0, "p, chance that a peer is asked in a round (Prop. partial participation).",
+        above=0, most=1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SPCACWKeys:
+    """Hyper-parameters of SP-CACW (Algorithm 1; appendix Practical Algorithmic Details)."""
+
+    beta: float = key(
+        0.1, "β, smoothing of the bias estimates b̂ (Eq. alg_single_est).", above=0, most=1
+    )
+    beta_schedule: str = key(
+        "constant",
+        "β_t = β, or harmonic: β_t = 1/t, the sample mean of the bias lemma (READING 1).",
+        choices=("constant", "harmonic"),
+    )
+    t_start: int = key(
+        1, "T_start, the first round that counts in the cumulative cost (Eq. refined objective).",
+        least=1,
+    )  # fmt: skip
+    update_every: int = key(
+        0, "K, rounds between updates of α; 0 is one epoch of the target.", least=0
+    )
+    solver: str = key(
+        "ftl",
+        "Leader of the exact cumulative cost (ftl), or of FTAL's rank-one surrogates (ftal).",
+        choices=("ftl", "ftal"),
+    )
+    gamma: float = key(
+        1.0, "γ in λ_reg = γ‖var(g₀)‖², the cubic term of spcacw-reg (READING 4).", least=0
+    )
+    smoothness: float = key(
+        0.0, "L, the smoothness of the target's loss; 0 estimates it by power iteration.", least=0
+    )
+    smoothness_interval: int = key(10, "Rounds between two estimates of L.", least=1)
+    smoothness_iterations: int = key(10, "Largest number of power iterations per estimate.", least=1)
+    smoothness_decay: float = key(
+        0.9, "Share of the old value when a new estimate of L arrives (READING 5).", least=0, below=1
+    )
+
+
+SECTIONS: dict[str, type] = {
+    "run": RunKeys,
+    "training": TrainingKeys,
+    "partition": PartitionKeys,
+    "spcacw": SPCACWKeys,
+}
+
+
+def kebab(name: str) -> str:
+    """Return a field's name as it is spelled in the run config."""
+    return name.replace("_", "-")
+
+
+def fields() -> dict[str, tuple[str, dataclasses.Field[Any]]]:
+    """Map each run-config key to its section and the field that declares it."""
+    return {
+        kebab(field.name): (section, field)
+        for section, keys in SECTIONS.items()
+        for field in dataclasses.fields(keys)
+    }
+
+
+@dataclass(frozen=True)
+class Config:
+    """A resolved, checked configuration: four frozen tables of keys."""
+
+    run: RunKeys
+    training: TrainingKeys
+    partition: PartitionKeys
+    spcacw: SPCACWKeys
+
+    @classmethod
+    def from_flat(cls, flat: Mapping[str, Any]) -> Config:
+        """Check a flat table of kebab-case keys and resolve what it leaves open.
+
+        Raises
+        ------
+        SpcacwError
+            An unknown key, a value outside its range, or an unknown setting; the sentence names
+            the key and the allowed values.
+        """
+        known = fields()
+        for name in flat:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f" (did you mean {close[0]}?)" if close else ""
+                raise SpcacwError(f"There is no key {name!r}{hint}; 'spcacw keys' lists all keys.")
+        given = {name: value for name, value in flat.items() if value != AUTO}
+        setting = check(
+            "setting", given.get("setting", RunKeys.setting), known["setting"][1]
+        )
+        chosen = {kebab(k): v for k, v in setting_class(setting).defaults.items()} | given
+        values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        for name, value in chosen.items():
+            section, field = known[name]
+            values[section][field.name] = check(name, value, field)
+        return cls(**{section: SECTIONS[section](**values[section]) for section in SECTIONS})
+
+    def checked_setting(self) -> Setting:
+        """Return the setting, after checking the keys that depend on its number of silos.
+
+        Raises
+        ------
+        SpcacwError
+            If ``target`` is not a silo, or there would be more nodes than silos.
+        """
+        setting = self.make_setting()
+        silos = setting.num_silos
+        if self.run.target >= silos:
+            raise SpcacwError(
+                f"target = {self.run.target} is not a silo: {self.run.setting} has silos "
+                f"0…{silos - 1}."
+            )
+        if self.run.nodes > silos:
+            raise SpcacwError(
+                f"nodes = {self.run.nodes} is more than the {silos} silos of "
+                f"{self.run.setting}: use 0 (one node per silo) or at most {silos}."
+            )
+        return setting
+
+    @classmethod
+    def from_keys(cls, **keys: Any) -> Config:
+        """Return the configuration with some keys, in snake_case, set; the others default."""
+        return cls.from_flat({kebab(name): value for name, value in keys.items()})
+
+    def to_flat(self) -> dict[str, Any]:
+        """Return every key with its resolved value, ready for ``flwr run --run-config``."""
+        return {
+            name: getattr(getattr(self, section), field.name)
+            for name, (section, field) in fields().items()
+        }
+
+    def make_setting(self) -> Setting:
+        """Return the setting that this configuration names."""
+        return make_setting(self.run.setting, self.partition, self.run.seed)

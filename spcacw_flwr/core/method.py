@@ -1,0 +1,155 @@
+"""A method: what it asks of the silos in a round, and how it folds the replies into its state.
+
+This module holds the seam between methods and engines, and the family of methods that put weights
+on gradients at one shared model (paper, Eq. update rule): w_{t+1} = w_t − η Opt(Σ α^{(i)} g^{(i)}).
+Members differ only in α. A method does not know which engine runs it, and silos keep no state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.core.batches import PARTICIPATION, rounds_per_pass, stream
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.core.silo import SiloInfo
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The silos as the target knows them after asking: one entry per silo, in silo order."""
+
+    silos: tuple[SiloInfo, ...]
+    target: int
+    batch_size: int
+
+    @property
+    def num_silos(self) -> int:
+        """M, the number of silos."""
+        return len(self.silos)
+
+    @property
+    def sizes(self) -> NDArray[np.float64]:
+        """n_i, the samples of each silo."""
+        return np.array([info.size for info in self.silos], dtype=float)
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """⌈n₀/b⌉: an epoch is the target's own pass over its data (READING.md 17)."""
+        return rounds_per_pass(self.silos[self.target].size, self.batch_size)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the target asks in a round."""
+
+    round: int
+    silos: tuple[int, ...]
+    """Who is asked for a gradient at the method's parameters."""
+    smoothness: bool = False
+    """Whether the target's silo is also to estimate L."""
+
+
+@dataclass
+class Replies:
+    """What came back: the silos that answered, in ascending order, and their gradients."""
+
+    silos: tuple[int, ...]
+    gradients: Tensor
+    """(k, d) float32, one row per silo in ``silos``; the method may overwrite it."""
+    losses: Tensor
+    """(k,) mini-batch losses."""
+    smoothness: float | None = None
+    """L at the target, when it was asked for."""
+
+
+class WeightedGradients:
+    """Family W: weights on the silos' gradients at one shared model. Subclasses choose α.
+
+    Parameters
+    ----------
+    config : Config
+        The run's configuration.
+    federation : Federation
+        Who takes part.
+    parameters : Tensor
+        (d,) initial model w_0; copied.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        self.config = config
+        self.federation = federation
+        self.parameters = parameters.clone()
+        training = config.training
+        self._optimiser = torch.optim.SGD(
+            [self.parameters], training.eta, training.momentum, weight_decay=training.weight_decay
+        )
+        self.alpha: NDArray[np.float64] = self.initial_weights()
+        self.alpha_round = 0
+        """The round in which α last changed."""
+        self._losses: list[float] = []
+
+    def initial_weights(self) -> NDArray[np.float64]:
+        """Return α_0, (M,) on the simplex."""
+        raise NotImplementedError
+
+    def request(self, round_: int) -> Request:
+        """Say who is asked at round t: the target always, each useful peer with chance p."""
+        silos = self._sampled(round_, np.flatnonzero(self.alpha))
+        return Request(round_, silos)
+
+    def _sampled(self, round_: int, candidates: NDArray[np.int64]) -> tuple[int, ...]:
+        target, p = self.federation.target, self.config.training.participation
+        rng = stream(PARTICIPATION, self.config.run.seed, round_)
+        lucky = rng.random(self.federation.num_silos) < p
+        chosen = {int(i) for i in candidates if lucky[i]} | {target}
+        return tuple(sorted(chosen))
+
+    def fold(self, request: Request, replies: Replies) -> None:
+        """Take the step of round t with α_{t−1} (Algorithm 1: the weights of before)."""
+        if self.federation.target not in replies.silos:
+            raise SpcacwError(
+                f"Target silo {self.federation.target} did not answer round {request.round}; "
+                "without its gradient no round can be used: check the node that holds it."
+            )
+        self._losses.append(float(replies.losses[replies.silos.index(self.federation.target)]))
+        self.inverse_probability(replies)
+        self.step(replies)
+
+    def inverse_probability(self, replies: Replies) -> None:
+        """Turn g into the unbiased g̃ = g z/p, in place (Prop. partial participation).
+
+        The target always takes part (z = 1 with certainty), so its row stays as it is.
+        """
+        p = self.config.training.participation
+        if p < 1:
+            scale = torch.full((len(replies.silos), 1), 1 / p)
+            scale[replies.silos.index(self.federation.target)] = 1.0
+            replies.gradients.mul_(scale)
+
+    def step(self, replies: Replies) -> None:
+        """w_t ← optimiser step on Σ α_{t−1} g̃; silos that did not report contribute nothing."""
+        alpha = torch.from_numpy(self.alpha[list(replies.silos)]).float()
+        gradient = alpha @ replies.gradients
+        training = self.config.training
+        if training.clip == "aggregate" and training.max_norm > 0:
+            norm = float(torch.linalg.vector_norm(gradient))
+            gradient.mul_(min(1.0, training.max_norm / norm) if norm > 0 else 1.0)
+        self.parameters.grad = gradient
+        self._optimiser.step()
+
+    def epoch_report(self) -> Mapping[str, float]:
+        """Return the epoch's means for the log, and start the next epoch's."""
+        loss = math.fsum(self._losses) / max(1, len(self._losses))
+        self._losses.clear()
+        return {"loss": loss, "L": math.nan, "lambda_reg": 0.0, "cost": math.nan}

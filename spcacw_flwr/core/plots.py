@@ -1,0 +1,81 @@
+"""The two pictures of a run: the target's accuracy over epochs, and α over time.
+
+Drawn without a display (matplotlib's Agg canvas, no pyplot state), so that they can be written from
+a worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from spcacw_flwr.core.method import Federation
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_accuracy(
+    path: Path, epochs: Sequence[Mapping[str, float]], alone: Sequence[float]
+) -> None:
+    """Draw test accuracy (percent) over epochs, beside training alone when that was run."""
+    figure = _figure(6.4, 4.0)
+    axes = figure.add_subplot()
+    axes.plot([e["epoch"] for e in epochs], [e["accuracy"] for e in epochs], label="with peers")
+    if alone:
+        axes.plot(range(1, len(alone) + 1), alone, "--", color="0.4", label="alone (α = e₀)")
+    axes.set_xlabel("epoch of the target")
+    axes.set_ylabel("target's test accuracy (%)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path)
+
+
+def _order(federation: Federation) -> list[int]:
+    """Silos by true cluster or angle where known, the target first within its group."""
+    infos = federation.silos
+    return sorted(
+        range(len(infos)),
+        key=lambda i: (
+            infos[i].group if infos[i].group is not None else 0.0,
+            i != federation.target,
+            i,
+        ),
+    )
+
+
+def _label(federation: Federation, silo: int) -> str:
+    group = federation.silos[silo].group
+    mark = " ← target" if silo == federation.target else ""
+    return f"silo {silo}" + (f" ({group:g})" if group is not None else "") + mark
+
+
+def save_alpha(
+    path: Path, alphas: Sequence[tuple[int, NDArray[np.float64]]], federation: Federation
+) -> None:
+    """Draw α over rounds as a heat-map, silos ordered by true cluster or angle."""
+    order = _order(federation)
+    rounds = [r for r, _ in alphas]
+    weights = np.array([alpha for _, alpha in alphas])[:, order].T
+    # Each α holds from its update to the next one; a lone α is shown as one column.
+    edges = np.array([*rounds, rounds[-1] + (rounds[-1] - rounds[-2] if len(rounds) > 1 else 1)])
+    figure = _figure(7.2, max(2.6, min(10.0, 1.4 + 0.22 * len(order))))
+    axes = figure.add_subplot()
+    mesh = axes.pcolormesh(edges, np.arange(len(order) + 1), weights, cmap="magma_r", vmin=0)
+    axes.invert_yaxis()
+    step = max(1, len(order) // 30)
+    shown = range(0, len(order), step)
+    axes.set_yticks([row + 0.5 for row in shown], [_label(federation, order[r]) for r in shown])
+    axes.tick_params(axis="y", labelsize=7 if len(order) > 15 else 9)
+    axes.set_xlabel("round")
+    axes.set_title("α: how much the target listens to each silo (true cluster or angle)")
+    figure.colorbar(mesh, ax=axes, label="weight")
+    figure.savefig(path)

@@ -1,0 +1,206 @@
+"""Start ``flwr run`` so that it works, wait, and say truthfully how it ended.
+
+Plain ``flwr run .`` installs dependencies on every run, keeps a SuperLink running for ever in the
+directory where it was first started, and exits with 0 when the run failed. Here each run gets a
+SuperLink of its own, on a free port, in a neutral directory with a Flower home of its own, and all
+of it is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+import spcacw_flwr
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.keys import SpcacwError
+
+ENVIRONMENT = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""What Flower and Ray need in order to use the installed packages and no network."""
+PACKAGES = ("spcacw_flwr", "baselines", "partitions")
+START_SECONDS = 60.0
+POLL_SECONDS = 0.2
+WATCH_SECONDS = 15.0
+"""How often Flower itself is asked whether the run is alive (each question starts a process)."""
+
+
+def app_manifest() -> Path:
+    """Return the app's pyproject.toml: in the installed package, or at a checkout's root."""
+    package = Path(spcacw_flwr.__file__).parent
+    for path in (package / "pyproject.toml", package.parent / "pyproject.toml"):
+        if path.is_file():
+            return path
+    raise SpcacwError(f"pyproject.toml is missing beside {package}: install the project again.")
+
+
+def write_app(directory: Path) -> None:
+    """Lay out the Flower app: its manifest and the packages that it ships, nothing else."""
+    directory.mkdir()
+    shutil.copy(app_manifest(), directory / "pyproject.toml")
+    root = Path(spcacw_flwr.__file__).parent.parent
+    for package in PACKAGES:
+        ignore = shutil.ignore_patterns("__pycache__", "*.toml")
+        shutil.copytree(root / package, directory / package, ignore=ignore)
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Flower:
+    """A private SuperLink in simulation mode, and the CLI calls that talk to it."""
+
+    home: Path
+    environment: dict[str, str]
+    process: subprocess.Popen[bytes]
+
+    def cli(self, *arguments: str) -> dict[str, Any]:
+        """Run ``flwr … --format json`` and return what it says.
+
+        Raises
+        ------
+        SpcacwError
+            If the command fails, with what it said.
+        """
+        program = str(Path(sys.executable).parent / "flwr")
+        done = subprocess.run(
+            [program, *arguments, "--format", "json"],
+            cwd=self.home, env=self.environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        with suppress(json.JSONDecodeError):
+            said = json.loads(done.stdout)
+            if done.returncode == 0 and said.get("success", True):
+                return dict(said)
+        words = " ".join((done.stderr or done.stdout).split())
+        raise SpcacwError(f"'flwr {arguments[0]}' failed: {words or done.returncode}")
+
+    def start(self, config: Config, num_silos: int) -> str:
+        """Submit the run and return its id."""
+        overrides = self.home / "run.toml"
+        overrides.write_text(tomli_w.dumps(config.to_flat()), encoding="utf-8")
+        nodes = config.run.nodes or num_silos
+        said = self.cli(
+            "run", str(self.home / "app"), "spcacw", "--run-config", str(overrides),
+            "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1",
+        )  # fmt: skip
+        return str(said["run-id"])
+
+    def status(self, run_id: str) -> str:
+        """Return Flower's word for the run, such as ``running`` or ``finished:completed``."""
+        said = self.cli("ls", "--run-id", run_id)
+        return str(said["runs"][0]["status"])
+
+
+@contextmanager
+def flower(log: Path) -> Iterator[Flower]:
+    """Run a SuperLink for the duration of the block, its words in the file ``log``."""
+    with tempfile.TemporaryDirectory(prefix="spcacw-", ignore_cleanup_errors=True) as name:
+        home, port = Path(name), free_port()
+        write_app(home / "app")
+        address = f"127.0.0.1:{port}"
+        connection = {"default": "spcacw", "spcacw": {"address": address, "insecure": True}}
+        (home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
+        environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home)}
+        program = str(Path(sys.executable).parent / "flower-superlink")
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [program, "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)],
+                cwd=home, env=environment, stdout=out, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                _wait_for_port(process, port, log)
+                yield Flower(home, environment, process)
+            finally:
+                stop(process)
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(POLL_SECONDS)
+    raise SpcacwError(f"Flower's SuperLink did not start within {START_SECONDS:g} s: see {log}.")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the SuperLink and everything it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def read_status(directory: Path) -> dict[str, Any]:
+    """Return the run's own word of where it is; empty before it has said anything."""
+    try:
+        return dict(json.loads((directory / "status.json").read_text()))
+    except FileNotFoundError:
+        return {}
+
+
+def run(config: Config, num_silos: int, show: Callable[[dict[str, Any]], None]) -> None:
+    """Run the app under Ray until it has ended; ``show`` gets each change of its status.
+
+    ``config.run.output`` must be an absolute directory that exists.
+
+    Raises
+    ------
+    SpcacwError
+        If training did not finish: the sentence says why.
+    """
+    directory = Path(config.run.output)
+    log = directory / "flower.log"
+    with flower(log) as link:
+        run_id = link.start(config, num_silos)
+        asked = time.monotonic()
+        while (status := read_status(directory)).get("state") not in ("finished", "failed"):
+            show(status)
+            if time.monotonic() - asked > WATCH_SECONDS:
+                asked = time.monotonic()
+                if link.status(run_id).startswith("finished"):
+                    break
+            time.sleep(POLL_SECONDS)
+        status = read_status(directory)
+        if status.get("state") == "failed":
+            raise SpcacwError(status["error"])
+        word = _final_word(link, run_id)
+        if status.get("state") != "finished" or word != "finished:completed":
+            raise SpcacwError(f"Flower ended the run as '{word}' before training was done: see {log}.")
+        show(status)
+
+
+def _final_word(link: Flower, run_id: str) -> str:
+    deadline = time.monotonic() + START_SECONDS
+    while not (word := link.status(run_id)).startswith("finished"):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    return word

@@ -1,0 +1,55 @@
+"""The short table at the end of a run: how accurate, against training alone, and who helped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+MOST_SILOS = 12
+"""Rows of the α table; of many silos the heaviest are shown."""
+
+
+def accuracy_table(summary: dict[str, Any]) -> Table:
+    """Return best and last accuracy, beside the same run with α = e₀ when it was made."""
+    table = Table(title=f"{summary['setting']}, target silo {summary['target']}, test accuracy")
+    table.add_column("method")
+    table.add_column("best %", justify="right")
+    table.add_column("last %", justify="right")
+    rows = [(summary["method"], summary)]
+    if summary["alone"]:
+        rows.append(("alone (α = e₀)", summary["alone"]))
+    for name, row in rows:
+        table.add_row(name, f"{row['best_accuracy']:.2f}", f"{row['last_accuracy']:.2f}")
+    return table
+
+
+def alpha_table(summary: dict[str, Any]) -> Table:
+    """Return the final α with each silo's true cluster or angle, heaviest first."""
+    alpha, groups = summary["alpha"], summary["groups"]
+    heaviest = sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))[:MOST_SILOS]
+    some = f", the {MOST_SILOS} heaviest" if len(alpha) > MOST_SILOS else ""
+    table = Table(title=f"final α of {len(alpha)} silos{some}")
+    table.add_column("silo", justify="right")
+    table.add_column("true group", justify="right")
+    table.add_column("α", justify="right")
+    for silo in heaviest:
+        mark = " (target)" if silo == summary["target"] else ""
+        group = "–" if groups[silo] is None else f"{groups[silo]:g}"
+        table.add_row(f"{silo}{mark}", group, f"{alpha[silo]:.4f}")
+    return table
+
+
+def print_report(console: Console, directory: Path) -> None:
+    """Print both tables and where everything lies."""
+    summary = json.loads((directory / "summary.json").read_text())
+    console.print(accuracy_table(summary))
+    console.print(alpha_table(summary))
+    console.print(
+        f"{summary['epochs']} epochs, {summary['rounds']} rounds, {summary['seconds']:.1f} s; "
+        "results in"
+    )
+    console.print(str(directory), soft_wrap=True, highlight=False)

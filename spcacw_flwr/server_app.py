@@ -1,0 +1,89 @@
+"""The Flower ServerApp beside the target: read the configuration, train, leave the results."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from spcacw_flwr import records
+from spcacw_flwr.core.artefacts import Recorder, default_output
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.core.models import Layout, make_model, parameters_of
+from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.report import print_report
+from spcacw_flwr.strategy import GradientStrategy
+
+app = ServerApp()
+PULL_SECONDS = 0.005
+"""Flower's simulation looks for replies ten times a second, which would be most of a round."""
+
+
+def output_directory(config: Config) -> Path:
+    """Return where the results go.
+
+    Raises
+    ------
+    SpcacwError
+        If the key ``output`` is a relative path: Flower runs this app in a directory of its own.
+    """
+    if not config.run.output:
+        return default_output(config, Path.home() / "spcacw-runs")
+    path = Path(config.run.output).expanduser()
+    if not path.is_absolute():
+        raise SpcacwError(
+            f"output = '{config.run.output}' must be an absolute path, for the ServerApp runs in "
+            f"{Path.cwd()}."
+        )
+    return path
+
+
+def _quiet_rounds(record: logging.LogRecord) -> bool:
+    """Drop Flower's two log lines per round, which would be thousands for nothing."""
+    return record.msg not in ("", "[ROUND %s/%s]")
+
+
+def train(grid: Grid, config: Config, recorder: Recorder) -> None:
+    """Run the configured training on a grid of nodes and fill the recorder."""
+    setting = config.checked_setting()
+    strategy = GradientStrategy(config, setting.num_silos, recorder)
+    federation = strategy.discover(grid)
+    hidden, seed = config.training.hidden, config.run.seed
+    parameters = parameters_of(make_model(setting.input_shape, setting.num_classes, hidden, seed))
+    layout = Layout.of(parameters)
+    strategy.start(
+        grid=grid,
+        initial_arrays=records.model_to_arrays(layout, layout.flatten(parameters)),
+        num_rounds=config.run.epochs * federation.rounds_per_epoch,
+        timeout=config.run.round_timeout,
+    )
+    if config.run.compare_alone and config.run.method != "local":
+        recorder.accuracy_alone = strategy.train_alone(grid)
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train the target as the run config says; raise after noting why when that fails."""
+    config = Config.from_flat(context.run_config)
+    method_class(config.run.method)
+    simulated = hasattr(grid, "pull_interval")
+    if simulated:
+        grid.pull_interval = PULL_SECONDS
+    logging.getLogger("flwr").addFilter(_quiet_rounds)
+    recorder = Recorder(output_directory(config), config, "ray" if simulated else "deployment")
+    try:
+        train(grid, config, recorder)
+        directory = recorder.finish()
+    except SpcacwError as error:
+        recorder.fail(str(error))
+        raise
+    except BaseException as error:
+        recorder.fail(f"Training stopped by {type(error).__name__}: {error}")
+        raise
+    finally:
+        logging.getLogger("flwr").removeFilter(_quiet_rounds)
+    print_report(Console(width=100), directory)

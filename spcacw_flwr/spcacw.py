@@ -1,0 +1,151 @@
+"""SP-CACW: Convergence-Aware Client Weighting for Selfish Personalized Learning (the method).
+
+Y. Kiselman and K. Y. Levy, arXiv:2606.29322, Algorithm 1 with the appendix Practical Algorithmic
+Details. In the paper's order, at round t::
+
+    receive g_t^(i) from the silos that take part             fold
+    b̂_t^(i) ← (1 − β) b̂_{t−1}^(i) + β (g_t^(i) − g_t^(0))     bias.update
+    w_t ← w_{t−1} − η Opt(Σ α_{t−1}^(i) g_t^(i))              step
+    H ← H + B̂ᵀB̂ + η L GᵀG          (so that αᵀHα = Σ L̂_t(α)) learner.add
+    every K rounds: α_t ← argmin_{α ∈ Δ} αᵀHα + λ_reg Σ α³    learner.minimise
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.alpha import (
+    BiasTracker,
+    RunningVariance,
+    Smoothed,
+    cost,
+    cost_matrix,
+    make_learner,
+)
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.core.method import Federation, Replies, Request, WeightedGradients
+
+
+class SPCACWMethod(WeightedGradients):
+    """Algorithm 1 in its practical form, λ_reg = 0."""
+
+    name = "spcacw"
+    regularised: ClassVar[bool] = False
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        super().__init__(config, federation, parameters)
+        keys, training, silos = config.spcacw, config.training, federation.num_silos
+        self.bias = BiasTracker(
+            silos, len(parameters), target=federation.target, beta=keys.beta,
+            schedule=keys.beta_schedule,
+        )  # fmt: skip
+        clipped = training.clip == "silo" and training.max_norm > 0
+        bound = training.max_norm / training.participation if clipped else None  # of g̃ = g z/p
+        self.learner = make_learner(keys.solver, silos, training.eta, bound)
+        self.smoothness = Smoothed(keys.smoothness_decay)
+        if keys.smoothness > 0:
+            self.smoothness.update(keys.smoothness)
+        self.variance = RunningVariance()
+        self.every = keys.update_every or federation.rounds_per_epoch
+        self.lambda_reg = 0.0
+        self._gradients = torch.zeros(silos, len(parameters))
+        self._costs: list[float] = []
+
+    def initial_weights(self) -> NDArray[np.float64]:
+        """α_0 = e_0: before anything is learned the target trusts only itself."""
+        return np.eye(self.federation.num_silos)[self.federation.target]
+
+    def request(self, round_: int) -> Request:
+        """Ask every silo (with chance p): a peer of weight 0 may become useful again."""
+        keys = self.config.spcacw
+        unknown = math.isnan(self.smoothness.value)
+        due = keys.smoothness == 0 and (round_ - 1) % keys.smoothness_interval == 0
+        everyone = np.arange(self.federation.num_silos)
+        return Request(round_, self._sampled(round_, everyone), unknown or due)
+
+    def fold(self, request: Request, replies: Replies) -> None:
+        """Run one round of Algorithm 1 on the replies."""
+        if replies.smoothness is not None:
+            self.smoothness.update(replies.smoothness)
+        if math.isnan(self.smoothness.value):
+            raise SpcacwError(
+                f"Target silo {self.federation.target} was asked for its smoothness L in round "
+                f"{request.round} and sent none: check its ClientApp, or set the key smoothness."
+            )
+        played, reported = self.alpha, self._reported(replies)
+        if self.federation.target in replies.silos:
+            gradients = self._dense(replies)
+            self.bias.update(gradients, reported)
+            self.variance.add(gradients[self.federation.target])
+        super().fold(request, replies)
+        self._learn(request, self._dense(replies), reported, played)
+
+    def _reported(self, replies: Replies) -> NDArray[np.bool_]:
+        reported = np.zeros(self.federation.num_silos, dtype=bool)
+        reported[list(replies.silos)] = True
+        return reported
+
+    def _dense(self, replies: Replies) -> Tensor:
+        """Return G (M, d): the replies themselves when all answered, else with rows of zeros."""
+        if len(replies.silos) == self.federation.num_silos:
+            return replies.gradients
+        self._gradients.zero_()
+        self._gradients[list(replies.silos)] = replies.gradients
+        return self._gradients
+
+    def _learn(
+        self,
+        request: Request,
+        gradients: Tensor,
+        reported: NDArray[np.bool_],
+        played: NDArray[np.float64],
+    ) -> None:
+        keys, target, round_ = self.config.spcacw, self.federation.target, request.round
+        # A silo that was asked and stayed silent must not look like a free gradient of norm 0,
+        # or weight would flow to the dead: its row is what b̂ predicts, g_0 + b̂_i, which carries
+        # all of the target's noise and so promises no variance reduction.
+        for silo in request.silos:
+            if not reported[silo]:
+                predicted = gradients[target] + self.bias.estimate[silo]
+                gradients[silo] = predicted / self.config.training.participation
+        matrix = cost_matrix(
+            self.bias.estimate, gradients, self.config.training.eta, self.smoothness.value
+        )
+        self._costs.append(cost(played, matrix))
+        if round_ >= keys.t_start:
+            norm = float(torch.linalg.vector_norm(gradients, dim=1).max())
+            self.learner.add(
+                matrix, played, smoothness=self.smoothness.value, gradient_norm=norm
+            )
+        if round_ % self.every == 0 and round_ >= keys.t_start:
+            if self.regularised:
+                self.lambda_reg = keys.gamma * self.variance.squared_norm()
+            self.alpha = self.learner.minimise(self.alpha, cubic=self.lambda_reg).alpha
+            self.alpha_round = round_
+            self.variance.reset()
+
+    def epoch_report(self) -> Mapping[str, float]:
+        """Add L, λ_reg and the epoch's mean of L̂_t(α_{t−1}) to the report."""
+        mean = math.fsum(self._costs) / max(1, len(self._costs))
+        self._costs.clear()
+        return {
+            **super().epoch_report(),
+            "L": self.smoothness.value,
+            "lambda_reg": self.lambda_reg,
+            "cost": mean,
+        }
+
+
+class RegularisedSPCACW(SPCACWMethod):
+    """SP-CACW reg: adds λ_reg Σ α³ with λ_reg = γ‖var(g₀)‖² (Eq. refined objective)."""
+
+    name = "spcacw-reg"
+    regularised = True
