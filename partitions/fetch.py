@@ -54,9 +54,10 @@ def fetch_mnist(root: Path, stems: list[str], found: Callable[[], bool]) -> None
     # torchvision raises RuntimeError; urllib, sockets, the lock and the disk raise OSErrors.
     except (RuntimeError, OSError, HTTPException) as error:
         reason = (str(error) or type(error).__name__).strip().splitlines()[-1].rstrip(".")
+        lacking = [s for s in stems if not (raw / s).is_file() and not (raw / f"{s}.gz").is_file()]
         raise SpcacwError(
             f"MNIST is not in {str(root)!r} and could not be downloaded ({reason}): put "
-            f"{', '.join(stems)} (unpacked, or as .gz) into {str(raw)!r}, or set the config key "
+            f"{', '.join(lacking)} (unpacked, or as .gz) into {str(raw)!r}, or set the config key "
             "data-dir to the directory that holds MNIST/raw."
         ) from error
 
