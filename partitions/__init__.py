@@ -1,0 +1,72 @@
+"""Who holds what: the training and test data of each silo in a heterogeneity setting.
+
+The settings follow the experiments of SP-CACW (Kiselman & Levy, arXiv 2606.29322). A user's own
+:class:`Setting` is named by its import path, ``package.module:Class``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import pkgutil
+
+from partitions.relabel import DigitsRelabel, MnistRelabel
+from partitions.rotate import MnistRotate
+from partitions.types import PartitionKeys, Setting, SiloData
+from spcacw_flwr.core.keys import SpcacwError
+
+__all__ = [
+    "SETTINGS",
+    "PartitionKeys",
+    "Setting",
+    "SiloData",
+    "make_setting",
+    "setting_class",
+]
+
+SETTINGS: dict[str, type[Setting]] = {
+    setting.name: setting for setting in (DigitsRelabel, MnistRelabel, MnistRotate)
+}
+
+
+def setting_class(name: str) -> type[Setting]:
+    """Return the class of a setting by its name, or by its import path ``package.module:Class``.
+
+    Raises SpcacwError if there is no such setting.
+    """
+    if name in SETTINGS:
+        return SETTINGS[name]
+    if ":" in name:
+        return _imported(name)
+    close = difflib.get_close_matches(name, SETTINGS, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise SpcacwError(
+        f"There is no setting {name!r}{hint}: choose one of {', '.join(SETTINGS)}, or name your "
+        "own Setting as package.module:Class."
+    )
+
+
+def make_setting(name: str, keys: PartitionKeys, seed: int) -> Setting:
+    """Make a setting: a pure function of its name, the keys and the seed (a whole number ≥ 0).
+
+    Reads no data yet. Raises SpcacwError if there is no such setting, or it refuses the keys.
+    """
+    return setting_class(name)(keys, seed)
+
+
+def _imported(path: str) -> type[Setting]:
+    try:
+        found = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpcacwError(
+            f"The setting {path!r} cannot be imported ({error}): give it as package.module:Class, "
+            "with the package on Python's path."
+        ) from error
+    if not (
+        isinstance(found, type) and issubclass(found, Setting) and not inspect.isabstract(found)
+    ):
+        raise SpcacwError(
+            f"{path!r} is no setting: name a class that derives from partitions.Setting and "
+            "defines its abstract methods."
+        )
+    return found

@@ -1,0 +1,117 @@
+"""Settings that deal one pool of images out to the silos and then transform each silo's share.
+
+Both MNIST settings of the paper are of this kind (Kiselman & Levy, SP-CACW, arXiv 2606.29322,
+"MNIST Label-Switching" and "MNIST Rotation"); a setting differs by its transform.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitions.sources import load_mnist
+from partitions.types import PartitionKeys, Setting, SiloData
+from spcacw_flwr.core.keys import SpcacwError
+
+# Each use of chance has its own stream, default_rng([seed, stream]), so that none disturbs another.
+SPLIT_STREAM, HOLD_OUT_STREAM, LABEL_STREAM = 1, 2, 3
+
+# A test set of MNIST takes 31 MB: a process that serves 89 silos must not keep them all.
+_TEST_SETS_KEPT = 8
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All images and labels, before they are dealt out.
+
+    ``x_train``, ``x_test`` are (n, ...) with pixels in [0, ``white``]; ``y_train``, ``y_test`` are
+    (n,); ``mean`` and ``std`` are those of the training pixels in [0, 1].
+    """
+
+    x_train: NDArray[np.generic]
+    y_train: NDArray[np.generic]
+    x_test: NDArray[np.generic]
+    y_test: NDArray[np.generic]
+    white: float
+    mean: float
+    std: float
+
+
+def mnist_pool(data_dir: str) -> Pool:
+    """Return MNIST with the customary mean .1307 and std .3081 of its training pixels."""
+    return Pool(*load_mnist(data_dir), white=255.0, mean=0.1307, std=0.3081)
+
+
+class PooledSetting(Setting):
+    """A setting whose silos hold disjoint random subsets of one pool, all of the same size.
+
+    Raises SpcacwError when made if the pool is too small.
+    """
+
+    pool_size: ClassVar[int]
+
+    def __init__(self, keys: PartitionKeys, seed: int) -> None:
+        """Check that the pool has enough images for every silo; reads no data."""
+        super().__init__(keys, seed)
+        self._train_kept: dict[int, SiloData] = {}
+        self._test_kept: dict[int, SiloData] = {}
+        needed = self.num_silos * keys.samples_per_silo
+        if needed > self.pool_size:
+            raise SpcacwError(
+                f"{self.name} has {self.pool_size} training images, but {self.num_silos} silos × "
+                f"{keys.samples_per_silo} samples are {needed}: set samples-per-silo to at most "
+                f"{self.pool_size // self.num_silos}, or use fewer silos."
+            )
+
+    @abstractmethod
+    def pool(self) -> Pool:
+        """Return the pool; cheap once it was loaded."""
+
+    @abstractmethod
+    def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:
+        """Return images (n, \\*input_shape) in [0, 1] and labels (n,) as ``silo`` sees them."""
+
+    def prepare(self) -> None:
+        """Find, fetch and verify the data; cheap once done; SpcacwError if it cannot be had."""
+        self.pool()
+
+    def train(self, silo: int) -> SiloData:
+        """Return the ``samples_per_silo`` training images of ``silo``, kept after the first call.
+
+        No two silos share an image. With the same seed and number of silos, a larger
+        ``samples_per_silo`` only adds images, so curves over it compare like with like.
+        """
+        self.check_silo(silo)
+        if silo not in self._train_kept:
+            pool = self.pool()
+            order = np.random.default_rng([self.seed, SPLIT_STREAM]).permutation(self.pool_size)
+            # Deal the images out like cards, so that the first n of a silo do not depend on n.
+            mine = order[silo :: self.num_silos][: self.keys.samples_per_silo]
+            self._train_kept[silo] = self._view(pool, pool.x_train[mine], pool.y_train[mine], silo)
+        return self._train_kept[silo]
+
+    def test(self, silo: int) -> SiloData:
+        """Return the whole test set under the transform of ``silo`` (READING row 12)."""
+        self.check_silo(silo)
+        if silo not in self._test_kept:
+            pool = self.pool()
+            while len(self._test_kept) >= _TEST_SETS_KEPT:
+                self._test_kept.pop(next(iter(self._test_kept)))  # the one made first
+            self._test_kept[silo] = self._view(pool, pool.x_test, pool.y_test, silo)
+        return self._test_kept[silo]
+
+    def _view(
+        self, pool: Pool, images: NDArray[np.generic], labels: NDArray[np.generic], silo: int
+    ) -> SiloData:
+        unit = images.astype(np.float32) / np.float32(pool.white)
+        x = torch.from_numpy(unit.reshape(-1, *self.input_shape))
+        x, y = self.transform(x, torch.from_numpy(labels.astype(np.int64)), silo)
+        if self.keys.input_scale == "standard":
+            x = (x - pool.mean) / pool.std
+        return SiloData(x, y)

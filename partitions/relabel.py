@@ -1,0 +1,142 @@
+"""Label switching: silos in latent clusters that disagree on what the labels mean.
+
+"We simulate 7 clients across 3 latent clusters with permuted class labels" (Kiselman & Levy,
+SP-CACW, arXiv 2606.29322, "MNIST Label-Switching (Concept Shift)"). Images follow one distribution
+everywhere; cluster k calls class y by another name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitions.pool import HOLD_OUT_STREAM, LABEL_STREAM, Pool, PooledSetting, mnist_pool
+from partitions.sources import load_digits
+from partitions.types import PartitionKeys
+from spcacw_flwr.core.keys import SpcacwError
+
+_DIGITS_TEST_SIZE = 397
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Read ``cluster_sizes``, as "3,2,2"; SpcacwError unless positive whole numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise SpcacwError(
+            f"cluster-sizes = {text!r} is not allowed: it must be positive whole numbers with "
+            'commas between them, as in "3,2,2".'
+        )
+    return [int(part) for part in parts]
+
+
+def permutations(
+    num_clusters: int, num_classes: int, how: str, seed: int
+) -> list[NDArray[np.int64]]:
+    """Return the label permutation of each cluster (READING row 10).
+
+    Parameters
+    ----------
+    num_clusters, num_classes : int
+        Number of permutations, and the C labels that each permutes.
+    how : str
+        "shift": cluster k names class y (y + k) mod C. "random": permutations drawn by ``seed``.
+        Cluster 0 keeps its labels in both, and no two clusters agree.
+    seed : int
+        Used by "random" alone.
+
+    Returns
+    -------
+    list of int64 arrays (num_classes,)
+        ``p[k][y]`` is the label that cluster k gives to class y.
+
+    Raises
+    ------
+    SpcacwError
+        There are not that many distinct permutations.
+    """
+    most = num_classes if how == "shift" else math.factorial(num_classes)
+    if num_clusters > most:
+        raise SpcacwError(
+            f"cluster-sizes names {num_clusters} clusters, but label-permutation = {how!r} of "
+            f"{num_classes} classes tells only {most} apart: name at most {most}."
+        )
+    labels = np.arange(num_classes)
+    if how == "shift":
+        return [(labels + k) % num_classes for k in range(num_clusters)]
+    rng = np.random.default_rng([seed, LABEL_STREAM])
+    drawn = {tuple(labels.tolist()): labels}
+    while len(drawn) < num_clusters:
+        permutation = rng.permutation(num_classes)
+        drawn.setdefault(tuple(permutation.tolist()), permutation)
+    return list(drawn.values())
+
+
+class Relabel(PooledSetting):
+    """Silos in order fill clusters of ``cluster_sizes``; each cluster permutes the labels.
+
+    Raises SpcacwError when made if the sizes are no positive whole numbers, or too many.
+    """
+
+    num_classes = 10
+    group_kind = "cluster"
+
+    def __init__(self, keys: PartitionKeys, seed: int) -> None:
+        """Fix each silo's cluster and each cluster's permutation; reads no data."""
+        sizes = parse_sizes(keys.cluster_sizes)
+        self._clusters = [k for k, size in enumerate(sizes) for _ in range(size)]
+        how = keys.label_permutation
+        self._permutations = permutations(len(sizes), self.num_classes, how, seed)
+        super().__init__(keys, seed)
+
+    @property
+    def groups(self) -> list[float]:
+        """The cluster number of each silo, as 0, 0, 0, 1, 1, 2, 2."""
+        return [float(cluster) for cluster in self._clusters]
+
+    def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:
+        """Return the images as they are, and the labels in the words of the silo's cluster."""
+        return x, torch.from_numpy(self._permutations[self._clusters[silo]])[y]
+
+
+class DigitsRelabel(Relabel):
+    """Label switching on scikit-learn's 8 × 8 digits: no download, seconds a run; not in the paper.
+
+    1,400 images to deal out; the other 397, drawn by the seed, are the test set.
+    """
+
+    name = "digits-relabel"
+    input_shape = (1, 8, 8)
+    pool_size = 1400
+
+    def pool(self) -> Pool:
+        """Return the digits, in an order drawn by the seed, the last 397 of them for the test."""
+        x, y = load_digits()
+        order = np.random.default_rng([self.seed, HOLD_OUT_STREAM]).permutation(len(y))
+        train, test = order[:-_DIGITS_TEST_SIZE], order[-_DIGITS_TEST_SIZE:]
+        mean, std = float(x[train].mean()), float(x[train].std())
+        return Pool(x[train], y[train], x[test], y[test], white=1.0, mean=mean, std=std)
+
+
+class MnistRelabel(Relabel):
+    """Label switching on MNIST, the paper's setting; tested on all 10,000 test images."""
+
+    name = "mnist-relabel"
+    # 2,900 standardised: READING row 8. η = .01, 50 epochs: the paper's appendices.
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "samples_per_silo": 2900,
+        "input_scale": "standard",
+        "eta": 0.01,
+        "epochs": 50,
+    }
+    input_shape = (1, 28, 28)
+    pool_size = 60_000
+
+    def pool(self) -> Pool:
+        """Return MNIST from ``data_dir``."""
+        return mnist_pool(self.keys.data_dir)

@@ -1,0 +1,126 @@
+"""Where the images come from: scikit-learn's embedded digits, and MNIST from a directory.
+
+MNIST (LeCun, Cortes & Burges) is the data set of the paper's label-switching and rotation settings
+(Kiselman & Levy, SP-CACW, arXiv 2606.29322). It is read here and not by torchvision, which unpacks
+the .gz files beside themselves and so cannot use a read-only directory. torchvision and
+scikit-learn are imported where they are used, since each takes seconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitions.fetch import fetch_mnist
+from spcacw_flwr.core.keys import SpcacwError
+
+Arrays = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
+
+DEFAULT_DATA_DIR = "~/.cache/spcacw/data"
+
+# The four files in the order of load_mnist's result, and the shape of the array in each.
+MNIST_SHAPES: dict[str, tuple[int, ...]] = {
+    "train-images-idx3-ubyte": (60_000, 28, 28),
+    "train-labels-idx1-ubyte": (60_000,),
+    "t10k-images-idx3-ubyte": (10_000, 28, 28),
+    "t10k-labels-idx1-ubyte": (10_000,),
+}
+
+
+@lru_cache(maxsize=1)
+def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return scikit-learn's digits: images (1797, 1, 8, 8) in [0, 1] and labels (1797,).
+
+    The arrays are kept for the life of the process and cannot be written to.
+    """
+    from sklearn.datasets import load_digits as sklearn_digits
+
+    raw = sklearn_digits()
+    x = (raw.images[:, None] / 16).astype(np.float32)  # grey levels are whole numbers 0 … 16
+    y = raw.target.astype(np.int64)
+    x.flags.writeable = y.flags.writeable = False
+    return x, y
+
+
+def load_mnist(data_dir: str = "") -> Arrays:
+    """Return MNIST from ``data_dir``, downloading it there if it is absent.
+
+    Parameters
+    ----------
+    data_dir : str
+        Holds ``MNIST/raw/`` or ``mnist/MNIST/raw/`` (torchvision's layout) with the four idx
+        files, unpacked or as .gz; it may be read-only. Empty: ``DEFAULT_DATA_DIR``.
+
+    Returns
+    -------
+    tuple of uint8 arrays
+        x_train (60000, 28, 28), y_train (60000,), x_test (10000, 28, 28), y_test (10000,), with
+        pixels in 0 … 255. They are kept for the life of the process and cannot be written to.
+
+    Raises
+    ------
+    SpcacwError
+        A file is damaged, or the files are absent and cannot be downloaded.
+    """
+    return _load_mnist(Path(data_dir or DEFAULT_DATA_DIR).expanduser().resolve())
+
+
+@lru_cache(maxsize=2)
+def _load_mnist(root: Path) -> Arrays:
+    files = _find(root)
+    if files is None:
+        fetch_mnist(root, list(MNIST_SHAPES), found=lambda: _find(root) is not None)
+        files = _find(root)
+    if files is None:  # someone removed them since
+        raise SpcacwError(
+            f"MNIST has vanished from {str(root)!r} (config key data-dir): try again."
+        )
+    a, b, c, d = (
+        _read(path, shape) for path, shape in zip(files, MNIST_SHAPES.values(), strict=True)
+    )
+    return a, b, c, d
+
+
+def _find(root: Path) -> list[Path] | None:
+    """Return the paths of the four files, each unpacked (preferred) or .gz; None if any lacks."""
+    for raw in (root / "MNIST" / "raw", root / "mnist" / "MNIST" / "raw"):
+        either = [(raw / stem, raw / f"{stem}.gz") for stem in MNIST_SHAPES]
+        files = [next((path for path in pair if path.is_file()), None) for pair in either]
+        present = [path for path in files if path is not None]
+        if len(present) == len(files):
+            return present
+    return None
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Decode one idx file: 4 bytes of magic, a big-endian 32-bit size per axis, then the bytes."""
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        want, got = _md5s()[path.name], hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if got != want:
+            raise _damaged(path, f"its md5 is {got}, not {want}")
+        content = gzip.decompress(content)
+    # Magic: two zero bytes, 8 for unsigned bytes, the number of axes.
+    header = bytes([0, 0, 8, len(shape)]) + np.array(shape, dtype=">u4").tobytes()
+    if not content.startswith(header) or len(content) != len(header) + np.prod(shape):
+        raise _damaged(path, f"it is not an idx file of unsigned bytes of shape {shape}")
+    # frombuffer over bytes gives an array that cannot be written to.
+    return np.frombuffer(content, dtype=np.uint8, offset=len(header)).reshape(shape)
+
+
+def _md5s() -> dict[str, str]:
+    from torchvision.datasets import MNIST
+
+    return dict(MNIST.resources)
+
+
+def _damaged(path: Path, how: str) -> SpcacwError:
+    return SpcacwError(
+        f"The MNIST file {str(path)!r} is damaged ({how}): delete it or put an intact copy in its "
+        "place, or point the config key data-dir at another directory."
+    )

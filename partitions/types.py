@@ -1,0 +1,113 @@
+"""What a heterogeneity setting is: the data that each silo holds, and which silos truly belong.
+
+The experiments of SP-CACW (Kiselman & Levy, arXiv 2606.29322, Section "Experiments") each fix a
+setting: M silos, a training set for each, and a test set for the target.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from partitions.keys import PartitionKeys
+from spcacw_flwr.core.keys import SpcacwError
+
+__all__ = ["PartitionKeys", "Setting", "SiloData"]
+
+# An angle such as 3 · 0.1 must count as within 0.3 degrees in spite of its rounding.
+_ANGLE_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class SiloData:
+    """Images and labels of one silo: ``x`` float32 (n, \\*input_shape), ``y`` int64 (n,).
+
+    Settings hand out the tensors they keep, without a copy: do not write into them.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def label_counts(self, num_classes: int) -> Tensor:
+        """Count the samples of each class: int64 (num_classes,)."""
+        return torch.bincount(self.y, minlength=num_classes)
+
+
+class Setting(ABC):
+    """A heterogeneity setting: a pure function of the configuration keys and the seed.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the configuration.
+    defaults : Mapping
+        Configuration keys (field names, of any part of the project) whose default differs here.
+    num_classes : int
+        C, the number of labels.
+    input_shape : tuple of int
+        Shape of one input: (channels, height, width).
+    group_kind : str
+        What ``groups`` holds: "cluster" (numbers) or "angle" (degrees in [0, 360)).
+    """
+
+    name: ClassVar[str]
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    num_classes: ClassVar[int]
+    input_shape: ClassVar[tuple[int, ...]]
+    group_kind: ClassVar[str]
+
+    def __init__(self, keys: PartitionKeys, seed: int) -> None:
+        """Keep the keys and the seed, a whole number ≥ 0; subclasses read no data here."""
+        self.keys = keys
+        self.seed = seed
+
+    @property
+    def num_silos(self) -> int:
+        """M, the number of silos, the target included."""
+        return len(self.groups)
+
+    @property
+    @abstractmethod
+    def groups(self) -> list[float]:
+        """The true cluster number, or the angle in degrees, of each silo: M numbers."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Find, fetch and verify the data; cheap once done; SpcacwError if it cannot be had."""
+
+    @abstractmethod
+    def train(self, silo: int) -> SiloData:
+        """Return the training data of ``silo``; SpcacwError outside 0 … M−1."""
+
+    @abstractmethod
+    def test(self, silo: int) -> SiloData:
+        """Return the whole test set as ``silo`` would see it; SpcacwError outside 0 … M−1."""
+
+    def check_silo(self, silo: int) -> None:
+        """Raise SpcacwError unless ``silo`` is in 0 … M−1."""
+        if not 0 <= silo < self.num_silos:
+            raise SpcacwError(
+                f"Silo {silo} does not exist: choose a silo from 0 to {self.num_silos - 1}, "
+                f"for {self.name} has {self.num_silos}."
+            )
+
+    def oracle(self, target: int) -> list[int]:
+        """List the silos that truly belong with ``target``, itself included, in order.
+
+        These are its cluster, or the silos whose angle is within ``oracle_radius`` of its own on
+        the circle. SpcacwError outside 0 … M−1.
+        """
+        self.check_silo(target)
+        gaps = [abs(group - self.groups[target]) for group in self.groups]
+        if self.group_kind == "angle":
+            # Angles lie on a circle: 352° is 8° away from 0°.
+            gaps = [min(gap, 360 - gap) for gap in gaps]
+            reach = self.keys.oracle_radius + _ANGLE_ROUNDING
+        else:
+            reach = 0.0
+        return [silo for silo, gap in enumerate(gaps) if gap <= reach]

@@ -1,0 +1,103 @@
+"""Rotation: angles on a circle, images turned the way they should be."""
+
+import pytest
+import torch
+
+from partitions.rotate import rotated
+from partitions.sources import load_mnist
+from spcacw_flwr.core.keys import SpcacwError
+
+
+def test_angles_and_oracle_go_round_the_circle(make):
+    setting = make("mnist-rotate", data_dir="not needed to know the angles")
+    assert setting.num_silos == 89
+    assert setting.groups[:3] == [0, 4, 8]
+    assert setting.groups[88] == 352
+    # Within 12° of 0°: 0, 4, 8, 12 and 348, 352. Of 352°: 340 … 352, 0, 4 (356 is no silo).
+    assert setting.oracle(0) == [0, 1, 2, 3, 87, 88]
+    assert setting.oracle(88) == [0, 1, 85, 86, 87, 88]
+    assert setting.oracle(40) == list(range(37, 44))
+
+
+def test_the_oracle_radius_is_a_key_and_includes_its_bound_in_spite_of_rounding(make):
+    setting = make("mnist-rotate", data_dir="-", rotation_step=0.1, oracle_radius=0.3)
+    assert setting.oracle(3)[:8] == [0, 1, 2, 3, 4, 5, 6]
+    assert make("mnist-rotate", data_dir="-", oracle_radius=0.0).oracle(7) == [7]
+    assert make("mnist-rotate", data_dir="-", oracle_radius=180.0).oracle(7) == list(range(89))
+
+
+def test_a_hand_made_image_turns_counter_clockwise():
+    image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+    # The top right corner goes to the top left.
+    assert rotated(image, 90.0).tolist() == [[[[2.0, 4.0], [1.0, 3.0]]]]
+
+
+def test_an_angle_near_90_agrees_with_rot90():
+    # 90° itself takes a shortcut; 89.99° goes through the bilinear grid.
+    image = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    near = rotated(image, 89.99)
+    torch.testing.assert_close(near, torch.rot90(image, 1, (-2, -1)), atol=5e-3, rtol=0)
+
+
+def test_45_degrees_by_hand():
+    # A white pixel at the top right of 2 × 2, ½ right of and ½ above the centre, goes to the top.
+    # The top left of the result looks at the source √½ above the centre, the top right at √½ to
+    # the right of it: each is ½ away from the white pixel on one axis and √½ − ½ on the other.
+    weight = 0.5 * (1 - (0.5**0.5 - 0.5))
+    turned = rotated(torch.tensor([[[[0.0, 1.0], [0.0, 0.0]]]]), 45.0)[0, 0]
+    torch.testing.assert_close(turned, torch.tensor([[weight, weight], [0.0, 0.0]]))
+
+
+def test_what_enters_at_the_edge_is_black():
+    turned = rotated(torch.ones(1, 1, 28, 28), 45.0)[0, 0]
+    assert turned[0, 0] == turned[27, 0] == turned[0, 27] == turned[27, 27] == 0
+    torch.testing.assert_close(turned[10:18, 10:18], torch.ones(8, 8))
+
+
+def test_silo_0_sees_mnist_bit_for_bit(make, mnist_dir):
+    _, _, x_test, y_test = load_mnist(mnist_dir)
+    data = make("mnist-rotate").test(0)
+    assert data.x.shape == (10_000, 1, 28, 28)
+    assert torch.equal(data.x[:, 0], torch.from_numpy(x_test.copy()).float() / 255)
+    assert data.y.tolist() == y_test.tolist()
+
+
+def test_silos_hold_500_disjoint_images_each_turned_by_its_angle(make):
+    turned, upright = make("mnist-rotate"), make("mnist-rotate", rotation_step=0.0)
+    for silo in (0, 1, 45, 88):
+        data, plain = turned.train(silo), upright.train(silo)
+        assert (data.x.dtype, data.x.shape) == (torch.float32, (500, 1, 28, 28))
+        assert torch.equal(data.y, plain.y)
+        assert torch.equal(data.x, rotated(plain.x, 4.0 * silo))
+    images = torch.cat([upright.train(silo).x for silo in range(89)])
+    assert len(images) == 44_500
+    # MNIST's training images are all different, so shared images would show as equal ones.
+    assert len({image.numpy().tobytes() for image in images}) == 44_500
+
+
+def test_scaling_comes_after_turning_so_that_the_edge_is_black(make):
+    unit = make("mnist-rotate", samples_per_silo=50)
+    standard = make("mnist-rotate", samples_per_silo=50, input_scale="standard")
+    x = unit.train(10).x
+    torch.testing.assert_close(standard.train(10).x, (x - 0.1307) / 0.3081)
+    assert (x[:, 0, 0, 0] == 0).all()
+
+
+def test_rotation_keys_change_the_setting(make):
+    setting = make("mnist-rotate", data_dir="-", rotation_silos=4, rotation_step=100.0)
+    assert setting.groups == [0, 100, 200, 300]
+
+
+def test_test_sets_do_not_pile_up_in_memory(make):
+    setting = make("mnist-rotate", samples_per_silo=1)
+    first = setting.test(0)
+    assert setting.test(0) is first
+    for silo in range(1, 12):
+        setting.test(silo)
+    assert len(setting._test_kept) == 8
+    assert setting.test(0) is not first
+
+
+def test_too_many_silos_are_refused(make):
+    with pytest.raises(SpcacwError, match=r"60000 .* 121 silos × 500 .* 60500.* at most 495"):
+        make("mnist-rotate", data_dir="-", rotation_silos=121)
