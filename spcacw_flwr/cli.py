@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +17,7 @@ from rich.table import Table
 
 from partitions import SETTINGS
 from spcacw_flwr import launch
-from spcacw_flwr.core.artefacts import default_output
+from spcacw_flwr.core.artefacts import claim_directory, default_output
 from spcacw_flwr.core.config import Config, fields
 from spcacw_flwr.core.keys import SpcacwError, allowed
 from spcacw_flwr.core.registry import METHODS, method_class
@@ -47,6 +49,19 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     return table
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read run-config keys from a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SpcacwError(f"--config {path} cannot be read: {error}.") from error
+
+
+def absolute(path: str) -> str:
+    """Return a path as Flower needs it: its apps run in a directory of their own."""
+    return str(Path(path).expanduser().resolve())
+
+
 class Display:
     """Live progress on a terminal; a line per epoch elsewhere."""
 
@@ -57,8 +72,17 @@ class Display:
             TextColumn("rounds"), TimeElapsedColumn(), console=console,
         )  # fmt: skip
         self.task = self.progress.add_task("starting Flower and Ray", total=None)
-        self.live = Live(self.progress, console=console, refresh_per_second=4)
+        self.live: Live | None = None
         self.epoch = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keep the display on the terminal for the duration of the block."""
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(self.progress, console=self.console, refresh_per_second=4) as self.live:
+            yield
 
     def show(self, status: dict[str, Any]) -> None:
         """Show where the run is."""
@@ -70,10 +94,11 @@ class Display:
             self.task, description=text, completed=status["round"], total=total or None
         )
         line = describe(status)
-        if self.console.is_terminal:
+        if self.live is not None:
             self.live.update(Group(self.progress, line))
         elif epoch > self.epoch:
-            self.console.print(f"epoch {epoch}/{status['epochs']}  {line}", highlight=False)
+            line = f"epoch {epoch}/{status['epochs']}  {line}"
+            self.console.print(line, highlight=False, soft_wrap=True)
         self.epoch = epoch
 
 
@@ -95,6 +120,9 @@ def run(
     engine: Annotated[Engine, typer.Option(help="what computes the rounds")] = Engine.RAY,
     data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets")] = None,
     output: Annotated[Path | None, typer.Option(help="directory of the results")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="a TOML file of run-config keys, such as a config.toml")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any run-config key")
     ] = None,
@@ -102,13 +130,14 @@ def run(
     """Train the target silo and wait; exit with 0 only when training really finished."""
     console = Console()
     try:
-        flat = parse_assignments(set_ or [])
-        named = {"setting": setting, "method": method, "seed": seed}
+        flat = read_toml(config) if config else {}
+        flat |= parse_assignments(set_ or [])
+        named = {
+            "setting": setting, "method": method, "seed": seed,
+            "data-dir": data_dir and str(data_dir), "output": output and str(output),
+        }  # fmt: skip
         flat |= {name: value for name, value in named.items() if value is not None}
-        if data_dir is not None:
-            flat["data-dir"] = str(data_dir.expanduser().resolve())
-        directory = output or Path(flat.get("output", "")) if output or flat.get("output") else None
-        train(console, engine, flat, directory)
+        train(console, engine, flat)
     except SpcacwError as error:
         console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
@@ -117,7 +146,7 @@ def run(
         raise typer.Exit(130) from None
 
 
-def train(console: Console, engine: Engine, flat: dict[str, Any], output: Path | None) -> None:
+def train(console: Console, engine: Engine, flat: dict[str, Any]) -> None:
     """Check the configuration, run it and print the report.
 
     Raises
@@ -129,19 +158,16 @@ def train(console: Console, engine: Engine, flat: dict[str, Any], output: Path |
         raise SpcacwError("engine = 'in-process' does not exist yet: use 'ray'.")
     config = Config.from_flat(flat)
     method_class(config.run.method)
-    fresh = output or default_output(config, Path("runs"))
-    directory = fresh.expanduser().resolve()
+    output = absolute(config.run.output or str(default_output(config, Path("runs"))))
+    data_dir = config.partition.data_dir and absolute(config.partition.data_dir)
+    config = Config.from_flat(config.to_flat() | {"output": output, "data-dir": data_dir})
     setting = config.checked_setting()
     setting.prepare()
-    config = Config.from_flat(flat | {"output": str(directory)})
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpcacwError(f"output = '{directory}' cannot be made: {error}.") from error
+    claim_directory(Path(output))
     display = Display(console)
-    with display.live:
+    with display.running():
         launch.run(config, setting.num_silos, display.show)
-    print_report(console, directory)
+    print_report(console, Path(output))
 
 
 @app.command()

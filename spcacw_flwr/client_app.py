@@ -96,24 +96,23 @@ def query(message: Message, context: Context) -> Message:
 @one_sentence
 def train(message: Message, context: Context) -> Message:
     """Return the gradients of the silos that are asked, at the model that came along."""
-    pool, request = pool_of(context), message.content[records.CONFIG]
-    _, vector = records.arrays_to_model(message.content[records.ARRAYS])
-    round_, silos = int(request["round"]), [int(i) for i in request["silos"]]
+    pool, content = pool_of(context), message.content
+    vector = records.model(content)
+    (round_,), (wanted,) = records.asked(content, "round"), records.asked(content, "smoothness")
+    silos = records.asked(content, "silos")
     gradients, losses = pool.gradients(vector, round_, silos)
-    target = pool.config.run.target
-    smoothness = pool.smoothness(vector, round_, target) if request["smoothness"] else None
+    smoothness = pool.smoothness(vector, round_, pool.config.run.target) if wanted else None
     sizes = [len(pool.setting.train(silo).y) for silo in silos]
-    content = records.gradients_to_content(silos, gradients, losses, sizes, smoothness)
-    return Message(content, reply_to=message)
+    reply = records.gradients_to_content(silos, gradients, losses, sizes, smoothness)
+    return Message(reply, reply_to=message)
 
 
 @app.evaluate()
 @one_sentence
 def evaluate(message: Message, context: Context) -> Message:
     """Return accuracy (percent) and loss on the test data of one silo."""
-    pool, silo = pool_of(context), int(message.content[records.CONFIG]["silo"])
-    _, vector = records.arrays_to_model(message.content[records.ARRAYS])
-    accuracy, loss = pool.evaluate(vector, silo)
+    pool, (silo,) = pool_of(context), records.asked(message.content, "silo")
+    accuracy, loss = pool.evaluate(records.model(message.content), silo)
     size = len(pool.setting.test(silo).y)
     metrics = MetricRecord({"accuracy": accuracy, "loss": loss, "num-examples": size})
     return Message(RecordDict({records.METRICS: metrics}), reply_to=message)

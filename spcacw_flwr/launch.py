@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """What Flower and Ray need in order to use the installed packages and no network."""
+PROGRAMS = Path(sys.executable).parent
 PACKAGES = ("spcacw_flwr", "baselines", "partitions")
 START_SECONDS = 60.0
 POLL_SECONDS = 0.2
@@ -85,7 +86,7 @@ class Flower:
         SpcacwError
             If the command fails, with what it said.
         """
-        program = str(Path(sys.executable).parent / "flwr")
+        program = str(PROGRAMS / "flwr")
         done = subprocess.run(
             [program, *arguments, "--format", "json"],
             cwd=self.home, env=self.environment, capture_output=True, text=True, check=False,
@@ -108,6 +109,14 @@ class Flower:
         )  # fmt: skip
         return str(said["run-id"])
 
+    def save_log(self, run_id: str, path: Path) -> None:
+        """Keep what the app logged."""
+        with path.open("wb") as out:
+            subprocess.run(
+                [str(PROGRAMS / "flwr"), "log", run_id, "spcacw", "--show"],
+                cwd=self.home, env=self.environment, stdout=out, stderr=out, check=False,
+            )  # fmt: skip
+
     def status(self, run_id: str) -> str:
         """Return Flower's word for the run, such as ``running`` or ``finished:completed``."""
         said = self.cli("ls", "--run-id", run_id)
@@ -124,7 +133,9 @@ def flower(log: Path) -> Iterator[Flower]:
         connection = {"default": "spcacw", "spcacw": {"address": address, "insecure": True}}
         (home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
         environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home)}
-        program = str(Path(sys.executable).parent / "flower-superlink")
+        # Flower finds its own helper programs by name: those of this environment come first.
+        environment["PATH"] = f"{PROGRAMS}{os.pathsep}{environment.get('PATH', '')}"
+        program = str(PROGRAMS / "flower-superlink")
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [program, "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)],
@@ -144,7 +155,7 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> No
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(POLL_SECONDS)
-    raise SpcacwError(f"Flower's SuperLink did not start within {START_SECONDS:g} s: see {log}.")
+    raise SpcacwError(f"Flower's SuperLink did not start on port {port}: see {log}.")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -177,24 +188,36 @@ def run(config: Config, num_silos: int, show: Callable[[dict[str, Any]], None]) 
         If training did not finish: the sentence says why.
     """
     directory = Path(config.run.output)
-    log = directory / "flower.log"
-    with flower(log) as link:
+    with flower(directory / "flower.log") as link:
         run_id = link.start(config, num_silos)
-        asked = time.monotonic()
-        while (status := read_status(directory)).get("state") not in ("finished", "failed"):
-            show(status)
-            if time.monotonic() - asked > WATCH_SECONDS:
-                asked = time.monotonic()
-                if link.status(run_id).startswith("finished"):
-                    break
-            time.sleep(POLL_SECONDS)
-        status = read_status(directory)
-        if status.get("state") == "failed":
-            raise SpcacwError(status["error"])
-        word = _final_word(link, run_id)
-        if status.get("state") != "finished" or word != "finished:completed":
-            raise SpcacwError(f"Flower ended the run as '{word}' before training was done: see {log}.")
+        try:
+            word = _watch(link, run_id, directory, show)
+        finally:
+            link.save_log(run_id, directory / "run.log")
+    status = read_status(directory)
+    if status.get("state") == "failed":
+        raise SpcacwError(status["error"])
+    if status.get("state") != "finished" or word != "finished:completed":
+        raise SpcacwError(
+            f"Flower ended the run as '{word}' before training was done: see run.log and "
+            f"flower.log in {directory}."
+        )
+
+
+def _watch(
+    link: Flower, run_id: str, directory: Path, show: Callable[[dict[str, Any]], None]
+) -> str:
+    """Show the status until the run has ended, and return Flower's word for how it ended."""
+    asked = time.monotonic()
+    while (status := read_status(directory)).get("state") not in ("finished", "failed"):
         show(status)
+        if time.monotonic() - asked > WATCH_SECONDS:
+            asked = time.monotonic()
+            if link.status(run_id).startswith("finished"):
+                break
+        time.sleep(POLL_SECONDS)
+    show(read_status(directory))
+    return _final_word(link, run_id)
 
 
 def _final_word(link: Flower, run_id: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.core.keys import SpcacwError
@@ -49,24 +50,39 @@ def info_to_record(info: SiloInfo) -> MetricRecord:
 
 
 def record_to_info(record: MetricRecord) -> SiloInfo:
-    """Return what a silo told about itself."""
-    counts, oracle = record["label-counts"], record["oracle"]
-    assert isinstance(counts, list)
-    assert isinstance(oracle, list)
-    group = record.get("group")
+    """Return what a silo told about itself; SpcacwError if it told nonsense."""
+    (silo,), (size,) = _numbers(record, "silo"), _numbers(record, "num-examples")
     return SiloInfo(
-        silo=_whole(record["silo"]),
-        size=_whole(record["num-examples"]),
-        label_counts=tuple(int(n) for n in counts),
-        group=float(group) if isinstance(group, (int, float)) else None,
-        oracle=tuple(int(i) for i in oracle),
+        silo=int(silo),
+        size=int(size),
+        label_counts=tuple(int(n) for n in _numbers(record, "label-counts")),
+        group=float(_numbers(record, "group")[0]) if "group" in record else None,
+        oracle=tuple(int(i) for i in _numbers(record, "oracle")),
     )
 
 
-def _whole(value: object) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"expected a whole number, got {value!r}")
-    return value
+def _numbers(record: MetricRecord | ConfigRecord, name: str) -> list[float]:
+    """Return one number, or a list of them, as a list."""
+    value = record.get(name)
+    numbers = value if isinstance(value, list) else [value]
+    if not all(isinstance(number, (int, float)) for number in numbers):
+        raise SpcacwError(f"a record's {name} is {value!r} where numbers were expected")
+    return [number for number in numbers if isinstance(number, (int, float))]
+
+
+def metric(content: RecordDict, name: str) -> list[float]:
+    """Return the numbers under ``name`` in a reply's metrics; SpcacwError if there are none."""
+    return _numbers(content.metric_records.get(METRICS, MetricRecord()), name)
+
+
+def asked(content: RecordDict, name: str) -> list[int]:
+    """Return the whole numbers under ``name`` in a request."""
+    return [int(n) for n in _numbers(content.config_records[CONFIG], name)]
+
+
+def model(content: RecordDict) -> Tensor:
+    """Return the flat parameters (d,) of a request."""
+    return arrays_to_model(content.array_records[ARRAYS])[1]
 
 
 def gradients_to_content(
@@ -84,6 +100,32 @@ def gradients_to_content(
     })  # fmt: skip
 
 
+def content_to_gradients(
+    content: RecordDict, silos: list[int], dimension: int
+) -> tuple[NDArray[np.float32], list[float]]:
+    """Return the gradients (k, d) and losses (k,) that ``silos`` were asked for.
+
+    Raises
+    ------
+    SpcacwError
+        If the reply lacks them, is for other silos, or has another shape or type.
+    """
+    array = content.array_records.get(ARRAYS, ArrayRecord()).get(GRADIENTS)
+    if array is None:
+        raise SpcacwError(f"the reply has no array '{GRADIENTS}'")
+    gradients = array.numpy()
+    answered, losses = [int(i) for i in metric(content, "silos")], metric(content, "loss")
+    if answered != silos:
+        raise SpcacwError(f"it answers for silos {answered} but silos {silos} were asked")
+    shape = (len(silos), dimension)
+    if gradients.shape != shape or gradients.dtype != np.float32 or len(losses) != len(silos):
+        raise SpcacwError(
+            f"it has {gradients.dtype} gradients of shape {gradients.shape} and {len(losses)} "
+            f"losses; float32 {shape} was expected"
+        )
+    return gradients, losses
+
+
 def error_content(sentence: str) -> RecordDict:
     """Return the reply of a silo that cannot take part."""
     return RecordDict({CONFIG: ConfigRecord({ERROR: sentence})})
@@ -93,8 +135,8 @@ def usable(reply: Message) -> RecordDict:
     """Return the content of a reply, or raise its error as one sentence."""
     node = reply.metadata.src_node_id
     if reply.has_error():
-        raise SpcacwError(f"node {node} failed: {reply.error.reason or reply.error.code}")
-    config = reply.content.config_records.get(CONFIG, {})
-    if ERROR in config:
-        raise SpcacwError(f"node {node} cannot take part: {config[ERROR]}")
+        raise SpcacwError(f"Node {node} failed: {reply.error.reason or reply.error.code}")
+    config = reply.content.config_records.get(CONFIG)
+    if config is not None and ERROR in config:
+        raise SpcacwError(f"Node {node} cannot take part: {config[ERROR]!s}")
     return reply.content

@@ -15,8 +15,8 @@ MOST_SILOS = 12
 
 def accuracy_table(summary: dict[str, Any]) -> Table:
     """Return best and last accuracy, beside the same run with α = e₀ when it was made."""
-    table = Table(title=f"{summary['setting']}, target silo {summary['target']}, test accuracy")
-    table.add_column("method")
+    table = Table(title=f"{summary['setting']}: test accuracy")
+    table.add_column(f"target silo {summary['target']}, method")
     table.add_column("best %", justify="right")
     table.add_column("last %", justify="right")
     rows = [(summary["method"], summary)]
@@ -49,7 +49,8 @@ def print_report(console: Console, directory: Path) -> None:
     console.print(accuracy_table(summary))
     console.print(alpha_table(summary))
     console.print(
-        f"{summary['epochs']} epochs, {summary['rounds']} rounds, {summary['seconds']:.1f} s; "
-        "results in"
+        f"{summary['epochs']} epochs, {summary['rounds']} rounds, {summary['seconds']:.1f} s. "
+        "Results:",
+        highlight=False,
     )
     console.print(str(directory), soft_wrap=True, highlight=False)

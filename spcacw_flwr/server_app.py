@@ -72,7 +72,7 @@ def main(grid: Grid, context: Context) -> None:
     method_class(config.run.method)
     simulated = hasattr(grid, "pull_interval")
     if simulated:
-        grid.pull_interval = PULL_SECONDS
+        setattr(grid, "pull_interval", PULL_SECONDS)  # noqa: B010  only simulation's grid has it
     logging.getLogger("flwr").addFilter(_quiet_rounds)
     recorder = Recorder(output_directory(config), config, "ray" if simulated else "deployment")
     try:

@@ -122,9 +122,7 @@ class SPCACWMethod(WeightedGradients):
         self._costs.append(cost(played, matrix))
         if round_ >= keys.t_start:
             norm = float(torch.linalg.vector_norm(gradients, dim=1).max())
-            self.learner.add(
-                matrix, played, smoothness=self.smoothness.value, gradient_norm=norm
-            )
+            self.learner.add(matrix, played, smoothness=self.smoothness.value, gradient_norm=norm)
         if round_ % self.every == 0 and round_ >= keys.t_start:
             if self.regularised:
                 self.lambda_reg = keys.gamma * self.variance.squared_norm()

@@ -23,6 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr import records
@@ -108,6 +109,7 @@ class GradientStrategy(Strategy):
     def _begin(self, arrays: ArrayRecord, grid: Grid) -> None:
         federation = self.discover(grid)
         self._layout, vector = records.arrays_to_model(arrays)
+        self._dimension = len(vector)
         self._method = self.method_class(self.config, federation, vector)
         self._buffer = torch.empty(self.num_silos, self._layout.size)
         if self.recorder is not None:
@@ -142,56 +144,39 @@ class GradientStrategy(Strategy):
         return records.model_to_arrays(self._layout, method.parameters), None
 
     def _collect(self, request: Request, replies: Iterable[Message]) -> Replies:
-        rows: dict[int, tuple[Any, float]] = {}
+        rows: dict[int, tuple[NDArray[np.float32], float]] = {}
         smoothness = None
         for reply in replies:
+            node = reply.metadata.src_node_id
+            silos = [silo for silo in request.silos if self._node(silo) == node]
             try:
                 content = records.usable(reply)
-                taken = self._rows(request, reply.metadata.src_node_id, content)
+                gradients, losses = records.content_to_gradients(content, silos, self._dimension)
             except SpcacwError as error:
-                self.rejected += 1
-                log(WARNING, "Round %s: a reply was dropped: %s", request.round, error)
+                self._drop(request, f"the reply of node {node} ({error})")
                 continue
-            rows.update(taken)
-            found = content[records.METRICS].get("smoothness")
-            if isinstance(found, float) and self.config.run.target in taken:
-                smoothness = found
-        silos = tuple(sorted(rows))
+            for silo, gradient, loss in zip(silos, gradients, losses, strict=True):
+                if np.isfinite(gradient).all():
+                    rows[silo] = gradient, loss
+                else:
+                    self._drop(request, f"the gradient of silo {silo} (it is not finite)")
+            if request.smoothness and self.config.run.target in silos:
+                smoothness = records.metric(content, "smoothness")[0]
+        return self._stack(rows, smoothness)
+
+    def _drop(self, request: Request, what: str) -> None:
+        self.rejected += 1
+        log(WARNING, "Round %s goes on without %s.", request.round, what)
+
+    def _stack(
+        self, rows: dict[int, tuple[NDArray[np.float32], float]], smoothness: float | None
+    ) -> Replies:
         assert self._buffer is not None
+        silos = tuple(sorted(rows))
         for k, silo in enumerate(silos):
             self._buffer[k] = torch.from_numpy(rows[silo][0])
         losses = torch.tensor([rows[silo][1] for silo in silos])
         return Replies(silos, self._buffer[: len(silos)], losses, smoothness)
-
-    def _rows(
-        self, request: Request, node: int, content: RecordDict
-    ) -> dict[int, tuple[Any, float]]:
-        """Return each silo's gradient and loss, or say in one sentence why they are no good."""
-        assert self._layout is not None
-        try:
-            gradients = content[records.ARRAYS][records.GRADIENTS].numpy()
-            metrics = content[records.METRICS]
-            silos, losses = list(metrics["silos"]), list(metrics["loss"])
-        except (KeyError, TypeError) as error:
-            raise SpcacwError(f"node {node} sent no gradients, silos and losses ({error}).") from error
-        asked = [silo for silo in request.silos if self._node(silo) == node]
-        if silos != asked:
-            raise SpcacwError(f"node {node} answered for silos {silos} but was asked for {asked}.")
-        if gradients.shape != (len(silos), self._layout.size) or len(losses) != len(silos):
-            raise SpcacwError(
-                f"node {node} sent gradients of shape {gradients.shape} for silos {silos}; "
-                f"({len(silos)}, {self._layout.size}) was asked for."
-            )
-        if gradients.dtype != np.float32:
-            raise SpcacwError(f"node {node} sent {gradients.dtype} gradients, float32 is expected.")
-        finite = np.isfinite(gradients).all(axis=1)
-        for silo in np.array(silos)[~finite]:
-            self.rejected += 1
-            log(WARNING, "Round %s: the gradient of silo %s is not finite and was dropped; "
-                "look at that silo's data.", request.round, silo)  # fmt: skip
-        return {
-            silo: (gradients[k], float(losses[k])) for k, silo in enumerate(silos) if finite[k]
-        }
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -209,23 +194,24 @@ class GradientStrategy(Strategy):
         """Note the target's accuracy and the epoch's figures."""
         if server_round % self.method.federation.rounds_per_epoch:
             return None
-        metrics = self._answer_of_target(replies)[records.METRICS]
-        accuracy = float(metrics["accuracy"])
+        (accuracy,) = records.metric(self._answer_of_target(replies), "accuracy")
         report = self.method.epoch_report()
         if self.recorder is not None:
             assert self._layout is not None
             parameters = self._layout.unflatten(self.method.parameters)
             self.recorder.epoch(report, accuracy, parameters)
-        log(INFO, "epoch %s: accuracy %.2f %%, loss %.4f",
-            server_round // self.method.federation.rounds_per_epoch, accuracy, report["loss"])  # fmt: skip
+        epoch = server_round // self.method.federation.rounds_per_epoch
+        log(INFO, "epoch %s: accuracy %.2f %%, loss %.4f", epoch, accuracy, report["loss"])
         return MetricRecord({"accuracy": accuracy, "loss": report["loss"]})
 
     def train_alone(self, grid: Grid) -> list[float]:
         """Let the target's silo train without peers; return its accuracy after each epoch."""
-        message = self._message(f"train.{records.ALONE}", self._node(self.config.run.target), None, {})
+        message = self._message(
+            f"train.{records.ALONE}", self._node(self.config.run.target), None, {}
+        )
         timeout = 10 * self.config.run.round_timeout  # a whole training, not one round
-        metrics = self._answer_of_target(grid.send_and_receive([message], timeout=timeout))
-        return list(metrics[records.METRICS]["accuracy"])
+        replies = grid.send_and_receive([message], timeout=timeout)
+        return records.metric(self._answer_of_target(replies), "accuracy")
 
     def _answer_of_target(self, replies: Iterable[Message]) -> RecordDict:
         for reply in replies:
@@ -259,4 +245,6 @@ class SPCACW(GradientStrategy):
         config = Config.from_keys(target=target, **keys)
         super().__init__(config, num_silos)
         if target >= num_silos:
-            raise SpcacwError(f"target = {target} is not a silo: there are silos 0…{num_silos - 1}.")
+            raise SpcacwError(
+                f"target = {target} is not a silo: there are silos 0…{num_silos - 1}."
+            )

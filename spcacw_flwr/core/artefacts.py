@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from spcacw_flwr.core import plots
@@ -48,12 +47,31 @@ def default_output(config: Config, base: Path) -> Path:
     return path
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step, so that a reader or a crash never sees half of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
     os.replace(temporary, path)
+
+
+def claim_directory(directory: Path) -> None:
+    """Make a directory for a run's results.
+
+    Raises
+    ------
+    SpcacwError
+        If it cannot be made or written, or already holds a run.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if (directory / "config.toml").exists():
+            raise SpcacwError(
+                f"output = '{directory}' already holds a run: name another directory."
+            )
+        (directory / ".write-test").touch()
+        (directory / ".write-test").unlink()
+    except OSError as error:
+        raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
 
 
 def as_json(table: Mapping[str, Any]) -> str:
@@ -91,17 +109,11 @@ class Recorder:
         self.accuracy_alone: list[float] = []
         self._started = self._told = time.perf_counter()
         self._scalars: Any = None
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            if (directory / "metrics.jsonl").exists():
-                raise SpcacwError(
-                    f"output = '{directory}' already holds a run: name another directory."
-                )
-            text = tomli_w.dumps(config.to_flat() | {"output": str(directory)})
-            write_atomically(directory / "config.toml", text)
-            self._status("waiting for silos")
-        except OSError as error:
-            raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
+        claim_directory(directory)
+        # Without the directory, so that the file repeats the run in a fresh one.
+        text = tomli_w.dumps(config.to_flat() | {"output": ""})
+        write_atomically(directory / "config.toml", text.encode())
+        self._status("waiting for silos")
 
     @property
     def seconds(self) -> float:
@@ -135,7 +147,9 @@ class Recorder:
         if time.perf_counter() - self._told >= PROGRESS_SECONDS:
             self._status("training")
 
-    def epoch(self, report: Mapping[str, float], accuracy: float, parameters: Any) -> None:
+    def epoch(
+        self, report: Mapping[str, float], accuracy: float, parameters: Mapping[str, Tensor]
+    ) -> None:
         """Append a line to metrics.jsonl and save the model."""
         line = {
             "epoch": len(self.epochs) + 1, "round": self.round, "loss": report["loss"],
@@ -152,14 +166,14 @@ class Recorder:
         self._status("training")
 
     def _save_model(self, parameters: Mapping[str, Tensor]) -> None:
-        path = self.directory / "model.safetensors"
-        temporary = path.with_suffix(".tmp")
-        save_file({name: tensor.contiguous() for name, tensor in parameters.items()}, temporary)
-        os.replace(temporary, path)
+        content = save({name: tensor.contiguous() for name, tensor in parameters.items()})
+        write_atomically(self.directory / "model.safetensors", content)
 
     def finish(self) -> Path:
         """Write summary.json and the pictures; return the directory."""
-        write_atomically(self.directory / "summary.json", json.dumps(self.summary(), indent=2))
+        write_atomically(
+            self.directory / "summary.json", json.dumps(self.summary(), indent=2).encode()
+        )
         plots.save_accuracy(self.directory / "accuracy.png", self.epochs, self.accuracy_alone)
         if self.federation is not None:
             plots.save_alpha(self.directory / "alpha.png", self.alphas, self.federation)
@@ -201,4 +215,4 @@ class Recorder:
             "alpha": [float(a) for a in self.alphas[-1][1]] if self.alphas else [],
             **more,
         }  # fmt: skip
-        write_atomically(self.directory / "status.json", as_json(table))
+        write_atomically(self.directory / "status.json", as_json(table).encode())

@@ -100,9 +100,14 @@ class SPCACWKeys:
         0.0, "L, the smoothness of the target's loss; 0 estimates it by power iteration.", least=0
     )
     smoothness_interval: int = key(10, "Rounds between two estimates of L.", least=1)
-    smoothness_iterations: int = key(10, "Largest number of power iterations per estimate.", least=1)
+    smoothness_iterations: int = key(
+        10, "Largest number of power iterations per estimate.", least=1
+    )
     smoothness_decay: float = key(
-        0.9, "Share of the old value when a new estimate of L arrives (READING 5).", least=0, below=1
+        0.9,
+        "Share of the old value when a new estimate of L arrives (READING 5).",
+        least=0,
+        below=1,
     )
 
 
@@ -154,9 +159,7 @@ class Config:
                 hint = f" (did you mean {close[0]}?)" if close else ""
                 raise SpcacwError(f"There is no key {name!r}{hint}; 'spcacw keys' lists all keys.")
         given = {name: value for name, value in flat.items() if value != AUTO}
-        setting = check(
-            "setting", given.get("setting", RunKeys.setting), known["setting"][1]
-        )
+        setting = check("setting", given.get("setting", RunKeys.setting), known["setting"][1])
         chosen = {kebab(k): v for k, v in setting_class(setting).defaults.items()} | given
         values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         for name, value in chosen.items():

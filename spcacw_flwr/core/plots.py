@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from spcacw_flwr.core.method import Federation
@@ -34,6 +35,7 @@ def save_accuracy(
         axes.plot(range(1, len(alone) + 1), alone, "--", color="0.4", label="alone (α = e₀)")
     axes.set_xlabel("epoch of the target")
     axes.set_ylabel("target's test accuracy (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path)

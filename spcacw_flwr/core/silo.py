@@ -111,15 +111,11 @@ class SiloPool:
     def _batch(self, silo: int, round_: int) -> tuple[Tensor, Tensor]:
         data, config = self.setting.train(silo), self.config
         rows = torch.from_numpy(
-            batch_indices(
-                config.run.seed, silo, round_, len(data.y), config.training.batch_size
-            )
+            batch_indices(config.run.seed, silo, round_, len(data.y), config.training.batch_size)
         )
         return data.x[rows], data.y[rows]
 
-    def gradients(
-        self, vector: Tensor, round_: int, silos: Sequence[int]
-    ) -> tuple[Tensor, Tensor]:
+    def gradients(self, vector: Tensor, round_: int, silos: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the clipped gradients (k, d) and losses (k,) of ``silos`` at w = ``vector``.
 
         Silos whose batches have the same length share one batched call: a short last batch is
@@ -157,5 +153,5 @@ class SiloPool:
         self.model.eval()
         logits = functional_call(self.model, self.layout.unflatten(vector), (data.x,))
         self.model.train()
-        correct = (logits.argmax(dim=-1) == data.y).float().mean().item()
-        return 100.0 * correct, cross_entropy(logits, data.y).item()
+        correct = int((logits.argmax(dim=-1) == data.y).sum())
+        return 100.0 * correct / len(data.y), cross_entropy(logits, data.y).item()

@@ -1,0 +1,49 @@
+"""Where the tests find real data, and the small configurations they share."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.models import Layout, parameters_of
+from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.core.silo import SiloPool
+
+warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+
+
+@pytest.fixture(scope="session")
+def mnist() -> Path:
+    """MNIST's directory: SPCACW_DATA_DIR, or ../shared/data/mnist beside the checkout."""
+    default = Path(__file__).parents[2] / "shared" / "data" / "mnist"
+    path = Path(os.environ.get("SPCACW_DATA_DIR", default))
+    if not (path / "MNIST" / "raw").is_dir():
+        pytest.skip(f"no MNIST at {path}; name its directory in SPCACW_DATA_DIR")
+    return path
+
+
+def federation_of(config: Config, pool: SiloPool) -> Federation:
+    return Federation(tuple(pool.describe()), config.run.target, config.training.batch_size)
+
+
+def make_pool(config: Config) -> SiloPool:
+    setting = config.checked_setting()
+    return SiloPool(config, setting, range(setting.num_silos))
+
+
+def make_method(config: Config, pool: SiloPool):
+    parameters = parameters_of(pool.model)
+    vector = Layout.of(parameters).flatten(parameters)
+    return method_class(config.run.method)(config, federation_of(config, pool), vector)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Small tensors are slower on two threads, and one thread sums in one order."""
+    torch.set_num_threads(1)

@@ -1,0 +1,150 @@
+"""Silo functions against plain PyTorch, one silo at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
+
+from partitions import SiloData
+from spcacw_flwr.core import silo
+from spcacw_flwr.core.batches import batch_indices
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.models import Layout, make_model, parameters_of
+from tests.conftest import make_pool
+
+
+def plain_gradient(model: nn.Module, x, y, max_norm):
+    model.zero_grad()
+    loss = cross_entropy(model(x), y)
+    loss.backward()
+    if max_norm:
+        clip_grad_norm_(model.parameters(), max_norm)
+    return parameters_to_vector([p.grad for p in model.parameters()]), loss.item()
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 0.3])
+@pytest.mark.parametrize("round_", [1, 7])
+def test_rows_are_the_silos_own_clipped_gradients(max_norm, round_):
+    """Round 7 ends a pass of 200 samples: its batch has 200 − 6·32 = 8 samples."""
+    config = Config.from_keys(max_norm=max_norm)
+    pool = make_pool(config)
+    vector = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(0)) / 4
+    rows, losses = pool.gradients(vector, round_, [4, 0, 6])
+    vector_to_parameters(vector, pool.model.parameters())
+    for k, i in enumerate([4, 0, 6]):
+        data = pool.setting.train(i)
+        at = torch.from_numpy(batch_indices(0, i, round_, 200, 32))
+        assert len(at) == (32 if round_ == 1 else 8)
+        expected, loss = plain_gradient(pool.model, data.x[at], data.y[at], max_norm)
+        torch.testing.assert_close(rows[k], expected, rtol=1e-4, atol=1e-6)
+        assert losses[k].item() == pytest.approx(loss, rel=1e-5)
+
+
+def test_silos_of_different_sizes_are_not_padded(monkeypatch):
+    """With 40 and 70 samples, round 2 has batches of 8 and 32: each is the plain gradient."""
+    config = Config.from_keys(max_norm=0.0)
+    pool = make_pool(config)
+    whole = {i: pool.setting.train(i) for i in range(7)}
+    sizes = {0: 40, 1: 70, 2: 40}
+    cut = {i: SiloData(whole[i].x[:n], whole[i].y[:n]) for i, n in sizes.items()}
+    monkeypatch.setattr(pool.setting, "train", lambda i: cut[i])
+    vector = pool.layout.flatten(parameters_of(pool.model))
+    rows, _ = pool.gradients(vector, 2, [0, 1, 2])
+    for i in range(3):
+        at = torch.from_numpy(batch_indices(0, i, 2, sizes[i], 32))
+        assert len(at) == (32 if i == 1 else 8)
+        expected, _ = plain_gradient(pool.model, cut[i].x[at], cut[i].y[at], 0)
+        torch.testing.assert_close(rows[i], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_by_hand():
+    """Norms 5 and 0.5 with max-norm 1: (3, 4) becomes (.6, .8), (.3, .4) stays, 0 stays."""
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    expected = torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]])
+    torch.testing.assert_close(silo.clip_rows(rows, 1.0), expected)
+
+
+def test_smoothness_of_a_quadratic_with_known_spectrum():
+    """ℓ(w) = ½ wᵀ diag(1, −3, 2) w: the largest |eigenvalue| is 3, a negative one."""
+
+    class Quadratic(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(3))
+
+    model = Quadratic()
+    layout = Layout.of(parameters_of(model))
+    spectrum = torch.tensor([1.0, -3.0, 2.0])
+
+    def quadratic(model, parameters, x, y):
+        return 0.5 * (spectrum * parameters["w"] ** 2).sum()
+
+    original, silo.loss_of = silo.loss_of, quadratic
+    try:
+        found = silo.smoothness(
+            model, layout, torch.zeros(3), torch.zeros(1), torch.zeros(1), torch.ones(3), 200
+        )
+    finally:
+        silo.loss_of = original
+    assert found == pytest.approx(3.0, rel=1e-3)
+
+
+def test_smoothness_of_a_network_is_its_hessians_largest_eigenvalue():
+    model = make_model((3,), classes=3, hidden=2, seed=1)
+    layout = Layout.of(parameters_of(model))
+    vector = layout.flatten(parameters_of(model))
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(16, 3, generator=rng), torch.randint(3, (16,), generator=rng)
+    hessian = torch.func.hessian(lambda v: silo.loss_of(model, layout.unflatten(v), x, y))(vector)
+    largest = torch.linalg.eigvalsh(hessian).abs().max().item()
+    start = torch.randn(layout.size, generator=rng)
+    found = silo.smoothness(model, layout, vector, x, y, start, iterations=500)
+    assert found == pytest.approx(largest, rel=0.02)
+
+
+def test_smoothness_is_a_pure_function_of_seed_silo_and_round():
+    pool = make_pool(Config.from_keys())
+    vector = pool.layout.flatten(parameters_of(pool.model))
+    assert pool.smoothness(vector, 3, 0) == pool.smoothness(vector, 3, 0)
+    assert pool.smoothness(vector, 3, 0) != pool.smoothness(vector, 4, 0)
+
+
+def test_accuracy_counts_the_targets_test_set():
+    """A model that always answers 4 is right exactly as often as label 4 occurs."""
+    pool = make_pool(Config.from_keys())
+    vector = torch.zeros(pool.layout.size)
+    bias = pool.layout.unflatten(vector)["3.bias"]
+    bias[4] = 1.0
+    labels = pool.setting.test(3).y
+    accuracy, loss = pool.evaluate(vector, 3)
+    assert accuracy == pytest.approx(100 * (labels == 4).float().mean().item())
+    assert loss > 0
+
+
+def test_the_initial_model_depends_on_the_seed_alone():
+    torch.manual_seed(1)
+    one = parameters_of(make_model((8,), 10, 4, seed=0))
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    two = parameters_of(make_model((8,), 10, 4, seed=0))
+    assert torch.equal(state, torch.get_rng_state())
+    other = parameters_of(make_model((8,), 10, 4, seed=1))
+    for name in one:
+        assert torch.equal(one[name], two[name])
+        assert not torch.equal(one[name], other[name])
+
+
+def test_layout_round_trip():
+    model = make_model((8,), 10, 4, seed=0)
+    parameters = parameters_of(model)
+    layout = Layout.of(parameters)
+    vector = layout.flatten(parameters)
+    assert layout.size == len(vector) == 8 * 4 + 4 + 4 * 10 + 10
+    for name, part in layout.unflatten(vector).items():
+        assert torch.equal(part, parameters[name])
+    rows = layout.flatten({n: torch.stack([p, 2 * p]) for n, p in parameters.items()}, rows=2)
+    np.testing.assert_array_equal(rows[1], 2 * vector)
