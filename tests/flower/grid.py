@@ -1,0 +1,82 @@
+"""A Flower Grid that answers messages by calling the ClientApp in this process: no Ray, no network.
+
+It can be told to misbehave: nodes that never answer, that raise, or whose replies are spoiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import uuid4
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from spcacw_flwr.client_app import app
+from spcacw_flwr.core.config import Config
+
+Spoil = Callable[[Message, RecordDict], RecordDict | None]
+"""Changes a node's reply content; None means that the node does not answer."""
+
+
+class LocalGrid(Grid):
+    """Nodes 101, 102, … in this process; node k is partition k − 101 unless it has a config."""
+
+    def __init__(
+        self, config: Config, nodes: int, node_configs: list[dict[str, Any]] | None = None
+    ) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        run_config = config.to_flat()
+        shared = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
+        # Ids are in reverse, so that nothing can rely on the order of nodes.
+        self.contexts = {
+            101 + nodes - 1 - i: Context(1, 101 + i, node_config, RecordDict(), run_config)
+            for i, node_config in enumerate(node_configs or shared)
+        }
+        self.spoil: dict[int, Spoil] = {}
+        self.sent: list[Message] = []
+        self.replies: dict[str, Message] = {}
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(uuid4())
+            self.sent.append(message)
+            ids.append(message.metadata.message_id)
+            reply = self._answer(message)
+            if reply is not None:
+                self.replies[message.metadata.message_id] = reply
+        return ids
+
+    def _answer(self, message: Message) -> Message | None:
+        node = message.metadata.dst_node_id
+        try:
+            reply = app(message, self.contexts[node])
+        except Exception as error:
+            return Message(Error(code=2, reason=repr(error)), reply_to=message)
+        if node in self.spoil:
+            content = self.spoil[node](message, reply.content)
+            return None if content is None else Message(content, reply_to=message)
+        return reply
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(i) for i in list(message_ids) if i in self.replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))

@@ -1,0 +1,333 @@
+"""The Flower skin without Ray: discovery, equality with the bare loop, and bad replies."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from safetensors.torch import load_file
+
+from spcacw_flwr import records
+from spcacw_flwr.client_app import silos_of_node
+from spcacw_flwr.core.artefacts import Recorder
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.core.loop import answer, train_alone
+from spcacw_flwr.core.models import Layout, make_model, parameters_of
+from spcacw_flwr.server_app import train
+from spcacw_flwr.strategy import SPCACW, GradientStrategy
+from tests.conftest import make_method, make_pool
+from tests.flower.grid import LocalGrid
+
+ROUNDS = 14  # two epochs of 200 samples in batches of 32
+
+
+def small(**keys) -> Config:
+    return Config.from_keys(**({"epochs": 2, "compare_alone": False} | keys))
+
+
+def initial_arrays(config: Config) -> ArrayRecord:
+    model = parameters_of(make_model((1, 8, 8), 10, config.training.hidden, config.run.seed))
+    layout = Layout.of(model)
+    return records.model_to_arrays(layout, layout.flatten(model))
+
+
+def play(config: Config, grid: LocalGrid, rounds: int = ROUNDS) -> GradientStrategy:
+    strategy = GradientStrategy(config, 7)
+    strategy.start(grid=grid, initial_arrays=initial_arrays(config), num_rounds=rounds, timeout=5)
+    return strategy
+
+
+def bare(config: Config, rounds: int = ROUNDS):
+    """The same training as a loop over the core, without Flower."""
+    pool = make_pool(config)
+    method = make_method(config, pool)
+    for t in range(1, rounds + 1):
+        request = method.request(t)
+        method.fold(request, answer(pool, method, request))
+    return method
+
+
+@pytest.mark.parametrize("method", ["spcacw", "spcacw-reg", "local", "fedavg", "oracle"])
+@pytest.mark.parametrize("nodes", [7, 2])
+def test_flower_and_the_bare_loop_have_one_trajectory(method, nodes):
+    """Momentum, weight decay, clipping, L estimation and participation < 1 are all in it."""
+    config = small(method=method, participation=0.6, update_every=5)
+    flower = play(config, LocalGrid(config, nodes)).method
+    loop = bare(config)
+    np.testing.assert_allclose(flower.alpha, loop.alpha, atol=1e-5)
+    torch.testing.assert_close(flower.parameters, loop.parameters, rtol=1e-4, atol=1e-6)
+    if nodes == 7 and method == "local":
+        assert torch.equal(flower.parameters, loop.parameters)
+
+
+@pytest.mark.parametrize("target", [3, 6])
+def test_any_silo_can_be_the_target(target):
+    config = small(target=target)
+    flower = play(config, LocalGrid(config, 3)).method
+    assert flower.alpha[target] > 0.3
+    torch.testing.assert_close(flower.parameters, bare(config).parameters, rtol=1e-4, atol=1e-6)
+
+
+def test_training_alone_at_the_targets_node_is_the_method_local():
+    config = small()
+    local = small(method="local")
+    grid = LocalGrid(config, 7)
+    strategy = GradientStrategy(config, 7)
+    strategy.discover(grid)
+    pool = make_pool(local)
+    assert strategy.train_alone(grid) == train_alone(local, pool)
+    expected = [pool.evaluate(bare(local, t).parameters, 0)[0] for t in (7, 14)]
+    assert train_alone(local, pool) == expected
+
+
+def test_only_whom_the_method_wants_is_asked():
+    config = small(method="local")
+    grid = LocalGrid(config, 7)
+    play(config, grid)
+    trains = [m for m in grid.sent if m.metadata.message_type == "train"]
+    assert len(trains) == ROUNDS
+    assert len({m.metadata.dst_node_id for m in trains}) == 1
+
+
+def test_spcacw_in_an_app_of_ones_own():
+    config = small()
+    strategy = SPCACW(num_silos=7, target=0, eta=0.05, beta=0.2)
+    result = strategy.start(
+        grid=LocalGrid(config, 7), initial_arrays=initial_arrays(config), num_rounds=7
+    )
+    assert strategy.method.config.spcacw.beta == 0.2
+    assert strategy.method.alpha_round == 7
+    assert list(result.arrays) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert result.evaluate_metrics_clientapp[7]["accuracy"] > 0
+    with pytest.raises(SpcacwError, match="target = 7 is not a silo"):
+        SPCACW(num_silos=7, target=7)
+    with pytest.raises(SpcacwError, match="no key 'betta'"):
+        SPCACW(num_silos=7, betta=0.1)
+
+
+# Bad replies: dropped for the round, exactly as if the silo had not answered.
+
+
+def absent(message, content):
+    return content if message.metadata.message_type == "query" else None
+
+
+def gradients(content: RecordDict, change) -> RecordDict:
+    if records.ARRAYS not in content:
+        return content
+    array = change(content[records.ARRAYS][records.GRADIENTS].numpy().copy())
+    arrays = ArrayRecord({records.GRADIENTS: Array(array)})
+    return RecordDict({records.ARRAYS: arrays, records.METRICS: content[records.METRICS]})
+
+
+def with_nan(message, content):
+    def spoil(array):
+        array[0, 3] = np.nan
+        return array
+
+    return gradients(content, spoil)
+
+
+def too_short(message, content):
+    return gradients(content, lambda array: array[:, :-1].copy())
+
+
+def double(message, content):
+    return gradients(content, lambda array: array.astype(np.float64))
+
+
+def wrong_silo(message, content):
+    if records.METRICS in content:
+        content[records.METRICS]["silos"] = [6]
+    return content
+
+
+def no_losses(message, content):
+    if records.METRICS in content:
+        content[records.METRICS] = MetricRecord({"silos": content[records.METRICS]["silos"]})
+    return content
+
+
+def empty(message, content):
+    return content if message.metadata.message_type == "query" else RecordDict()
+
+
+def complaint(message, content):
+    return content if message.metadata.message_type == "query" else records.error_content("no.")
+
+
+@pytest.mark.parametrize(
+    "spoil", [with_nan, too_short, double, wrong_silo, no_losses, empty, complaint]
+)
+def test_a_bad_reply_is_as_no_reply(spoil):
+    config = small()
+    node = 101 + 6 - 4  # holds silo 4
+    silent, bad = LocalGrid(config, 7), LocalGrid(config, 7)
+    silent.spoil[node], bad.spoil[node] = absent, spoil
+    expected, found = play(config, silent), play(config, bad)
+    assert found.rejected == ROUNDS
+    assert expected.rejected == 0
+    assert torch.equal(expected.method.parameters, found.method.parameters)
+    np.testing.assert_array_equal(expected.method.alpha, found.method.alpha)
+
+
+def test_a_node_that_raises_is_as_no_reply(monkeypatch):
+    config = small()
+    grid = LocalGrid(config, 7)
+    broken = 101 + 6 - 4
+    original = LocalGrid._answer
+
+    def answer_or_raise(self, message):
+        if message.metadata.dst_node_id == broken and message.metadata.message_type == "train":
+            message.content = RecordDict()
+        return original(self, message)
+
+    monkeypatch.setattr(LocalGrid, "_answer", answer_or_raise)
+    strategy = play(config, grid)
+    assert strategy.rejected == ROUNDS
+
+
+def test_when_the_target_is_lost_the_run_stops_and_keeps_what_it_learned(tmp_path):
+    config = small(epochs=3, output=str(tmp_path))
+    grid = LocalGrid(config, 7)
+    recorder = Recorder(tmp_path, config, "test")
+    target = 101 + 6
+    left = iter(range(2 + 10 + 1))  # query, 10 rounds, one evaluation; then silence
+
+    def until_then(message, content):
+        return content if next(left, None) is not None else None
+
+    grid.spoil[target] = until_then
+    with pytest.raises(SpcacwError, match="Target silo 0 did not answer"):
+        train(grid, config, recorder)
+    recorder.fail("the sentence")
+    assert json.loads((tmp_path / "status.json").read_text())["error"] == "the sentence"
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+    assert load_file(tmp_path / "model.safetensors")["3.bias"].shape == (10,)
+
+
+# Discovery
+
+
+def test_a_silent_or_missing_node_ends_in_one_sentence_not_in_waiting():
+    config = small(node_timeout=0.5)
+    grid = LocalGrid(config, 7)
+    grid.spoil[101 + 6 - 2] = lambda message, content: None
+    with pytest.raises(SpcacwError, match=r"No node holds silo 2 after 0.5 s .*7 nodes.*1 of them"):
+        play(config, grid)
+    few = LocalGrid(config, 2, [{"silos": "0,1,2"}, {"silos": "5"}])
+    with pytest.raises(SpcacwError, match="No node holds silo 3, 4, 6"):
+        play(config, few)
+
+
+def test_two_nodes_must_not_hold_one_silo():
+    config = small()
+    grid = LocalGrid(config, 2, [{"silos": "0,1,2,3"}, {"silos": "3,4,5,6"}])
+    with pytest.raises(SpcacwError, match="Silo 3 is claimed by two nodes"):
+        play(config, grid)
+
+
+def test_a_node_that_cannot_take_part_says_why(tmp_path):
+    config = small(setting="mnist-relabel", data_dir=str(tmp_path / "nothing"))
+    with pytest.raises(SpcacwError, match=r"cannot take part: .*data-dir"):
+        play(config, LocalGrid(config, 7))
+
+
+def test_real_nodes_name_their_silos_and_their_data(tmp_path):
+    config = small()
+    nodes = [{"silos": str(i)} for i in (3, 0, 6, 1, 2, 5, 4)]
+    play(config, LocalGrid(config, 7, nodes), rounds=1)
+    mnist = small(setting="mnist-relabel")
+    nodes = [{"silos": str(i), "data-dir": str(tmp_path / "here")} for i in range(7)]
+    with pytest.raises(SpcacwError, match="here"):
+        play(mnist, LocalGrid(mnist, 7, nodes))
+
+
+def test_nodes_share_silos_evenly():
+    assert [silos_of_node({"partition-id": i, "num-partitions": 3}, 7) for i in range(3)] == [
+        [0, 1, 2], [3, 4], [5, 6]
+    ]  # fmt: skip
+    assert [silos_of_node({"partition-id": i, "num-partitions": 7}, 7) for i in range(7)] == [
+        [i] for i in range(7)
+    ]
+    for parts in (9, 20):
+        held = [
+            silo
+            for i in range(parts)
+            for silo in silos_of_node({"partition-id": i, "num-partitions": parts}, 7)
+        ]
+        assert held == list(range(7))
+
+
+@pytest.mark.parametrize("node", [{"silos": "0,7"}, {"silos": "a"}, {"silos": "-1"}, {}])
+def test_a_bad_node_config_is_one_sentence(node):
+    with pytest.raises(SpcacwError, match="node config"):
+        silos_of_node(node, 7)
+
+
+# Artefacts
+
+
+def test_artefacts_of_a_run(tmp_path):
+    config = small(compare_alone=True, tensorboard=True, method="spcacw-reg")
+    recorder = Recorder(tmp_path / "run", config, "test")
+    train(LocalGrid(config, 7), config, recorder)
+    directory = recorder.finish()
+    summary = json.loads((directory / "summary.json").read_text())
+    assert (summary["setting"], summary["method"], summary["engine"]) == (
+        "digits-relabel", "spcacw-reg", "test",
+    )  # fmt: skip
+    assert (summary["rounds"], summary["epochs"], summary["seed"]) == (14, 2, 0)
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [7, 14]
+    assert set(lines[0]) == {
+        "epoch", "round", "loss", "accuracy", "L", "lambda_reg", "cost", "seconds",
+    }  # fmt: skip
+    assert summary["last_accuracy"] == lines[-1]["accuracy"]
+    assert summary["best_accuracy"] == max(line["accuracy"] for line in lines)
+    assert lines[-1]["lambda_reg"] > 0
+    alpha = pd.read_csv(directory / "alpha.csv")
+    assert list(alpha["round"]) == [0, 7, 14]
+    np.testing.assert_array_equal(alpha.iloc[-1, 1:], summary["alpha"])
+    assert alpha.iloc[:, 1:].sum(axis=1).tolist() == pytest.approx([1, 1, 1])
+    model = load_file(directory / "model.safetensors")
+    pool = make_pool(config)
+    assert pool.evaluate(pool.layout.flatten(model), 0)[0] == summary["last_accuracy"]
+    for picture in ("accuracy.png", "alpha.png"):
+        assert (directory / picture).read_bytes().startswith(b"\x89PNG")
+    assert list((directory / "tensorboard").iterdir())
+    with pytest.raises(SpcacwError, match="already holds a run"):
+        Recorder(directory, config, "test")
+
+
+def test_the_same_seed_writes_the_same_run(tmp_path):
+    config = small()
+    texts = []
+    for name in ("one", "two"):
+        recorder = Recorder(tmp_path / name, config, "test")
+        train(LocalGrid(config, 7), config, recorder)
+        recorder.finish()
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        metrics = [{k: v for k, v in json.loads(m).items() if k != "seconds"} for m in lines]
+        files = [(tmp_path / name / f).read_bytes() for f in ("alpha.csv", "model.safetensors")]
+        texts.append((metrics, files))
+    assert texts[0] == texts[1]
+
+
+def test_an_output_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpcacwError, match="cannot be written"):
+        Recorder(tmp_path / "file" / "run", small(), "test")
+
+
+def test_a_record_of_nonsense_is_refused():
+    with pytest.raises(SpcacwError, match="silo is"):
+        records.record_to_info(MetricRecord({"num-examples": 3}))
+    content = RecordDict({records.CONFIG: ConfigRecord({"round": "one"})})
+    with pytest.raises(SpcacwError, match="round is 'one'"):
+        records.asked(content, "round")
