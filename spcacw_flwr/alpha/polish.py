@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from spcacw_flwr.alpha.objective import Objective
 
-_PROXIMAL_WEIGHTS = (1e-12, 1e-9, 1e-6)
+_PROXIMAL_WEIGHTS = (1e-10, 1e-8, 1e-6)
 _SMALLEST_SCALE = 1e-12
 
 

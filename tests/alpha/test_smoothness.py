@@ -37,9 +37,10 @@ def test_hessian_of_a_quadratic_by_autograd():
     matrix = factor + factor.T
 
     def hvp(v):
-        point = torch.zeros(6, dtype=torch.float64)
-        loss = lambda w: 0.5 * w @ matrix @ w  # noqa: E731
-        return torch.func.jvp(torch.func.grad(loss), (point,), (v,))[1]
+        point = torch.zeros(6, dtype=torch.float64, requires_grad=True)
+        loss = 0.5 * point @ matrix @ point
+        (slope,) = torch.autograd.grad(loss, point, create_graph=True)
+        return torch.autograd.grad(slope @ v, point)[0]
 
     start = torch.randn(6, generator=generator, dtype=torch.float64)
     largest = torch.linalg.eigvalsh(matrix).abs().max().item()

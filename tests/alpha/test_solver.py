@@ -189,7 +189,7 @@ def test_identical_silos_share_evenly():
     H = gram(4, 0)
     index = [0, 1, 2, 3, 1]
     alpha = minimise(H[np.ix_(index, index)]).alpha
-    assert alpha[1] == pytest.approx(alpha[4], abs=1e-10)
+    assert alpha[1] == pytest.approx(alpha[4], abs=1e-6)
     assert cost(alpha, H[np.ix_(index, index)]) == pytest.approx(cost(minimise(H).alpha, H))
 
 
@@ -294,15 +294,16 @@ def test_common_scale(problem, exponent, factor, with_terms):
 @given(st.integers(2, 10), st.integers(0, 2**31))
 @settings(deadline=None)
 def test_a_peer_whose_bias_grows_is_left_out_for_good(silos, seed):
+    """Biases that point the same way; opposite ones would cancel and earn a small weight."""
     rng = np.random.default_rng(seed)
-    bias = 0.1 * rng.normal(size=(silos, 40))
+    bias = 0.5 * np.abs(rng.normal(size=(silos + 1, 40)))
     bias[0] = 0.0
-    gradients = rng.normal(size=40) + rng.normal(size=(silos, 40))
+    gradients = rng.normal(size=(silos + 1, 40))
     weights = []
-    for growth in np.logspace(0, 4, 9):
+    for growth in [0.0, *np.logspace(0, 5, 11)]:
         grown = bias.copy()
         grown[-1] *= growth
-        weights.append(minimise(grown @ grown.T + 0.1 * gradients @ gradients.T).alpha[-1])
-    first_zero = weights.index(0.0) if 0.0 in weights else len(weights)
-    assert first_zero < len(weights) - 1 or weights[-1] < 1e-3
-    assert weights[0] >= weights[-1]
+        weights.append(minimise(grown @ grown.T + gradients @ gradients.T).alpha[-1])
+    assert weights[-1] == 0.0
+    assert not any(weights[weights.index(0.0) :])
+    assert weights[0] == max(weights)
