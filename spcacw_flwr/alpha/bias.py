@@ -75,8 +75,8 @@ class BiasTracker:
     def update(self, gradients: Tensor, reported: NDArray[np.bool_]) -> None:
         """Fold in one round, in place: Algorithm 1, line 6.
 
-        Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d) when every silo
-        reported. Its rounding is relative to β‖g‖, far below the noise of a mini-batch gradient.
+        Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d). Its rounding
+        is relative to β‖g‖, far below the noise of a mini-batch gradient.
 
         Parameters
         ----------
@@ -100,21 +100,18 @@ class BiasTracker:
         if not reported[self.target]:
             raise ValueError(f"The target, silo {self.target}, must report in every round.")
         self.reports += reported
-        rows = np.flatnonzero(reported)
-        if rows.size == reported.size:
-            self._fold(self.estimate, gradients, gradients[self.target], rows)
-        else:
-            index = torch.from_numpy(rows).to(self.estimate.device)
-            moved = self.estimate[index]
-            self._fold(moved, gradients[index], gradients[self.target], rows)
-            self.estimate[index] = moved
+        own = gradients[self.target]
+        if reported.all():
+            self._fold(slice(None), gradients, own)
+        else:  # row by row: views, where an index of rows would copy both matrices
+            for row in np.flatnonzero(reported):
+                self._fold(slice(row, row + 1), gradients, own)
         self.estimate[self.target] = 0.0  # a fused multiply-add may leave a rounding error there
 
-    def _fold(
-        self, estimate: Tensor, gradients: Tensor, own: Tensor, rows: NDArray[np.intp]
-    ) -> None:
+    def _fold(self, rows: slice, gradients: Tensor, own: Tensor) -> None:
+        estimate = self.estimate[rows]
         if self.schedule == "constant":
-            estimate.lerp_(gradients, self.beta).sub_(own, alpha=self.beta)
+            estimate.lerp_(gradients[rows], self.beta).sub_(own, alpha=self.beta)
         else:
             betas = torch.from_numpy(1.0 / self.reports[rows]).to(estimate).unsqueeze(1)
-            estimate.lerp_(gradients, betas).addcmul_(betas, own, value=-1.0)
+            estimate.lerp_(gradients[rows], betas).addcmul_(betas, own, value=-1.0)
