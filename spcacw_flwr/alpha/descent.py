@@ -24,7 +24,7 @@ def descend(
     tolerance: float,
     steps: int,
 ) -> tuple[NDArray[np.float64], int]:
-    """Nesterov's method; momentum is dropped when it points uphill or f rises.
+    """Nesterov's method; momentum is dropped when it points uphill or f rises beyond rounding.
 
     The second rule also covers extrapolated points outside the simplex, where the bound on the
     cubic term's curvature need not hold: such a step is discarded and a plain one taken.
@@ -53,7 +53,7 @@ def descend(
             return alpha, step
         moved = project_simplex(ahead - objective.gradient(ahead) / lipschitz)
         moved_value = objective.value(moved)
-        if moved_value > value and momentum > 1.0:
+        if moved_value > value + objective.rounding(alpha) and momentum > 1.0:
             momentum, ahead = 1.0, alpha
             continue
         if (ahead - moved) @ (moved - alpha) > 0.0:
