@@ -1,0 +1,117 @@
+"""Running estimate of every peer's gradient bias with respect to the target.
+
+Paper, section "Estimating the Biases", Eq. (alg_single_est); Algorithm 1, lines 2 and 6.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+SCHEDULES = ("constant", "harmonic")
+
+
+class BiasTracker:
+    """Bias estimates b̂, one row a silo, from the gradients of each round.
+
+    Eq. (alg_single_est): b̂ᵢ ← (1 − βₜ) b̂ᵢ + βₜ (gᵢ − g₀), from b̂ = 0 (Algorithm 1, line 2). The
+    constant schedule βₜ = β is the remark "Practical Adaptation via Constant Smoothing"; the
+    harmonic schedule βₜ = 1/t is the sample mean of the cumulative bias-variance lemma.
+
+    A silo's estimate moves only in rounds in which it reported, and its t counts its own reports:
+    with partial participation the harmonic estimate stays the mean of what was observed (the
+    paper is silent here; under a common t it would shrink towards the starting value).
+
+    Parameters
+    ----------
+    num_silos, dimension : int
+        M and d.
+    target : int
+        The row of the target silo, whose bias is 0 by definition.
+    beta : float
+        β in (0, 1]; the harmonic schedule does not use it.
+    schedule : str
+        ``"constant"`` or ``"harmonic"``.
+    device : torch.device or str, optional
+        Where the estimate lives.
+
+    Attributes
+    ----------
+    estimate : (M, d) float32 tensor
+        b̂; the target's row is exactly zero.
+    reports : (M,) int64 array
+        How often each silo has reported.
+    """
+
+    def __init__(
+        self,
+        num_silos: int,
+        dimension: int,
+        *,
+        target: int = 0,
+        beta: float = 0.1,
+        schedule: str = "constant",
+        device: torch.device | str | None = None,
+    ) -> None:
+        """Start at b̂ = 0; ValueError for a target, β or schedule outside its range."""
+        if not 0 <= target < num_silos:
+            raise ValueError(
+                f"The target must be one of the silos 0 to {num_silos - 1}, not {target}."
+            )
+        if not 0.0 < beta <= 1.0:
+            raise ValueError(f"The smoothing factor beta must lie in (0, 1], not {beta}.")
+        if schedule not in SCHEDULES:
+            raise ValueError(
+                f"The schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}."
+            )
+        self.estimate = torch.zeros(num_silos, dimension, dtype=torch.float32, device=device)
+        self.reports: NDArray[np.int64] = np.zeros(num_silos, dtype=np.int64)
+        self.target = target
+        self.beta = beta
+        self.schedule = schedule
+
+    def update(self, gradients: Tensor, reported: NDArray[np.bool_]) -> None:
+        """Fold in one round, in place: Algorithm 1, line 6.
+
+        Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d). Its rounding
+        is relative to β‖g‖, far below the noise of a mini-batch gradient.
+
+        Parameters
+        ----------
+        gradients : (M, d) float32 tensor
+            Row i is gᵢ; rows of silos that did not report are not read.
+        reported : (M,) bool array
+            Who reported this round.
+
+        Raises
+        ------
+        ValueError
+            If the target did not report, since every bias is relative to its gradient, or if a
+            shape is wrong.
+        """
+        reported = np.asarray(reported, dtype=np.bool_)
+        if gradients.shape != self.estimate.shape or reported.shape != self.reports.shape:
+            raise ValueError(
+                f"Expected gradients {tuple(self.estimate.shape)} and flags {self.reports.shape}, "
+                f"not {tuple(gradients.shape)} and {reported.shape}."
+            )
+        if not reported[self.target]:
+            raise ValueError(f"The target, silo {self.target}, must report in every round.")
+        self.reports += reported
+        own = gradients[self.target]
+        if reported.all():
+            self._fold(slice(None), gradients, own)
+        else:  # row by row: views, where an index of rows would copy both matrices
+            for row in np.flatnonzero(reported):
+                self._fold(slice(row, row + 1), gradients, own)
+        self.estimate[self.target] = 0.0  # a fused multiply-add may leave a rounding error there
+
+    def _fold(self, rows: slice, gradients: Tensor, own: Tensor) -> None:
+        estimate = self.estimate[rows]
+        if self.schedule == "constant":
+            estimate.lerp_(gradients[rows], self.beta).sub_(own, alpha=self.beta)
+        else:
+            betas = torch.from_numpy(1.0 / self.reports[rows]).to(estimate).unsqueeze(1)
+            estimate.lerp_(gradients[rows], betas).addcmul_(betas, own, value=-1.0)

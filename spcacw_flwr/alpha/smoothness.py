@@ -1,0 +1,86 @@
+"""The smoothness constant L, from Hessian-vector products of the target's loss.
+
+Paper, appendix "Practical Algorithmic Details", item "Lipschitz Constant Estimation": power
+iteration with the products of B. A. Pearlmutter, Fast exact multiplication by the Hessian, Neural
+Computation 6, 1994. The products themselves are the caller's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+def spectral_norm(
+    matvec: Callable[[Tensor], Tensor], start: Tensor, iterations: int, tolerance: float = 1e-3
+) -> float:
+    """Largest |eigenvalue| of a symmetric operator, by power iteration.
+
+    Returns ‖Hv‖ for the last unit vector v, not the Rayleigh quotient vᵀHv: where +λ and −λ are
+    both eigenvalues, v does not converge and vᵀHv can take any value between them, but ‖Hv‖ still
+    grows to λ. It never decreases from one step to the next and never exceeds the true norm.
+
+    Parameters
+    ----------
+    matvec : callable
+        v ↦ Hv for tensors of the shape of ``start``; H symmetric, of any signature.
+    start : tensor
+        Starting vector, of any non-zero norm; should not be orthogonal to the top eigenvector
+        (draw it at random, or pass the previous round's).
+    iterations : int
+        At most so many products, at least 1.
+    tolerance : float
+        Stop early when ‖Hv‖ changes by less than this fraction of itself.
+
+    Returns
+    -------
+    float
+        0.0 for the zero operator.
+
+    Raises
+    ------
+    ValueError
+        If ``start`` is zero, a product or ``start`` is not finite, or ``iterations`` < 1.
+    """
+    length = float(start.norm())
+    if iterations < 1 or not 0.0 < length < math.inf:
+        raise ValueError(
+            "Power iteration needs a finite start that is not zero, and iterations >= 1."
+        )
+    vector, previous, norm = start / length, math.inf, 0.0
+    for _ in range(iterations):
+        product = matvec(vector)
+        norm = float(product.norm())
+        if not math.isfinite(norm):
+            raise ValueError("A Hessian-vector product is not finite, so L cannot be estimated.")
+        if norm == 0.0 or abs(norm - previous) < tolerance * norm:
+            break
+        vector, previous = product / norm, norm
+    return norm
+
+
+@dataclass
+class Smoothed:
+    """Exponential smoothing of a scalar over rounds: L ← decay · L + (1 − decay) · new.
+
+    The paper estimates L "dynamically" without saying how estimates are combined; ``decay = 0``
+    keeps the newest alone. ``value`` is NaN until the first :meth:`update`, which sets it.
+    ValueError for a decay outside [0, 1).
+    """
+
+    decay: float
+    value: float = math.nan
+
+    def __post_init__(self) -> None:
+        """Check the decay."""
+        if not 0.0 <= self.decay < 1.0:
+            raise ValueError(f"The decay must lie in [0, 1), not {self.decay}.")
+
+    def update(self, x: float) -> float:
+        """Fold in one estimate and return the smoothed value."""
+        first = math.isnan(self.value)
+        self.value = x if first else self.decay * self.value + (1.0 - self.decay) * x
+        return self.value

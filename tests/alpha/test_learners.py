@@ -1,0 +1,136 @@
+"""Follow the leader and its approximate form: surrogates by hand, bounds, equal answers."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from spcacw_flwr.alpha import cost, make_learner, minimise
+
+TARGET_ALONE = np.array([1.0, 0.0])
+HALVES = np.array([0.5, 0.5])
+FIRST = np.array([[2.0, 1.0], [1.0, 4.0]])
+SECOND = np.array([[1.0, 0.0], [0.0, 3.0]])
+
+
+def surrogate(beta, H, played, x):
+    slope = 2.0 * H @ played
+    ahead = slope @ (x - played)
+    return played @ H @ played + ahead + 0.5 * beta * ahead**2
+
+
+def test_ftal_two_surrogates_by_hand():
+    learner = make_learner("ftal", 2, eta=0.5, gradient_bound=1.0)
+    # L = 4: G = 1/γ = 8 + 2 * 4 * 0.5 = 12; β = min(1 / (4 * 12 √2), 1/12) / 2 = 1 / (96 √2).
+    beta = 1.0 / (96.0 * math.sqrt(2.0))
+    assert learner.curvature(4.0) == pytest.approx(beta, rel=1e-15)
+    learner.add(FIRST, TARGET_ALONE, smoothness=4.0)
+    # ∇ = 2 (2, 1) = (4, 2), ∇ᵀx = 4: A = β/2 [[16, 8], [8, 4]], c = (1 - 4β) (4, 2).
+    assert_allclose(learner.quadratic, beta * np.array([[8.0, 4.0], [4.0, 2.0]]), rtol=1e-15)
+    assert_allclose(learner.linear, (1 - 4 * beta) * np.array([4.0, 2.0]), rtol=1e-15)
+    # (4a + 2(1-a)) falls with a: the linear term wins, all weight on silo 1.
+    assert learner.minimise(TARGET_ALONE).alpha.tolist() == [0.0, 1.0]
+    learner.add(SECOND, HALVES, smoothness=4.0)
+    # ∇ = (1, 3), ∇ᵀx = 2: A += β/2 [[1, 3], [3, 9]], c += (1 - 2β) (1, 3).
+    assert_allclose(learner.quadratic, beta * np.array([[8.5, 5.5], [5.5, 6.5]]), rtol=1e-15)
+    expected = (1 - 4 * beta) * np.array([4.0, 2.0]) + (1 - 2 * beta) * np.array([1.0, 3.0])
+    assert_allclose(learner.linear, expected, rtol=1e-15)
+    # The state differs from the sum of the printed surrogates by a constant only.
+    offsets = [
+        x @ learner.quadratic @ x
+        + learner.linear @ x
+        - surrogate(beta, FIRST, TARGET_ALONE, x)
+        - surrogate(beta, SECOND, HALVES, x)
+        for x in (TARGET_ALONE, HALVES, np.array([0.1, 0.9]))
+    ]
+    assert_allclose(offsets, offsets[0], atol=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ftal_surrogate_lies_below_the_cost_and_touches_it(seed):
+    """With ‖b‖ <= 2 g_max, ‖g‖ <= g_max, even at the extreme H = c 11ᵀ, whatever M."""
+    rng = np.random.default_rng(seed)
+    bias = rng.normal(size=(6, 5)) * rng.random((6, 1))
+    gradients = rng.normal(size=(6, 5))
+    if seed % 2:
+        bias[:], gradients[:] = bias[0], gradients[0]
+        bias[1] *= -1.0
+    bias *= 2.0 / np.linalg.norm(bias, axis=1).max()
+    gradients /= np.linalg.norm(gradients, axis=1).max()
+    H = bias @ bias.T + 0.3 * gradients @ gradients.T
+    beta = make_learner("ftal", 6, eta=0.1, gradient_bound=1.0).curvature(3.0)
+    played = np.eye(6)[rng.integers(6)] if seed % 3 else rng.dirichlet(np.ones(6))
+    assert surrogate(beta, H, played, played) == pytest.approx(cost(played, H), rel=1e-14)
+    for x in [*np.eye(6), *rng.dirichlet(np.ones(6), size=50)]:
+        assert surrogate(beta, H, played, x) <= cost(x, H) + 1e-12
+
+
+def test_ftal_tracks_the_largest_gradient():
+    learner = make_learner("ftal", 2, eta=0.5, gradient_bound=None)
+    with pytest.raises(ValueError, match="gradient_norm"):
+        learner.add(FIRST, TARGET_ALONE, smoothness=0.0)
+    learner.add(FIRST, TARGET_ALONE, smoothness=0.0, gradient_norm=3.0)
+    learner.add(FIRST, TARGET_ALONE, smoothness=0.0, gradient_norm=2.0)
+    # G = 8 * 3² = 72, β = 1 / (8 √2 * 72), in both rounds.
+    beta = 1.0 / (576.0 * math.sqrt(2.0))
+    assert learner.curvature(0.0) == pytest.approx(beta, rel=1e-15)
+    assert_allclose(learner.quadratic, beta * np.array([[16.0, 8.0], [8.0, 4.0]]), rtol=1e-15)
+
+
+def test_ftal_round_at_its_minimum_adds_nothing():
+    learner = make_learner("ftal", 2, eta=0.5, gradient_bound=None)
+    learner.add(np.zeros((2, 2)), TARGET_ALONE, smoothness=1.0, gradient_norm=0.0)
+    assert not learner.quadratic.any()
+    assert_array_equal(learner.minimise(HALVES).alpha, HALVES)
+
+
+def test_ftl_sums_the_rounds():
+    learner = make_learner("ftl", 2, eta=0.5, gradient_bound=None)
+    learner.add(FIRST, TARGET_ALONE, smoothness=4.0, gradient_norm=1.0)
+    learner.add(SECOND, TARGET_ALONE)
+    # [[3, 1], [1, 7]]: f = 3a² + 2a(1-a) + 7(1-a)² = 8a² - 12a + 7, least at a = 3/4.
+    assert_array_equal(learner.total, [[3.0, 1.0], [1.0, 7.0]])
+    assert_allclose(learner.minimise(TARGET_ALONE).alpha, [0.75, 0.25], atol=1e-14)
+
+
+@pytest.mark.parametrize("solver", ["ftl", "ftal"])
+def test_cubic_enters_once(solver):
+    learner = make_learner(solver, 2, eta=0.5, gradient_bound=2.0)
+    for _ in range(5):
+        learner.add(FIRST, HALVES, smoothness=1.0)
+    H = learner.total if solver == "ftl" else learner.quadratic
+    linear = None if solver == "ftl" else learner.linear
+    alpha = learner.minimise(HALVES, cubic=30.0).alpha
+    expected = minimise(H, linear=linear, cubic=30.0).alpha
+    assert_allclose(alpha, expected, atol=1e-10)
+    assert abs(alpha[0] - learner.minimise(HALVES).alpha[0]) > 0.05
+
+
+@pytest.mark.parametrize("silos", [3, 20])
+def test_ftal_nears_the_leader_on_a_repeated_cost(silos):
+    """Regret O(log T): over many equal rounds the mean cost played nears the best fixed one."""
+    rng = np.random.default_rng(silos)
+    rows = rng.normal(size=(silos, 30))
+    H = rows @ rows.T / 30.0
+    learner = make_learner("ftal", silos, eta=0.1, gradient_bound=1.0)
+    alpha, played = np.eye(silos)[0], []
+    for _ in range(300):
+        played.append(cost(alpha, H))
+        learner.add(H, alpha, smoothness=1.0)
+        solution = learner.minimise(alpha)
+        alpha = solution.alpha
+        scale = abs(learner.linear @ alpha)
+        assert solution.gap <= 1e-9 * scale
+    best = cost(minimise(H).alpha, H)
+    regret = np.sum(played) - 300 * best
+    # G = 1/γ = 8.2: the theorem's bound, 64 (G + G √2) M (1 + log T).
+    assert 0.0 <= regret <= 64 * 8.2 * (1 + math.sqrt(2)) * silos * (1 + math.log(300))
+    assert np.mean(played[-100:]) < np.mean(played[:100])
+
+
+def test_unknown_solver():
+    with pytest.raises(ValueError, match="ftl, ftal"):
+        make_learner("adam", 2, 0.1, None)
+    with pytest.raises(ValueError, match="gradient bound"):
+        make_learner("ftal", 2, 0.1, 0.0)

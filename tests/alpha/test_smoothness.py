@@ -1,0 +1,82 @@
+"""Power iteration on operators of known spectrum."""
+
+import math
+
+import pytest
+import torch
+
+from spcacw_flwr.alpha import Smoothed, spectral_norm
+
+
+def diagonal(*entries):
+    values = torch.tensor(entries, dtype=torch.float64)
+    return lambda v: values * v
+
+
+@pytest.mark.parametrize(
+    "spectrum",
+    [(5.0, 1.0, 0.5), (-7.0, 3.0, 1.0), (4.0, -4.0, 1.0), (2.0, 2.0, 2.0), (1e-9, 0.0, 0.0)],
+    ids=["positive", "negative dominates", "tie of signs", "multiple", "tiny"],
+)
+def test_diagonal_operators(spectrum):
+    start = torch.tensor([0.3, 1.0, -2.0], dtype=torch.float64)
+    norm = spectral_norm(diagonal(*spectrum), start, 200, tolerance=1e-12)
+    assert norm == pytest.approx(max(abs(s) for s in spectrum), rel=1e-9)
+
+
+def test_two_steps_by_hand():
+    # v = (1, 1)/√2: ‖Hv‖ = √((9 + 1)/2) = √5; then v = (3, 1)/√10: √((81 + 1)/10) = √8.2.
+    start = torch.ones(2, dtype=torch.float64)
+    assert spectral_norm(diagonal(3.0, 1.0), start, 1) == pytest.approx(math.sqrt(5.0))
+    assert spectral_norm(diagonal(3.0, 1.0), start, 2) == pytest.approx(math.sqrt(8.2))
+
+
+def test_hessian_of_a_quadratic_by_autograd():
+    generator = torch.Generator().manual_seed(0)
+    factor = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    matrix = factor + factor.T
+
+    def hvp(v):
+        point = torch.zeros(6, dtype=torch.float64, requires_grad=True)
+        loss = 0.5 * point @ matrix @ point
+        (slope,) = torch.autograd.grad(loss, point, create_graph=True)
+        return torch.autograd.grad(slope @ v, point)[0]
+
+    start = torch.randn(6, generator=generator, dtype=torch.float64)
+    largest = torch.linalg.eigvalsh(matrix).abs().max().item()
+    assert spectral_norm(hvp, start, 2000, tolerance=1e-14) == pytest.approx(largest, rel=1e-6)
+    assert spectral_norm(hvp, start, 5) <= largest * (1 + 1e-12)
+
+
+def test_stops_early():
+    calls = []
+    operator = diagonal(1.0, 0.5)
+
+    def counted(v):
+        calls.append(1)
+        return operator(v)
+
+    norm = spectral_norm(counted, torch.ones(2, dtype=torch.float64), 1000)
+    assert len(calls) < 15
+    assert norm == pytest.approx(1.0, rel=2e-3)
+
+
+def test_zero_operator_and_errors():
+    start = torch.ones(3)
+    assert spectral_norm(torch.zeros_like, start, 10) == 0.0
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="not finite"):
+            spectral_norm(lambda v, bad=bad: v * bad, start, 10)
+    for first, iterations in ((torch.zeros(3), 5), (start * math.nan, 5), (start, 0)):
+        with pytest.raises(ValueError, match="Power iteration needs"):
+            spectral_norm(lambda v: v, first, iterations)
+
+
+def test_smoothed():
+    smoothed = Smoothed(0.75)
+    assert math.isnan(smoothed.value)
+    assert smoothed.update(8.0) == 8.0
+    assert smoothed.update(4.0) == 7.0  # 0.75 * 8 + 0.25 * 4
+    assert smoothed.value == 7.0
+    with pytest.raises(ValueError, match="decay"):
+        Smoothed(1.0)

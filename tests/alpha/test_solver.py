@@ -1,0 +1,309 @@
+"""The α solver: closed forms, independent solvers, certificates, invariances."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from qpsolvers import solve_qp
+from scipy.optimize import minimize as scipy_minimize
+
+from spcacw_flwr.alpha import cost, minimise
+from spcacw_flwr.alpha.objective import Objective
+
+SIZES = (2, 3, 7, 20, 89)
+
+
+def gram(silos, seed, dimension=None):
+    """Noise around a common gradient, as in a federation of similar silos."""
+    rng = np.random.default_rng(seed)
+    dimension = dimension or 2 * silos
+    rows = rng.normal(size=(silos, dimension)) + rng.normal(size=dimension)
+    return rows @ rows.T
+
+
+def ill_conditioned(silos, seed, dimension=None):
+    """Clusters of three near-identical silos; norms from 1e-4 to 1e2."""
+    rng = np.random.default_rng(seed)
+    dimension = dimension or 2 * silos
+    centres = np.repeat(rng.normal(size=(silos, dimension)), 3, axis=0)[:silos]
+    rows = centres + 1e-5 * rng.normal(size=(silos, dimension))
+    rows *= rng.permutation(np.logspace(-4, 2, silos))[:, None]
+    return rows @ rows.T
+
+
+def check(solution, H, *, linear=None, cubic=0.0, relative=1e-9):
+    """Feasible, and the gap, recomputed here from scratch, is as small as claimed and wanted."""
+    alpha = solution.alpha
+    assert (alpha >= 0.0).all()
+    assert abs(alpha.sum() - 1.0) < 1e-12
+    linear = np.zeros(len(H)) if linear is None else linear
+    gradient = 2 * H @ alpha + linear + 3 * cubic * alpha**2
+    gap = gradient @ alpha - gradient.min()
+    scale = cost(alpha, H, cubic) + abs(linear @ alpha)
+    assert gap <= relative * scale + 1e-15 * len(H) * (alpha @ np.abs(H) @ alpha)
+    assert solution.gap <= relative * scale + 1e-15 * len(H) * (alpha @ np.abs(H) @ alpha)
+
+
+def test_two_silos_by_hand():
+    # f(a, 1-a) = 4a² + 2a(1-a) + 2(1-a)² = 4a² - 2a + 2; f' = 8a - 2 = 0 at a = 1/4, f = 1.75.
+    H = np.array([[4.0, 1.0], [1.0, 2.0]])
+    solution = minimise(H)
+    assert_allclose(solution.alpha, [0.25, 0.75], atol=1e-14)
+    assert cost(solution.alpha, H) == pytest.approx(1.75, abs=1e-14)
+    # With c = (3, 0): 8a - 2 + 3 > 0 for a >= 0, so a = 0 exactly.
+    assert minimise(H, linear=np.array([3.0, 0.0])).alpha.tolist() == [0.0, 1.0]
+
+
+def test_two_silos_cubic_by_hand():
+    # H = diag(1, 0), λ = 1: 2a + 3a² - 3(1-a)² = 0, so 8a = 3.
+    solution = minimise(np.diag([1.0, 0.0]), cubic=1.0)
+    assert_allclose(solution.alpha, [3 / 8, 5 / 8], atol=1e-14)
+
+
+def test_three_silos_one_exactly_zero():
+    # Without silo 2: (1/2, 1/2, 0) has gradient 2H α = (1, 1, 4): silo 2 stays out. Its partial
+    # derivative, 4, is above the common value 1 of the others.
+    H = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 2.0], [2.0, 2.0, 9.0]])
+    solution = minimise(H)
+    assert_allclose(solution.alpha, [0.5, 0.5, 0.0], atol=1e-14)
+    assert solution.alpha[2] == 0.0
+
+
+def test_diagonal_is_inverse_variance_weighting():
+    variances = np.array([1.0, 2.0, 4.0, 4.0])
+    solution = minimise(np.diag(variances))
+    assert_allclose(solution.alpha, [0.5, 0.25, 0.125, 0.125], atol=1e-14)  # 1/v over their sum 2
+
+
+@pytest.mark.parametrize("silos", SIZES)
+@pytest.mark.parametrize("seed", range(4))
+def test_agrees_with_an_exact_solver(silos, seed):
+    H = gram(silos, seed)
+    solution = minimise(H)
+    check(solution, H)
+    other = daqp(H)
+    assert cost(solution.alpha, H) == pytest.approx(cost(other, H), rel=1e-9)
+    assert_allclose(solution.alpha, other, atol=1e-8)
+
+
+@pytest.mark.parametrize("silos", SIZES)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rank", ["full", "deficient"])
+def test_ill_conditioned(silos, seed, rank):
+    """The certificate holds, and the exact solver, where it succeeds, finds nothing better."""
+    H = ill_conditioned(silos, seed, None if rank == "full" else max(1, silos // 2))
+    solution = minimise(H)
+    check(solution, H)
+    assert solution.iterations <= 1000
+    other = daqp(H)
+    if other is not None:
+        assert cost(solution.alpha, H) <= cost(other, H) * (1 + 1e-9)
+
+
+def daqp(H):
+    size = len(H)
+    ones, zeros = np.ones((1, size)), np.zeros(size)
+    answer = solve_qp(2 * H, zeros, A=ones, b=np.ones(1), lb=zeros, solver="daqp")
+    return None if answer is None else np.maximum(answer, 0.0) / np.maximum(answer, 0.0).sum()
+
+
+def test_ill_conditioned_agrees_where_the_other_solver_is_given_the_small_silos():
+    """The silos of large norm are out; daqp on the rest, rescaled, finds the same optimum."""
+    H = ill_conditioned(20, 0)
+    solution = minimise(H)
+    keep = np.flatnonzero(solution.alpha)
+    small = H[np.ix_(keep, keep)] / H[keep, keep].max()
+    best = cost(daqp(small), small) * H[keep, keep].max()
+    assert cost(solution.alpha, H) == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("silos", [2, 3, 7, 20])
+@pytest.mark.parametrize("weight", [1e-2, 1.0, 100.0])
+@pytest.mark.parametrize("linear", [False, True])
+def test_cubic_and_linear_agree_with_scipy(silos, weight, linear):
+    H = gram(silos, silos) / silos
+    c = np.random.default_rng(silos).normal(size=silos) if linear else np.zeros(silos)
+    solution = minimise(H, linear=c, cubic=weight)
+    check(solution, H, linear=c, cubic=weight)
+    f = Objective(H, c, weight)
+    other = scipy_minimize(
+        f.value,
+        np.full(silos, 1.0 / silos),
+        jac=f.gradient,
+        bounds=[(0.0, 1.0)] * silos,
+        constraints={"type": "eq", "fun": lambda a: a.sum() - 1.0, "jac": np.ones_like},
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 1000},
+    )
+    assert f.value(solution.alpha) <= f.value(other.x) + 1e-9 * (1.0 + weight)
+    assert_allclose(solution.alpha, other.x, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [gram, ill_conditioned])
+@pytest.mark.parametrize("cubic", [1e-8, 1e-2, 1e4])
+def test_cubic_on_89_silos(make, cubic):
+    H = make(89, 3)
+    check(minimise(H, cubic=cubic), H, cubic=cubic)
+
+
+def test_cubic_alone_is_uniform():
+    solution = minimise(np.zeros((5, 5)), cubic=2.0, start=np.eye(5)[0])
+    assert_allclose(solution.alpha, 0.2, atol=1e-8)
+
+
+def test_linear_alone_picks_the_cheapest():
+    c = np.array([3.0, 1.0, 1.0 + 1e-6, 2.0])
+    assert minimise(np.zeros((4, 4)), linear=c).alpha.tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradient_by_finite_differences(seed):
+    rng = np.random.default_rng(seed)
+    H, alpha, c, step = gram(6, seed), rng.dirichlet(np.ones(6)), rng.normal(size=6), 1e-6
+
+    def f(a):
+        return cost(a, H, cubic=3.0) + c @ a
+
+    numeric = [(f(alpha + e) - f(alpha - e)) / (2 * step) for e in step * np.eye(6)]
+    objective = Objective(H, c, 3.0)
+    assert_allclose(objective.gradient(alpha), numeric, rtol=1e-7, atol=1e-7)
+    assert objective.value(alpha) == pytest.approx(f(alpha), rel=1e-14)
+
+
+def test_everything_optimal_returns_the_start():
+    start = np.array([0.5, 0.125, 0.375])
+    solution = minimise(np.zeros((3, 3)), start=start)
+    assert_array_equal(solution.alpha, start)
+    assert (solution.gap, solution.iterations) == (0.0, 0)
+    assert_array_equal(minimise(np.ones((3, 3)), start=start).alpha, start)
+
+
+def test_one_silo():
+    assert minimise(np.array([[3.0]])).alpha.tolist() == [1.0]
+    assert minimise(np.array([[0.0]]), cubic=1.0).alpha.tolist() == [1.0]
+
+
+def test_identical_silos_share_evenly():
+    """Two exact duplicates: from the uniform start neither is preferred."""
+    H = gram(4, 0)
+    index = [0, 1, 2, 3, 1]
+    alpha = minimise(H[np.ix_(index, index)]).alpha
+    assert alpha[1] == pytest.approx(alpha[4], abs=1e-6)
+    assert cost(alpha, H[np.ix_(index, index)]) == pytest.approx(cost(minimise(H).alpha, H))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_float32_gram_with_duplicates_is_not_quite_semi_definite(seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(30, 400)).astype(np.float32)
+    H = (rows @ rows.T).astype(np.float64)[:, np.repeat(np.arange(30), 2)]
+    H = H[np.repeat(np.arange(30), 2)] + 1e-5 * rng.normal(size=(60, 60))
+    H = 0.5 * (H + H.T)
+    assert np.linalg.eigvalsh(H).min() < 0.0
+    check(minimise(H), H, relative=1e-8)
+
+
+def test_minimum_zero():
+    """Opposite biases cancel: f* = 0, where only rounding can end the search."""
+    b = np.array([1.0, -3.0])
+    solution = minimise(np.outer(b, b))
+    assert_allclose(solution.alpha, [0.75, 0.25], atol=1e-12)
+
+
+def test_honest_about_the_limit():
+    H = gram(20, 0)
+    start = np.eye(20)[0]
+    stopped = minimise(H, start=start, max_iterations=0)
+    gradient = 2 * H @ stopped.alpha
+    assert stopped.iterations == 0
+    assert stopped.gap == pytest.approx(gradient @ stopped.alpha - gradient.min(), abs=1e-12)
+    assert_array_equal(start, np.eye(20)[0])
+
+
+def test_warm_start_needs_no_iterations():
+    H = gram(20, 1)
+    first = minimise(H)
+    again = minimise(H, start=first.alpha.astype(np.float32).astype(np.float64))
+    assert_allclose(again.alpha, first.alpha, atol=1e-10)
+    assert minimise(H, start=first.alpha).iterations == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"H": np.array([[np.nan]])}, "must be finite"),
+        ({"H": np.eye(2), "linear": np.array([0.0, np.inf])}, "must be finite"),
+        ({"H": np.eye(2), "linear": np.zeros(3)}, "linear term must have shape"),
+        ({"H": np.ones((2, 3))}, "square"),
+        ({"H": np.ones((0, 0))}, "square"),
+        ({"H": np.eye(2), "cubic": -1.0}, "cubic"),
+        ({"H": np.eye(2), "cubic": np.nan}, "cubic"),
+        ({"H": np.eye(2), "start": np.array([0.5, 0.6])}, "start must be"),
+        ({"H": np.eye(2), "start": np.array([1.5, -0.5])}, "start must be"),
+        ({"H": np.eye(2), "start": np.array([1.0])}, "start must be"),
+        ({"H": np.eye(2), "start": np.array([np.nan, 1.0])}, "start must be"),
+    ],
+)
+def test_rejects(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        minimise(arguments.pop("H"), **arguments)
+
+
+problems = st.tuples(st.integers(1, 12), st.integers(0, 2**31), st.integers(1, 30))
+
+
+@given(problems, st.sampled_from([0.0, 0.1, 10.0]))
+@settings(deadline=None)
+def test_feasible_and_certified(problem, cubic):
+    silos, seed, dimension = problem
+    H = gram(silos, seed, dimension)
+    check(minimise(H, cubic=cubic), H, cubic=cubic)
+
+
+@given(problems, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_permutation(problem, random):
+    silos, seed, dimension = problem
+    H = gram(silos, seed, dimension)
+    order = np.array(random.sample(range(silos), silos))
+    permuted = minimise(H[np.ix_(order, order)])
+    best = cost(minimise(H).alpha, H)
+    assert permuted.alpha @ H[np.ix_(order, order)] @ permuted.alpha == pytest.approx(
+        best, rel=1e-9, abs=1e-12 * np.abs(H).max()
+    )
+
+
+@given(problems, st.integers(-200, 200), st.floats(1e-3, 1e3), st.booleans())
+@settings(deadline=None)
+def test_common_scale(problem, exponent, factor, with_terms):
+    """All gradients times s: H times s². Powers of two change no bit of α."""
+    silos, seed, _ = problem
+    H = gram(silos, seed)
+    c = np.random.default_rng(seed).normal(size=silos) if with_terms else np.zeros(silos)
+    cubic = 1.0 if with_terms else 0.0
+    base = minimise(H, linear=c, cubic=cubic)
+    s = 2.0**exponent
+    doubled = minimise(s * s * H, linear=s * s * c, cubic=s * s * cubic)
+    assert_array_equal(doubled.alpha, base.alpha)
+    assert doubled.gap == s * s * base.gap
+    scaled = minimise(factor**2 * H, linear=factor**2 * c, cubic=factor**2 * cubic)
+    assert_allclose(scaled.alpha, base.alpha, atol=1e-6)
+
+
+@given(st.integers(2, 10), st.integers(0, 2**31))
+@settings(deadline=None)
+def test_a_peer_whose_bias_grows_is_left_out_for_good(silos, seed):
+    """Biases that point the same way; opposite ones would cancel and earn a small weight."""
+    rng = np.random.default_rng(seed)
+    bias = 0.5 * np.abs(rng.normal(size=(silos + 1, 40)))
+    bias[0] = 0.0
+    gradients = rng.normal(size=(silos + 1, 40))
+    weights = []
+    for growth in [0.0, *np.logspace(0, 5, 11)]:
+        grown = bias.copy()
+        grown[-1] *= growth
+        weights.append(minimise(grown @ grown.T + gradients @ gradients.T).alpha[-1])
+    assert weights[-1] == 0.0
+    assert not any(weights[weights.index(0.0) :])
+    assert weights[0] == max(weights)
