@@ -1,8 +1,9 @@
 """The Flower ClientApp of a silo: a thin shell around the silo functions.
 
 Query: which silos the node holds. Train: the clipped mini-batch gradient of each silo that is
-asked, with its loss and sample count, and L at the target when wanted. Evaluate: accuracy and loss
-on a silo's test data. Train, action ``alone``: the target's silo trains without peers.
+asked, with its loss and sample count, and, where the target is asked for them, L and the accuracy
+of the model that came along. Evaluate: accuracy and loss on a silo's test data. Train, action
+``alone``: the target's silo trains without peers.
 
 A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
 simulation, the nodes share the silos of the setting evenly by ``partition-id``.
@@ -97,13 +98,16 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Return the gradients of the silos that are asked, at the model that came along."""
     pool, content = pool_of(context), message.content
-    vector = records.model(content)
-    (round_,), (wanted,) = records.asked(content, "round"), records.asked(content, "smoothness")
-    silos = records.asked(content, "silos")
+    vector, (round_,) = records.model(content), records.asked(content, "round")
+    silos, target = records.asked(content, "silos"), pool.config.run.target
     gradients, losses = pool.gradients(vector, round_, silos)
-    smoothness = pool.smoothness(vector, round_, pool.config.run.target) if wanted else None
+    more = {}
+    if records.SMOOTHNESS in (wanted := records.wanted(content)):
+        more[records.SMOOTHNESS] = pool.smoothness(vector, round_, target)
+    if records.ACCURACY in wanted:
+        more[records.ACCURACY] = pool.evaluate(vector, target)[0]
     sizes = [len(pool.setting.train(silo).y) for silo in silos]
-    reply = records.gradients_to_content(silos, gradients, losses, sizes, smoothness)
+    reply = records.gradients_to_content(silos, gradients, losses, sizes, more)
     return Message(reply, reply_to=message)
 
 
@@ -114,7 +118,7 @@ def evaluate(message: Message, context: Context) -> Message:
     pool, (silo,) = pool_of(context), records.asked(message.content, "silo")
     accuracy, loss = pool.evaluate(records.model(message.content), silo)
     size = len(pool.setting.test(silo).y)
-    metrics = MetricRecord({"accuracy": accuracy, "loss": loss, "num-examples": size})
+    metrics = MetricRecord({records.ACCURACY: accuracy, "loss": loss, "num-examples": size})
     return Message(RecordDict({records.METRICS: metrics}), reply_to=message)
 
 
@@ -123,5 +127,5 @@ def evaluate(message: Message, context: Context) -> Message:
 def alone(message: Message, context: Context) -> Message:
     """Train the target's silo without peers; return its accuracy after each epoch."""
     pool = pool_of(context)
-    metrics = MetricRecord({"accuracy": train_alone(pool.config, pool)})
+    metrics = MetricRecord({records.ACCURACY: train_alone(pool.config, pool)})
     return Message(RecordDict({records.METRICS: metrics}), reply_to=message)

@@ -18,6 +18,8 @@ from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.silo import SiloInfo
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", "gradients"
+WANTED, SMOOTHNESS, ACCURACY = "wanted", "smoothness", "accuracy"
+"""A request lists under ``wanted`` what the target's silo is to send beside its gradient."""
 ERROR = "error"
 """Key of a reply's config that carries the one sentence of a silo that cannot take part."""
 ALONE = "alone"
@@ -85,19 +87,19 @@ def model(content: RecordDict) -> Tensor:
     return arrays_to_model(content.array_records[ARRAYS])[1]
 
 
+def wanted(content: RecordDict) -> list[str]:
+    """Return what a request wants of the target beside its gradient."""
+    names = content.config_records[CONFIG].get(WANTED)
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
 def gradients_to_content(
-    silos: list[int], gradients: Tensor, losses: Tensor, sizes: list[int], smoothness: float | None
+    silos: list[int], gradients: Tensor, losses: Tensor, sizes: list[int], more: dict[str, float]
 ) -> RecordDict:
-    """Return a node's reply to a training request."""
-    metrics = MetricRecord(
-        {"silos": silos, "loss": [float(loss) for loss in losses], "num-examples": sizes}
-    )
-    if smoothness is not None:
-        metrics["smoothness"] = smoothness
-    return RecordDict({
-        ARRAYS: ArrayRecord({GRADIENTS: Array(np.ascontiguousarray(gradients.numpy()))}),
-        METRICS: metrics,
-    })  # fmt: skip
+    """Return a node's reply to a training request; ``more`` is what was wanted of the target."""
+    arrays = ArrayRecord({GRADIENTS: Array(np.ascontiguousarray(gradients.numpy()))})
+    metrics = MetricRecord({"silos": silos, "loss": losses.tolist(), "num-examples": sizes, **more})
+    return RecordDict({ARRAYS: arrays, METRICS: metrics})
 
 
 def content_to_gradients(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -34,6 +35,23 @@ from spcacw_flwr.core.method import Federation, Replies, Request, WeightedGradie
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.discovery import Found, discover
+
+
+@dataclass
+class Training:
+    """What exists once training has begun."""
+
+    method: WeightedGradients
+    layout: Layout
+    rows: Tensor
+    """(M, d) float32: where the gradients of a round are put together."""
+    request: Request
+    """What was asked last."""
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """Rounds in the target's pass over its own data."""
+        return self.method.federation.rounds_per_epoch
 
 
 class GradientStrategy(Strategy):
@@ -55,17 +73,20 @@ class GradientStrategy(Strategy):
         self.rejected = 0
         """Replies that were dropped because they could not be used."""
         self._found: Found | None = None
-        self._method: WeightedGradients | None = None
-        self._layout: Layout | None = None
-        self._request: Request | None = None
-        self._buffer: Tensor | None = None
+        self._training: Training | None = None
+        self._last_round = 0
 
     @property
     def method(self) -> WeightedGradients:
         """The method with its state; exists once training has started."""
-        if self._method is None:
+        return self.training.method
+
+    @property
+    def training(self) -> Training:
+        """The state of training; SpcacwError before it has started."""
+        if self._training is None:
             raise SpcacwError("The strategy has no method yet: it is made when training starts.")
-        return self._method
+        return self._training
 
     def discover(self, grid: Grid) -> Federation:
         """Ask all nodes which silos they hold; wait until all silos are found.
@@ -77,8 +98,7 @@ class GradientStrategy(Strategy):
             node says that it cannot take part.
         """
         if self._found is None:
-            run = self.config.run
-            self._found = discover(grid, self.num_silos, run.node_timeout)
+            self._found = discover(grid, self.num_silos, self.config.run.node_timeout)
         infos = tuple(self._found.infos[silo] for silo in range(self.num_silos))
         return Federation(infos, self.config.run.target, self.config.training.batch_size)
 
@@ -87,35 +107,52 @@ class GradientStrategy(Strategy):
         run = self.config.run
         log(INFO, "\t├──> method %s, target silo %s of %s", run.method, run.target, self.num_silos)
 
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3,
+              *args: Any, **kwargs: Any) -> Result:  # fmt: skip
+        """Train for ``num_rounds`` rounds; the other parameters are those of Flower's Strategy."""
+        self._last_round = num_rounds
+        return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask the nodes of the silos that the method wants to hear in this round."""
-        if self._method is None:
-            self._begin(arrays, grid)
-        request = self._request = self.method.request(server_round)
+        if self._training is None:
+            self._training = self._begin(arrays, grid)
+        request = self.training.request = self.method.request(server_round)
         by_node: dict[int, list[int]] = defaultdict(list)
         for silo in request.silos:
             by_node[self._node(silo)].append(silo)
-        target_node = self._node(self.config.run.target)
-        return [
-            self._message(MessageType.TRAIN, node, arrays, {
-                **config, "round": server_round, "silos": silos,
-                "smoothness": request.smoothness and node == target_node,
-            })
-            for node, silos in by_node.items()
-        ]  # fmt: skip
+        target_node, wanted = self._node(self.config.run.target), self._wanted(request)
+        messages = []
+        for node, silos in by_node.items():
+            more = {records.WANTED: wanted} if node == target_node and wanted else {}
+            content = {**config, "round": server_round, "silos": silos, **more}
+            messages.append(self._message(MessageType.TRAIN, node, arrays, content))
+        return messages
 
-    def _begin(self, arrays: ArrayRecord, grid: Grid) -> None:
+    def _begin(self, arrays: ArrayRecord, grid: Grid) -> Training:
         federation = self.discover(grid)
-        self._layout, vector = records.arrays_to_model(arrays)
-        self._dimension = len(vector)
-        self._method = self.method_class(self.config, federation, vector)
-        self._buffer = torch.empty(self.num_silos, self._layout.size)
+        layout, vector = records.arrays_to_model(arrays)
+        method = self.method_class(self.config, federation, vector)
         if self.recorder is not None:
             epochs = self.config.run.epochs
             self.recorder.start(federation, epochs * federation.rounds_per_epoch)
-            self.recorder.weights(0, self._method.alpha)
+            self.recorder.weights(0, method.alpha)
+        rows = torch.empty(self.num_silos, layout.size)
+        return Training(method, layout, rows, method.request(1))
+
+    def _wanted(self, request: Request) -> list[str]:
+        """What the target is to send beside its gradient: L, and its accuracy after an epoch.
+
+        The model of this round is the one that the epoch before it ended with, so asking now
+        saves the message of an evaluation (which costs seconds between real silos).
+        """
+        after_epoch = request.round > 1 and self._ends_epoch(request.round - 1)
+        return [records.SMOOTHNESS] * request.smoothness + [records.ACCURACY] * after_epoch
+
+    def _ends_epoch(self, round_: int) -> bool:
+        return round_ % self.training.rounds_per_epoch == 0
 
     def _node(self, silo: int) -> int:
         assert self._found is not None
@@ -133,25 +170,34 @@ class GradientStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Give the replies that can be used to the method, which takes its step."""
-        request, method = self._request, self.method
-        assert request is not None
-        assert self._layout is not None
-        method.fold(request, self._collect(request, replies))
+        training, method = self.training, self.method
+        usable, of_target = self._collect(training.request, replies)
+        metrics = None
+        if records.ACCURACY in of_target:
+            metrics = self._end_epoch(server_round - 1, of_target[records.ACCURACY])
+        method.fold(training.request, usable)
         if self.recorder is not None:
             if method.alpha_round == server_round:
                 self.recorder.weights(server_round, method.alpha)
             self.recorder.progress(server_round)
-        return records.model_to_arrays(self._layout, method.parameters), None
+        return records.model_to_arrays(training.layout, method.parameters), metrics
 
-    def _collect(self, request: Request, replies: Iterable[Message]) -> Replies:
+    def _collect(
+        self, request: Request, replies: Iterable[Message]
+    ) -> tuple[Replies, dict[str, float]]:
+        """Return the gradients that can be used, and what else the target sent."""
         rows: dict[int, tuple[NDArray[np.float32], float]] = {}
-        smoothness = None
+        of_target: dict[str, float] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
             silos = [silo for silo in request.silos if self._node(silo) == node]
             try:
                 content = records.usable(reply)
-                gradients, losses = records.content_to_gradients(content, silos, self._dimension)
+                size = self.training.layout.size
+                gradients, losses = records.content_to_gradients(content, silos, size)
+                if self.config.run.target in silos:
+                    wanted = self._wanted(request)
+                    of_target = {name: records.metric(content, name)[0] for name in wanted}
             except SpcacwError as error:
                 self._drop(request, f"the reply of node {node} ({error})")
                 continue
@@ -160,9 +206,7 @@ class GradientStrategy(Strategy):
                     rows[silo] = gradient, loss
                 else:
                     self._drop(request, f"the gradient of silo {silo} (it is not finite)")
-            if request.smoothness and self.config.run.target in silos:
-                smoothness = records.metric(content, "smoothness")[0]
-        return self._stack(rows, smoothness)
+        return self._stack(rows, of_target.get(records.SMOOTHNESS)), of_target
 
     def _drop(self, request: Request, what: str) -> None:
         self.rejected += 1
@@ -171,18 +215,18 @@ class GradientStrategy(Strategy):
     def _stack(
         self, rows: dict[int, tuple[NDArray[np.float32], float]], smoothness: float | None
     ) -> Replies:
-        assert self._buffer is not None
         silos = tuple(sorted(rows))
+        stacked = self.training.rows[: len(silos)]
         for k, silo in enumerate(silos):
-            self._buffer[k] = torch.from_numpy(rows[silo][0])
+            stacked[k] = torch.from_numpy(rows[silo][0])
         losses = torch.tensor([rows[silo][1] for silo in silos])
-        return Replies(silos, self._buffer[: len(silos)], losses, smoothness)
+        return Replies(silos, stacked, losses, smoothness)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """At the end of an epoch, ask the target's silo for the accuracy of its model."""
-        if server_round % self.method.federation.rounds_per_epoch:
+        """After the last round, ask the target's silo for the accuracy of the final model."""
+        if server_round < self._last_round:
             return []
         target = self.config.run.target
         content = {**config, "silo": target}
@@ -191,27 +235,30 @@ class GradientStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Note the target's accuracy and the epoch's figures."""
-        if server_round % self.method.federation.rounds_per_epoch:
+        """Note the final accuracy."""
+        if server_round < self._last_round:
             return None
-        (accuracy,) = records.metric(self._answer_of_target(replies), "accuracy")
+        return self._end_epoch(
+            server_round, *records.metric(self._answer_of_target(replies), records.ACCURACY)
+        )
+
+    def _end_epoch(self, round_: int, accuracy: float) -> MetricRecord:
+        """Note the target's accuracy and the epoch's figures."""
         report = self.method.epoch_report()
         if self.recorder is not None:
-            assert self._layout is not None
-            parameters = self._layout.unflatten(self.method.parameters)
+            parameters = self.training.layout.unflatten(self.method.parameters)
             self.recorder.epoch(report, accuracy, parameters)
-        epoch = server_round // self.method.federation.rounds_per_epoch
-        log(INFO, "epoch %s: accuracy %.2f %%, loss %.4f", epoch, accuracy, report["loss"])
-        return MetricRecord({"accuracy": accuracy, "loss": report["loss"]})
+        epoch = round_ / self.training.rounds_per_epoch
+        log(INFO, "epoch %g: accuracy %.2f %%, loss %.4f", epoch, accuracy, report["loss"])
+        return MetricRecord({records.ACCURACY: accuracy, "loss": report["loss"]})
 
     def train_alone(self, grid: Grid) -> list[float]:
         """Let the target's silo train without peers; return its accuracy after each epoch."""
-        message = self._message(
-            f"train.{records.ALONE}", self._node(self.config.run.target), None, {}
-        )
+        node = self._node(self.config.run.target)
+        message = self._message(f"train.{records.ALONE}", node, None, {})
         timeout = 10 * self.config.run.round_timeout  # a whole training, not one round
         replies = grid.send_and_receive([message], timeout=timeout)
-        return records.metric(self._answer_of_target(replies), "accuracy")
+        return records.metric(self._answer_of_target(replies), records.ACCURACY)
 
     def _answer_of_target(self, replies: Iterable[Message]) -> RecordDict:
         for reply in replies:

@@ -17,8 +17,7 @@ from spcacw_flwr.core.batches import batch_indices, rounds_per_pass
 def test_a_pass_sees_each_sample_once(seed, silo, epoch, samples, size):
     steps = rounds_per_pass(samples, size)
     seen = [
-        batch_indices(seed, silo, epoch * steps + step + 1, samples, size)
-        for step in range(steps)
+        batch_indices(seed, silo, epoch * steps + step + 1, samples, size) for step in range(steps)
     ]
     assert all(len(batch) == size for batch in seen[:-1])
     assert sorted(np.concatenate(seen)) == list(range(samples))

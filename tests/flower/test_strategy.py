@@ -91,6 +91,9 @@ def test_only_whom_the_method_wants_is_asked():
     play(config, grid)
     trains = [m for m in grid.sent if m.metadata.message_type == "train"]
     assert len(trains) == ROUNDS
+    # Accuracy comes with the next epoch's first gradient: one evaluation, of the final model.
+    assert [m.metadata.message_type for m in grid.sent[-2:]] == ["train", "evaluate"]
+    assert sum(m.metadata.message_type == "evaluate" for m in grid.sent) == 1
     assert len({m.metadata.dst_node_id for m in trains}) == 1
 
 
@@ -197,7 +200,7 @@ def test_when_the_target_is_lost_the_run_stops_and_keeps_what_it_learned(tmp_pat
     grid = LocalGrid(config, 7)
     recorder = Recorder(tmp_path, config, "test")
     target = 101 + 6
-    left = iter(range(2 + 10 + 1))  # query, 10 rounds, one evaluation; then silence
+    left = iter(range(1 + 10))  # the query and 10 rounds; then silence
 
     def until_then(message, content):
         return content if next(left, None) is not None else None

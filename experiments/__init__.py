@@ -1,0 +1,1 @@
+"""Experiments: they import everything and nothing imports them."""
