@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tomli_w
 
 import spcacw_flwr
@@ -39,9 +39,9 @@ ENVIRONMENT = {
 PROGRAMS = Path(sys.executable).parent
 PACKAGES = ("spcacw_flwr", "baselines", "partitions")
 START_SECONDS = 60.0
-POLL_SECONDS = 0.2
-WATCH_SECONDS = 15.0
-"""How often Flower itself is asked whether the run is alive (each question starts a process)."""
+STOP_SECONDS = 10.0
+POLL_SECONDS = 0.25
+ENDED = ("finished", "failed")
 
 
 def app_manifest() -> Path:
@@ -91,12 +91,13 @@ class Flower:
             [program, *arguments, "--format", "json"],
             cwd=self.home, env=self.environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
+        said: dict[str, Any] = {}
         with suppress(json.JSONDecodeError):
-            said = json.loads(done.stdout)
-            if done.returncode == 0 and said.get("success", True):
-                return dict(said)
-        words = " ".join((done.stderr or done.stdout).split())
-        raise SpcacwError(f"'flwr {arguments[0]}' failed: {words or done.returncode}")
+            said = dict(json.loads(done.stdout))
+        if done.returncode == 0 and said.get("success", True) and said:
+            return said
+        words = said.get("error-message") or done.stderr or done.stdout or f"exit {done.returncode}"
+        raise SpcacwError(f"'flwr {arguments[0]}' failed: {words.strip().splitlines()[-1]}")
 
     def start(self, config: Config, num_silos: int) -> str:
         """Submit the run and return its id."""
@@ -108,6 +109,15 @@ class Flower:
             "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1",
         )  # fmt: skip
         return str(said["run-id"])
+
+    def simulating(self) -> bool:
+        """Say whether the process that runs ServerApp and silos is alive."""
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            names = [c.name() for c in children if c.status() != psutil.STATUS_ZOMBIE]
+        except psutil.NoSuchProcess:  # a child that ended while it was looked at
+            return self.process.poll() is None
+        return any(name.startswith("flwr-simulation") for name in names)
 
     def save_log(self, run_id: str, path: Path) -> None:
         """Keep what the app logged."""
@@ -159,14 +169,16 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> No
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the SuperLink and everything it started."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    """End the SuperLink and everything it started (Flower's children outlive it by themselves)."""
+    try:
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(True)]
+    except psutil.NoSuchProcess:
+        return
+    for signal_ in ("terminate", "kill"):
+        for member in family:
+            with suppress(psutil.NoSuchProcess):
+                getattr(member, signal_)()
+        _, family = psutil.wait_procs(family, timeout=STOP_SECONDS)
 
 
 def read_status(directory: Path) -> dict[str, Any]:
@@ -191,33 +203,32 @@ def run(config: Config, num_silos: int, show: Callable[[dict[str, Any]], None]) 
     with flower(directory / "flower.log") as link:
         run_id = link.start(config, num_silos)
         try:
-            word = _watch(link, run_id, directory, show)
+            status = _watch(link, directory, show)
+            word = _final_word(link, run_id) if status.get("state") == "finished" else "dead"
         finally:
             link.save_log(run_id, directory / "run.log")
-    status = read_status(directory)
     if status.get("state") == "failed":
         raise SpcacwError(status["error"])
-    if status.get("state") != "finished" or word != "finished:completed":
+    if word != "finished:completed":
         raise SpcacwError(
-            f"Flower ended the run as '{word}' before training was done: see run.log and "
-            f"flower.log in {directory}."
+            f"The simulation ended ({word}) before training was done: see run.log and flower.log "
+            f"in {directory}."
         )
 
 
-def _watch(
-    link: Flower, run_id: str, directory: Path, show: Callable[[dict[str, Any]], None]
-) -> str:
-    """Show the status until the run has ended, and return Flower's word for how it ended."""
-    asked = time.monotonic()
-    while (status := read_status(directory)).get("state") not in ("finished", "failed"):
+def _watch(link: Flower, directory: Path, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Show the run's status until it has ended or its process is gone; return the last one."""
+    seen, deadline = False, time.monotonic() + START_SECONDS
+    while (status := read_status(directory)).get("state") not in ENDED:
         show(status)
-        if time.monotonic() - asked > WATCH_SECONDS:
-            asked = time.monotonic()
-            if link.status(run_id).startswith("finished"):
-                break
+        alive = link.simulating()
+        seen = seen or alive
+        if not alive and (seen or time.monotonic() > deadline):
+            break
         time.sleep(POLL_SECONDS)
-    show(read_status(directory))
-    return _final_word(link, run_id)
+    status = read_status(directory)
+    show(status)
+    return status
 
 
 def _final_word(link: Flower, run_id: str) -> str:

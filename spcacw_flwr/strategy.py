@@ -14,24 +14,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr import records
+from spcacw_flwr.collect import collect
 from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.keys import SpcacwError
-from spcacw_flwr.core.method import Federation, Replies, Request, WeightedGradients
+from spcacw_flwr.core.method import Federation, Request, WeightedGradients
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.discovery import Found, discover
@@ -47,6 +46,8 @@ class Training:
     """(M, d) float32: where the gradients of a round are put together."""
     request: Request
     """What was asked last."""
+    asked: dict[int, list[int]] = field(default_factory=dict)
+    """The silos that each node was asked for."""
 
     @property
     def rounds_per_epoch(self) -> int:
@@ -120,12 +121,12 @@ class GradientStrategy(Strategy):
         if self._training is None:
             self._training = self._begin(arrays, grid)
         request = self.training.request = self.method.request(server_round)
-        by_node: dict[int, list[int]] = defaultdict(list)
+        asked = self.training.asked = defaultdict(list)
         for silo in request.silos:
-            by_node[self._node(silo)].append(silo)
-        target_node, wanted = self._node(self.config.run.target), self._wanted(request)
+            asked[self.nodes[silo]].append(silo)
+        target_node, wanted = self.nodes[self.config.run.target], self._wanted(request)
         messages = []
-        for node, silos in by_node.items():
+        for node, silos in asked.items():
             more = {records.WANTED: wanted} if node == target_node and wanted else {}
             content = {**config, "round": server_round, "silos": silos, **more}
             messages.append(self._message(MessageType.TRAIN, node, arrays, content))
@@ -154,9 +155,12 @@ class GradientStrategy(Strategy):
     def _ends_epoch(self, round_: int) -> bool:
         return round_ % self.training.rounds_per_epoch == 0
 
-    def _node(self, silo: int) -> int:
-        assert self._found is not None
-        return self._found.nodes[silo]
+    @property
+    def nodes(self) -> dict[int, int]:
+        """The node of each silo; SpcacwError before nodes were asked."""
+        if self._found is None:
+            raise SpcacwError("The strategy knows no nodes yet: call discover(grid) first.")
+        return self._found.nodes
 
     def _message(
         self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
@@ -171,56 +175,21 @@ class GradientStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Give the replies that can be used to the method, which takes its step."""
         training, method = self.training, self.method
-        usable, of_target = self._collect(training.request, replies)
+        request, target = training.request, self.config.run.target
+        wanted = self._wanted(request)
+        found = collect(replies, training.asked, training.rows, target, wanted)
+        self.rejected += len(found.dropped)
+        for what in found.dropped:
+            log(WARNING, "Round %s goes on without %s.", server_round, what)
         metrics = None
-        if records.ACCURACY in of_target:
-            metrics = self._end_epoch(server_round - 1, of_target[records.ACCURACY])
-        method.fold(training.request, usable)
+        if records.ACCURACY in found.of_target:
+            metrics = self._end_epoch(server_round - 1, found.of_target[records.ACCURACY])
+        method.fold(request, found.replies)
         if self.recorder is not None:
             if method.alpha_round == server_round:
                 self.recorder.weights(server_round, method.alpha)
             self.recorder.progress(server_round)
         return records.model_to_arrays(training.layout, method.parameters), metrics
-
-    def _collect(
-        self, request: Request, replies: Iterable[Message]
-    ) -> tuple[Replies, dict[str, float]]:
-        """Return the gradients that can be used, and what else the target sent."""
-        rows: dict[int, tuple[NDArray[np.float32], float]] = {}
-        of_target: dict[str, float] = {}
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            silos = [silo for silo in request.silos if self._node(silo) == node]
-            try:
-                content = records.usable(reply)
-                size = self.training.layout.size
-                gradients, losses = records.content_to_gradients(content, silos, size)
-                if self.config.run.target in silos:
-                    wanted = self._wanted(request)
-                    of_target = {name: records.metric(content, name)[0] for name in wanted}
-            except SpcacwError as error:
-                self._drop(request, f"the reply of node {node} ({error})")
-                continue
-            for silo, gradient, loss in zip(silos, gradients, losses, strict=True):
-                if np.isfinite(gradient).all():
-                    rows[silo] = gradient, loss
-                else:
-                    self._drop(request, f"the gradient of silo {silo} (it is not finite)")
-        return self._stack(rows, of_target.get(records.SMOOTHNESS)), of_target
-
-    def _drop(self, request: Request, what: str) -> None:
-        self.rejected += 1
-        log(WARNING, "Round %s goes on without %s.", request.round, what)
-
-    def _stack(
-        self, rows: dict[int, tuple[NDArray[np.float32], float]], smoothness: float | None
-    ) -> Replies:
-        silos = tuple(sorted(rows))
-        stacked = self.training.rows[: len(silos)]
-        for k, silo in enumerate(silos):
-            stacked[k] = torch.from_numpy(rows[silo][0])
-        losses = torch.tensor([rows[silo][1] for silo in silos])
-        return Replies(silos, stacked, losses, smoothness)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -230,7 +199,7 @@ class GradientStrategy(Strategy):
             return []
         target = self.config.run.target
         content = {**config, "silo": target}
-        return [self._message(MessageType.EVALUATE, self._node(target), arrays, content)]
+        return [self._message(MessageType.EVALUATE, self.nodes[target], arrays, content)]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -254,7 +223,7 @@ class GradientStrategy(Strategy):
 
     def train_alone(self, grid: Grid) -> list[float]:
         """Let the target's silo train without peers; return its accuracy after each epoch."""
-        node = self._node(self.config.run.target)
+        node = self.nodes[self.config.run.target]
         message = self._message(f"train.{records.ALONE}", node, None, {})
         timeout = 10 * self.config.run.round_timeout  # a whole training, not one round
         replies = grid.send_and_receive([message], timeout=timeout)

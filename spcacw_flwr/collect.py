@@ -1,0 +1,87 @@
+"""From the messages of a round to the gradients that may be used.
+
+Every reply is checked before anything is learned from it: it must come from the node that was
+asked, answer for the silos that were asked, have the right shape and type, and be finite. What
+fails is left out, exactly as if that silo had not answered, and said in one sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from flwr.app import Message
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr import records
+from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.core.method import Replies
+
+
+@dataclass
+class Collected:
+    """What came out of a round's messages."""
+
+    replies: Replies
+    of_target: dict[str, float]
+    """What the target sent beside its gradient."""
+    dropped: list[str] = field(default_factory=list)
+    """What could not be used and why, a phrase each."""
+
+
+def collect(
+    messages: Iterable[Message],
+    asked: Mapping[int, list[int]],
+    rows: Tensor,
+    target: int,
+    wanted: list[str],
+) -> Collected:
+    """Check a round's messages and put their gradients together.
+
+    Parameters
+    ----------
+    messages : iterable of Message
+        The replies; those that are missing are simply not there.
+    asked : mapping
+        The silos that each node was asked for.
+    rows : Tensor
+        (M, d) float32, overwritten: the gradients come in its first rows, in silo order.
+    target : int
+        The target silo.
+    wanted : list of str
+        Metrics that the target was asked for beside its gradient.
+    """
+    found: dict[int, tuple[NDArray[np.float32], float]] = {}
+    of_target: dict[str, float] = {}
+    dropped = []
+    for message in messages:
+        node = message.metadata.src_node_id
+        silos = asked.get(node, [])
+        try:
+            content = records.usable(message)
+            gradients, losses = records.content_to_gradients(content, silos, rows.shape[1])
+            if target in silos:
+                of_target = {name: records.metric(content, name)[0] for name in wanted}
+        except SpcacwError as error:
+            dropped.append(f"the reply of node {node} ({error})")
+            continue
+        for silo, gradient, loss in zip(silos, gradients, losses, strict=True):
+            if np.isfinite(gradient).all():
+                found[silo] = gradient, loss
+            else:
+                dropped.append(f"the gradient of silo {silo} (it is not finite)")
+    smoothness = of_target.get(records.SMOOTHNESS)
+    return Collected(_stack(found, rows, smoothness), of_target, dropped)
+
+
+def _stack(
+    found: dict[int, tuple[NDArray[np.float32], float]], rows: Tensor, smoothness: float | None
+) -> Replies:
+    silos = tuple(sorted(found))
+    for k, silo in enumerate(silos):
+        rows[k] = torch.from_numpy(found[silo][0])
+    losses = torch.tensor([found[silo][1] for silo in silos])
+    return Replies(silos, rows[: len(silos)], losses, smoothness)
