@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.method import WeightedGradients
+from spcacw_flwr.keys import SpcacwError
 
 
 class Oracle(WeightedGradients):

@@ -13,7 +13,7 @@ import pkgutil
 from partitions.relabel import DigitsRelabel, MnistRelabel
 from partitions.rotate import MnistRotate
 from partitions.types import PartitionKeys, Setting, SiloData
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 __all__ = [
     "SETTINGS",

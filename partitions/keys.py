@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spcacw_flwr.core.keys import key
+from spcacw_flwr.keys import key
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from partitions.sources import load_mnist
 from partitions.types import PartitionKeys, Setting, SiloData
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 # Each use of chance has its own stream, default_rng([seed, stream]), so that none disturbs another.
 SPLIT_STREAM, HOLD_OUT_STREAM, LABEL_STREAM = 1, 2, 3

@@ -19,7 +19,7 @@ from torch import Tensor
 from partitions.pool import HOLD_OUT_STREAM, LABEL_STREAM, Pool, PooledSetting, mnist_pool
 from partitions.sources import load_digits
 from partitions.types import PartitionKeys
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 _DIGITS_TEST_SIZE = 397
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitions.fetch import fetch_mnist
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from partitions.keys import PartitionKeys
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 __all__ = ["PartitionKeys", "Setting", "SiloData"]
 

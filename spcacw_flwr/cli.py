@@ -19,8 +19,8 @@ from partitions import SETTINGS
 from spcacw_flwr import launch
 from spcacw_flwr.core.artefacts import claim_directory, default_output
 from spcacw_flwr.core.config import Config, fields
-from spcacw_flwr.core.keys import SpcacwError, allowed
 from spcacw_flwr.core.registry import METHODS, method_class
+from spcacw_flwr.keys import SpcacwError, allowed
 from spcacw_flwr.report import print_report
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -20,9 +20,9 @@ from flwr.clientapp import ClientApp
 
 from spcacw_flwr import records
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.loop import train_alone
 from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.keys import SpcacwError
 
 app = ClientApp()
 Handler = Callable[[Message, Context], Message]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr import records
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.method import Replies
+from spcacw_flwr.keys import SpcacwError
 
 
 @dataclass

@@ -13,8 +13,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from spcacw_flwr import records
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.silo import SiloInfo
+from spcacw_flwr.keys import SpcacwError
 
 POLL_SECONDS = 0.1
 

@@ -27,7 +27,7 @@ import tomli_w
 
 import spcacw_flwr
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

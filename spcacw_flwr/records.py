@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.silo import SiloInfo
+from spcacw_flwr.keys import SpcacwError
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", "gradients"
 WANTED, SMOOTHNESS, ACCURACY = "wanted", "smoothness", "accuracy"

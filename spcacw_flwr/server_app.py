@@ -12,9 +12,9 @@ from rich.console import Console
 from spcacw_flwr import records
 from spcacw_flwr.core.artefacts import Recorder, default_output
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.models import Layout, make_model, parameters_of
 from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.report import print_report
 from spcacw_flwr.strategy import GradientStrategy
 

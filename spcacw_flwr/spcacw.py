@@ -30,8 +30,8 @@ from spcacw_flwr.alpha import (
     make_learner,
 )
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.method import Federation, Replies, Request, WeightedGradients
+from spcacw_flwr.keys import SpcacwError
 
 
 class SPCACWMethod(WeightedGradients):

@@ -29,11 +29,11 @@ from spcacw_flwr import records
 from spcacw_flwr.collect import collect
 from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.method import Federation, Request, WeightedGradients
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.discovery import Found, discover
+from spcacw_flwr.keys import SpcacwError
 
 
 @dataclass

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from spcacw_flwr.core import plots
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.method import Federation
+from spcacw_flwr.keys import SpcacwError
 
 PACKAGES = ("spcacw-flwr", "flwr", "torch", "numpy", "ray")
 PROGRESS_SECONDS = 0.2

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from partitions import SETTINGS, PartitionKeys, Setting, make_setting, setting_class
-from spcacw_flwr.core.keys import SpcacwError, check, key
+from spcacw_flwr.keys import SpcacwError, check, key
 
 AUTO = "auto"
 

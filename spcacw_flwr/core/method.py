@@ -19,8 +19,8 @@ from torch import Tensor
 
 from spcacw_flwr.core.batches import PARTICIPATION, rounds_per_pass, stream
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.silo import SiloInfo
+from spcacw_flwr.keys import SpcacwError
 
 
 @dataclass(frozen=True)

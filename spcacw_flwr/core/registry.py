@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import pkgutil
 
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.method import WeightedGradients
+from spcacw_flwr.keys import SpcacwError
 
 METHODS = {
     "spcacw": "spcacw_flwr.spcacw:SPCACWMethod",

@@ -9,7 +9,7 @@ import pytest
 
 from partitions import SETTINGS
 from spcacw_flwr.core.config import AUTO, Config, fields
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

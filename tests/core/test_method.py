@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.loop import answer
 from spcacw_flwr.core.method import Federation, Replies
 from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.silo import SiloInfo
+from spcacw_flwr.keys import SpcacwError
 from tests.conftest import make_method, make_pool
 
 SIZES = (64, 32, 32)

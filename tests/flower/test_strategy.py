@@ -15,9 +15,9 @@ from spcacw_flwr import records
 from spcacw_flwr.client_app import silos_of_node
 from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.keys import SpcacwError
 from spcacw_flwr.core.loop import answer, train_alone
 from spcacw_flwr.core.models import Layout, make_model, parameters_of
+from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.server_app import train
 from spcacw_flwr.strategy import SPCACW, GradientStrategy
 from tests.conftest import make_method, make_pool

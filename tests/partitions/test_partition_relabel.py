@@ -6,7 +6,7 @@ import torch
 
 from partitions.relabel import permutations
 from partitions.sources import load_digits, load_mnist
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 
 def rows(x):

@@ -5,7 +5,7 @@ import torch
 
 from partitions.rotate import rotated
 from partitions.sources import load_mnist
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 
 def test_angles_and_oracle_go_round_the_circle(make):

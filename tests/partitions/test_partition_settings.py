@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from partitions import SETTINGS, PartitionKeys, Setting, SiloData, make_setting
-from spcacw_flwr.core.keys import SpcacwError, check
+from spcacw_flwr.keys import SpcacwError, check
 
 
 class OneSilo(Setting):

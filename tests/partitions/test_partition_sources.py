@@ -10,7 +10,7 @@ import pytest
 
 from partitions import fetch
 from partitions.sources import MNIST_SHAPES, load_digits, load_mnist
-from spcacw_flwr.core.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError
 
 # Per class 0 … 9, from the counts published with the data set.
 TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
