@@ -69,7 +69,11 @@ def main(
         with table.open(newline="") as file:
             done = {row["command"] for row in csv.DictReader(file)}
         if shlex.join(command) not in done:
-            row = row_of(run(command, data_dir), command)
+            try:
+                row = row_of(run(command, data_dir), command)
+            except subprocess.CalledProcessError as error:
+                typer.echo(f"'{shlex.join(command)}' failed (exit {error.returncode}).", err=True)
+                raise typer.Exit(1) from None
             with table.open("a", newline="") as file:
                 csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
 

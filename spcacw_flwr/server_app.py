@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from flwr.app import Context
+from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
@@ -62,7 +63,10 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
         timeout=config.run.round_timeout,
     )
     if config.run.compare_alone and config.run.method != "local":
-        recorder.accuracy_alone = strategy.train_alone(grid)
+        try:
+            recorder.accuracy_alone = strategy.train_alone(grid)
+        except SpcacwError as error:  # a comparison that failed must not cost a finished training
+            log(logging.WARNING, "There is no comparison with training alone: %s", error)
 
 
 @app.main()
@@ -79,6 +83,7 @@ def main(grid: Grid, context: Context) -> None:
         train(grid, config, recorder)
         directory = recorder.finish()
     except SpcacwError as error:
+        log(logging.ERROR, "%s", error)
         recorder.fail(str(error))
         raise
     except BaseException as error:
