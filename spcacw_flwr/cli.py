@@ -142,7 +142,7 @@ def run(
         console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        console.print("[bold red]spcacw:[/] stopped; what was learned so far is on disk.")
+        console.print("[bold red]spcacw:[/] stopped.")
         raise typer.Exit(130) from None
 
 
@@ -165,8 +165,12 @@ def train(console: Console, engine: Engine, flat: dict[str, Any]) -> None:
     setting.prepare()
     claim_directory(Path(output))
     display = Display(console)
-    with display.running():
-        launch.run(config, setting.num_silos, display.show)
+    try:
+        with display.running():
+            launch.run(config, setting.num_silos, display.show)
+    except (SpcacwError, KeyboardInterrupt):
+        console.print(f"What was learned so far is in {output}", soft_wrap=True, highlight=False)
+        raise
     print_report(console, Path(output))
 
 

@@ -204,6 +204,7 @@ def test_killing_the_simulation_is_noticed(tmp_path):
     said, _ = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "before training was done" in said
+    assert f"What was learned so far is in {output}" in said
     assert "Traceback" not in said
     assert_learning_is_on_disk(output)
     assert_nothing_is_left(output)
@@ -216,5 +217,6 @@ def test_interrupting_ends_everything_and_keeps_what_was_learned(tmp_path):
     said, _ = process.communicate(timeout=90)
     assert process.returncode == 130
     assert "stopped" in said
+    assert f"What was learned so far is in {output}" in said
     assert_learning_is_on_disk(output)
     assert_nothing_is_left(output)

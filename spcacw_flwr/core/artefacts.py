@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save
 from torch import Tensor
 
+from partitions import setting_class
 from spcacw_flwr.core import plots
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.method import Federation
@@ -176,7 +177,8 @@ class Recorder:
         )
         plots.save_accuracy(self.directory / "accuracy.png", self.epochs, self.accuracy_alone)
         if self.federation is not None:
-            plots.save_alpha(self.directory / "alpha.png", self.alphas, self.federation)
+            circular = setting_class(self.config.run.setting).group_kind == "angle"
+            plots.save_alpha(self.directory / "alpha.png", self.alphas, self.federation, circular)
         self._close("finished")
         return self.directory
 

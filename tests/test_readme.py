@@ -1,0 +1,68 @@
+"""README's promises: its commands are those of CI, its numbers those of the committed tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from spcacw_flwr.launch import ENVIRONMENT
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+RESULTS = ROOT / "experiments" / "results"
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    with (RESULTS / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_ci_runs_readmes_two_commands():
+    ci = (ROOT / ".ci" / "run").read_text().replace('"$project"', ".").replace("--quiet ", "")
+    first, second = re.findall(r"^python3 -m venv .*$", README, re.M)
+    assert first in ci
+    assert second.endswith(".venv/bin/python -m pytest")
+    assert re.search(r"pip\" install --editable \"\.\[test\]\"", ci)
+    assert "python -m pytest" in ci
+
+
+def test_the_environment_for_plain_flwr_run_is_ours():
+    for name, value in ENVIRONMENT.items():
+        assert f"{name}={value}" in README
+
+
+def test_the_mnist_table_is_the_committed_one():
+    for row in rows("mnist.csv"):
+        line = next(x for x in README.splitlines() if x.startswith(f"| {row['method']} |"))
+        assert f"{float(row['best_accuracy']):.2f} / {float(row['last_accuracy']):.2f}" in line
+
+
+def test_the_variant_is_the_committed_one():
+    for row in rows("mnist-relabel-unit.csv"):
+        assert f"{float(row['best_accuracy']):.2f}" in README
+
+
+def test_the_digits_table_is_the_committed_one():
+    by_method: dict[str, list[str]] = {}
+    for row in rows("digits.csv"):
+        best = f"{float(row['best_accuracy']):.2f}"
+        by_method.setdefault(row["method"], []).append(best)
+    for method, best in by_method.items():
+        assert f"| {method} | {' | '.join(best)} |" in README
+
+
+def test_the_default_runs_output_is_the_committed_one():
+    summary = json.loads((RESULTS / "digits-summary.json").read_text())
+    for one in (summary, summary["alone"]):
+        assert f"{one['best_accuracy']:.2f} │  {one['last_accuracy']:.2f}" in README
+    for weight in summary["alpha"]:
+        assert f"{weight:.4f}" in README
+
+
+@pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README))
+def test_links_lead_somewhere(path):
+    assert (ROOT / path).exists()
