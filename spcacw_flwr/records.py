@@ -34,7 +34,19 @@ def model_to_arrays(layout: Layout, vector: Tensor) -> ArrayRecord:
 
 
 def arrays_to_model(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
-    """Return the layout and the flat vector (d,) of named arrays."""
+    """Return the layout and the flat vector (d,) of named arrays.
+
+    Raises
+    ------
+    SpcacwError
+        If an array is not float32, such as a buffer in a model's ``state_dict``: only parameters
+        are trained.
+    """
+    for name, array in arrays.items():
+        if array.dtype != "float32":
+            raise SpcacwError(
+                f"Array '{name}' of the model is {array.dtype}: send its parameters alone, float32."
+            )
     named = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
     layout = Layout.of(named)
     return layout, layout.flatten(named)

@@ -113,6 +113,13 @@ def test_spcacw_in_an_app_of_ones_own():
         SPCACW(num_silos=7, betta=0.1)
 
 
+def test_a_models_buffers_are_not_trained():
+    model = torch.nn.BatchNorm1d(2)
+    strategy = SPCACW(num_silos=7)
+    with pytest.raises(SpcacwError, match="'num_batches_tracked' of the model is int64"):
+        strategy.start(LocalGrid(small(), 7), ArrayRecord(model.state_dict()), num_rounds=1)
+
+
 # Bad replies: dropped for the round, exactly as if the silo had not answered.
 
 
