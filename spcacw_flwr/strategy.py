@@ -111,7 +111,7 @@ class GradientStrategy(Strategy):
     def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3,
               *args: Any, **kwargs: Any) -> Result:  # fmt: skip
         """Train for ``num_rounds`` rounds; the other parameters are those of Flower's Strategy."""
-        self._last_round = num_rounds
+        self._last_round, self._training = num_rounds, None  # each start trains afresh
         return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)
 
     def configure_train(
