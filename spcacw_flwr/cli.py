@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -165,6 +166,8 @@ def train(console: Console, engine: Engine, flat: dict[str, Any]) -> None:
     setting.prepare()
     claim_directory(Path(output))
     display = Display(console)
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # end like Ctrl-C: with everything we started
+        signal.signal(ending, signal.default_int_handler)
     try:
         with display.running():
             launch.run(config, setting.num_silos, display.show)

@@ -86,11 +86,7 @@ class Flower:
         SpcacwError
             If the command fails, with what it said.
         """
-        program = str(PROGRAMS / "flwr")
-        done = subprocess.run(
-            [program, *arguments, "--format", "json"],
-            cwd=self.home, env=self.environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = self._flwr(*arguments, "--format", "json")
         said: dict[str, Any] = {}
         with suppress(json.JSONDecodeError):
             said = dict(json.loads(done.stdout))
@@ -110,22 +106,53 @@ class Flower:
         )  # fmt: skip
         return str(said["run-id"])
 
+    def family(self) -> list[psutil.Process]:
+        """Return the living processes of this SuperLink, orphans too: all inherit its home."""
+        home, members = str(self.home), []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                ours = process.environ().get("FLWR_HOME") == home
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    members.append(process)
+        return members
+
+    def alive(self) -> bool:
+        """Say whether the SuperLink itself is alive."""
+        return self.process.poll() is None
+
     def simulating(self) -> bool:
         """Say whether the process that runs ServerApp and silos is alive."""
-        try:
-            children = psutil.Process(self.process.pid).children(recursive=True)
-            names = [c.name() for c in children if c.status() != psutil.STATUS_ZOMBIE]
-        except psutil.NoSuchProcess:  # a child that ended while it was looked at
-            return self.process.poll() is None
+        names = []
+        for member in self.family():
+            with suppress(psutil.Error):
+                names.append(member.name())
         return any(name.startswith("flwr-simulation") for name in names)
+
+    def stop(self) -> None:
+        """End the SuperLink and everything it started (its children outlive it by themselves)."""
+        for ending in (psutil.Process.terminate, psutil.Process.kill):
+            family = self.family()
+            for member in family:
+                with suppress(psutil.Error):
+                    ending(member)
+            psutil.wait_procs(family, timeout=STOP_SECONDS)
+
+    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Flower's command against this SuperLink; a hang counts as a failure."""
+        command = [str(PROGRAMS / "flwr"), *arguments]
+        try:
+            return subprocess.run(
+                command, cwd=self.home, env=self.environment, capture_output=True, text=True,
+                timeout=START_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {START_SECONDS:g} s"
+            return subprocess.CompletedProcess(command, 1, "", said)
 
     def save_log(self, run_id: str, path: Path) -> None:
         """Keep what the app logged."""
-        with path.open("wb") as out:
-            subprocess.run(
-                [str(PROGRAMS / "flwr"), "log", run_id, "spcacw", "--show"],
-                cwd=self.home, env=self.environment, stdout=out, stderr=out, check=False,
-            )  # fmt: skip
+        done = self._flwr("log", run_id, "spcacw", "--show")
+        path.write_text(done.stdout + done.stderr, encoding="utf-8")
 
     def status(self, run_id: str) -> str:
         """Return Flower's word for the run, such as ``running`` or ``finished:completed``."""
@@ -152,11 +179,13 @@ def flower(log: Path) -> Iterator[Flower]:
                 cwd=home, env=environment, stdout=out, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
+            link = Flower(home, environment, process)
             try:
                 _wait_for_port(process, port, log)
-                yield Flower(home, environment, process)
+                yield link
             finally:
-                stop(process)
+                link.stop()
+                process.wait()
 
 
 def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -166,19 +195,6 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> No
             return
         time.sleep(POLL_SECONDS)
     raise SpcacwError(f"Flower's SuperLink did not start on port {port}: see {log}.")
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the SuperLink and everything it started (Flower's children outlive it by themselves)."""
-    try:
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(True)]
-    except psutil.NoSuchProcess:
-        return
-    for signal_ in ("terminate", "kill"):
-        for member in family:
-            with suppress(psutil.NoSuchProcess):
-                getattr(member, signal_)()
-        _, family = psutil.wait_procs(family, timeout=STOP_SECONDS)
 
 
 def read_status(directory: Path) -> dict[str, Any]:
@@ -206,7 +222,8 @@ def run(config: Config, num_silos: int, show: Callable[[dict[str, Any]], None]) 
             status = _watch(link, directory, show)
             word = _final_word(link, run_id) if status.get("state") == "finished" else "dead"
         finally:
-            link.save_log(run_id, directory / "run.log")
+            if link.alive():
+                link.save_log(run_id, directory / "run.log")
     if status.get("state") == "failed":
         raise SpcacwError(status["error"])
     if word != "finished:completed":
@@ -221,7 +238,7 @@ def _watch(link: Flower, directory: Path, show: Callable[[dict[str, Any]], None]
     seen, deadline = False, time.monotonic() + START_SECONDS
     while (status := read_status(directory)).get("state") not in ENDED:
         show(status)
-        alive = link.simulating()
+        alive = link.alive() and link.simulating()
         seen = seen or alive
         if not alive and (seen or time.monotonic() > deadline):
             break

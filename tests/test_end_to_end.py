@@ -196,10 +196,11 @@ def assert_learning_is_on_disk(output: Path) -> None:
     assert len(pd.read_csv(output / "alpha.csv")) >= 3
 
 
-def test_killing_the_simulation_is_noticed(tmp_path):
+@pytest.mark.parametrize("program", ["flwr-simulation", "flower-superlink"])
+def test_killing_flower_is_noticed(program, tmp_path):
     output = tmp_path / "run"
     process = start_long_run(output)
-    (victim,) = [p for p in processes_of(output) if "flwr-simulation" in " ".join(p.cmdline())]
+    (victim,) = [p for p in processes_of(output) if program in " ".join(p.cmdline()[:2])]
     victim.send_signal(signal.SIGKILL)
     said, _ = process.communicate(timeout=180)
     assert process.returncode == 1
@@ -210,10 +211,11 @@ def test_killing_the_simulation_is_noticed(tmp_path):
     assert_nothing_is_left(output)
 
 
-def test_interrupting_ends_everything_and_keeps_what_was_learned(tmp_path):
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_ends_everything_and_keeps_what_was_learned(ending, tmp_path):
     output = tmp_path / "run"
     process = start_long_run(output)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ending)
     said, _ = process.communicate(timeout=90)
     assert process.returncode == 130
     assert "stopped" in said
