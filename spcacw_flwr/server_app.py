@@ -50,7 +50,7 @@ def _quiet_rounds(record: logging.LogRecord) -> bool:
 
 def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     """Run the configured training on a grid of nodes and fill the recorder."""
-    setting = config.checked_setting()
+    setting = config.make_setting()
     strategy = GradientStrategy(config, setting.num_silos, recorder)
     federation = strategy.discover(grid)
     hidden, seed = config.training.hidden, config.run.seed
@@ -69,26 +69,36 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
             log(logging.WARNING, "There is no comparison with training alone: %s", error)
 
 
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Train the target as the run config says; raise after noting why when that fails."""
-    config = Config.from_flat(context.run_config)
-    method_class(config.run.method)
+def run(grid: Grid, config: Config) -> Path:
+    """Train as configured and return the directory of the results, which a failure leaves too."""
     simulated = hasattr(grid, "pull_interval")
     if simulated:
         setattr(grid, "pull_interval", PULL_SECONDS)  # noqa: B010  only simulation's grid has it
-    logging.getLogger("flwr").addFilter(_quiet_rounds)
     recorder = Recorder(output_directory(config), config, "ray" if simulated else "deployment")
     try:
         train(grid, config, recorder)
-        directory = recorder.finish()
+        return recorder.finish()
     except SpcacwError as error:
-        log(logging.ERROR, "%s", error)
         recorder.fail(str(error))
         raise
     except BaseException as error:
         recorder.fail(f"Training stopped by {type(error).__name__}: {error}")
         raise
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train the target as the run config says; raise after saying why when that fails."""
+    logger = logging.getLogger("flwr")
+    logger.addFilter(_quiet_rounds)
+    try:
+        config = Config.from_flat(context.run_config)
+        config.checked_setting()
+        method_class(config.run.method)
+        print_report(Console(width=100), run(grid, config))
+    except SpcacwError as error:
+        log(logging.ERROR, "%s", error)
+        # Flower prints the traceback of whatever ends a ServerApp: let it be a short one.
+        raise error.with_traceback(None) from None
     finally:
-        logging.getLogger("flwr").removeFilter(_quiet_rounds)
-    print_report(Console(width=100), directory)
+        logger.removeFilter(_quiet_rounds)

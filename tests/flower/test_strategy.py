@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from safetensors.torch import load_file
 
 from spcacw_flwr import records
@@ -18,7 +18,7 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.loop import answer, train_alone
 from spcacw_flwr.core.models import Layout, make_model, parameters_of
 from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.server_app import train
+from spcacw_flwr.server_app import main, train
 from spcacw_flwr.strategy import SPCACW, GradientStrategy
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
@@ -341,3 +341,53 @@ def test_a_record_of_nonsense_is_refused():
     content = RecordDict({records.CONFIG: ConfigRecord({"round": "one"})})
     with pytest.raises(SpcacwError, match="round is 'one'"):
         records.asked(content, "round")
+
+
+# The ServerApp
+
+
+def test_the_server_app_says_one_sentence_and_raises_it(tmp_path):
+    config = small(output=str(tmp_path / "run"), node_timeout=0.3)
+    flat = config.to_flat()
+    grid = LocalGrid(config, 7)
+    grid.spoil[101 + 6 - 2] = absent_altogether
+    for change, words in [
+        ({"beta": 2.0}, "beta = 2.0 is not allowed"),
+        ({"target": 7}, "target = 7 is not a silo"),
+        ({"output": "here"}, "output = 'here' must be an absolute path"),
+        ({"method": "nothing"}, "method = 'nothing' is unknown"),
+        ({}, "No node holds silo 2"),
+    ]:
+        context = Context(1, 1, {}, RecordDict(), flat | change)
+        with pytest.raises(SpcacwError, match=words):
+            main(grid, context)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "No node holds silo 2" in status["error"]
+
+
+def absent_altogether(message, content):
+    return None
+
+
+def test_the_server_app_leaves_the_whole_run(tmp_path, capsys):
+    config = small(output=str(tmp_path / "run"), compare_alone=True)
+    main(LocalGrid(config, 7), Context(1, 1, {}, RecordDict(), config.to_flat()))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["engine"] == "deployment"
+    assert len(summary["alpha"]) == 7
+    said = capsys.readouterr().out
+    assert f"{summary['alone']['last_accuracy']:.2f}" in said
+    assert str(tmp_path / "run") in said
+
+
+def test_a_comparison_that_fails_does_not_cost_the_training(tmp_path):
+    config = small(output=str(tmp_path / "run"), compare_alone=True)
+    grid = LocalGrid(config, 7)
+
+    def not_alone(message, content):
+        return None if message.metadata.message_type == "train.alone" else content
+
+    grid.spoil[101 + 6] = not_alone
+    main(grid, Context(1, 1, {}, RecordDict(), config.to_flat()))
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["alone"] is None
