@@ -115,11 +115,17 @@ def test_t_start_and_update_every():
 
 
 def test_lambda_reg_by_hand():
-    """g_0 = (1, 0), (3, 4): sample variances (2, 8), squared norm 68; γ = .5 gives λ = 34."""
+    """g_0 = (1, 0), (3, 4): sample variances (2, 8), squared norm 68; γ = .5 gives λ = 34.
+
+    The next epoch counts for itself: g_0 = (0, 0), (2, 0), variances (2, 0), λ = .5 · 4.
+    """
     method = make("spcacw-reg", gamma=0.5, smoothness=1.0)
     play(method, 1, [[1, 0], [0, 0], [0, 0]])
     play(method, 2, [[3, 4], [0, 0], [0, 0]])
     assert method.epoch_report()["lambda_reg"] == pytest.approx(34.0)
+    play(method, 3, [[0, 0], [0, 0], [0, 0]])
+    play(method, 4, [[2, 0], [0, 0], [0, 0]])
+    assert method.epoch_report()["lambda_reg"] == pytest.approx(2.0)
 
 
 def test_a_peer_that_disagrees_gets_exactly_zero_and_a_twin_is_trusted():

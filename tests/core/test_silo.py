@@ -106,6 +106,19 @@ def test_smoothness_of_a_network_is_its_hessians_largest_eigenvalue():
     assert found == pytest.approx(largest, rel=0.02)
 
 
+def test_smoothness_switches_dropout_off_and_training_mode_back_on():
+    with_dropout = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5), nn.Linear(2, 3))
+    without = nn.Sequential(with_dropout[0], nn.Identity(), with_dropout[2])
+    layout = Layout.of(parameters_of(without))
+    vector = layout.flatten(parameters_of(without))
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(16, 3, generator=rng), torch.randint(3, (16,), generator=rng)
+    start = torch.randn(layout.size, generator=rng)
+    found = silo.smoothness(with_dropout, layout, vector, x, y, start, 50)
+    assert found == silo.smoothness(without, layout, vector, x, y, start, 50)
+    assert with_dropout.training
+
+
 def test_smoothness_is_a_pure_function_of_seed_silo_and_round():
     pool = make_pool(Config.from_keys())
     vector = pool.layout.flatten(parameters_of(pool.model))
