@@ -1,0 +1,121 @@
+"""The command line without Flower behind it: lists, assignments, and what the display says."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from partitions import SETTINGS
+from spcacw_flwr import launch
+from spcacw_flwr.cli import Display, app, describe, parse_assignments
+from spcacw_flwr.core.config import fields
+from spcacw_flwr.core.registry import METHODS
+from spcacw_flwr.keys import SpcacwError
+
+STATUS = {
+    "state": "training", "round": 9, "rounds": 14, "epoch": 1, "epochs": 2, "accuracy": 91.5,
+    "loss": 0.25, "alpha": [0.5, 0.0, 0.1, 0.15, 0.05, 0.2],
+}  # fmt: skip
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "250"})
+
+
+@pytest.mark.parametrize(
+    ("command", "names"), [("methods", METHODS), ("settings", SETTINGS), ("keys", fields())]
+)
+def test_lists_are_complete(command, names):
+    done = invoke(command)
+    assert done.exit_code == 0
+    for name in names:
+        assert f"│ {name} " in done.output
+
+
+def test_assignments_are_toml_or_text():
+    assignments = ["seed=3", "eta=0.5", "tensorboard=true", "method='local'", "cluster-sizes=2,2,3"]
+    assert parse_assignments(assignments) == {
+        "seed": 3, "eta": 0.5, "tensorboard": True, "method": "local", "cluster-sizes": "2,2,3",
+    }  # fmt: skip
+    with pytest.raises(SpcacwError, match="key=value"):
+        parse_assignments(["seed"])
+
+
+def test_the_display_names_the_four_largest_weights():
+    assert describe(STATUS) == (
+        "accuracy 91.50 %  loss 0.2500  α  "
+        "silo 0: 0.500  silo 5: 0.200  silo 3: 0.150  silo 2: 0.100"
+    )
+    assert describe(STATUS | {"accuracy": None}) == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_display_shows_epochs_live_or_line_by_line(terminal):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=120, color_system=None)
+    display = Display(console)
+    with display.running():
+        for status in ({}, STATUS | {"rounds": 0, "epoch": 0, "accuracy": None}, STATUS, STATUS):
+            display.show(status)
+    said = out.getvalue()
+    assert "91.50 %" in said
+    if terminal:
+        assert "9/14" in said
+    else:
+        assert said.count("epoch 1/2") == 1
+
+
+def fake_launch(monkeypatch, ending):
+    """Replace Flower by a function that ends as told."""
+
+    def run(config, num_silos, show):
+        assert num_silos == 7
+        show(STATUS)
+        ending(config)
+
+    monkeypatch.setattr(launch, "run", run)
+
+
+def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, tmp_path):
+    output = tmp_path / "run"
+
+    def finish(config):
+        assert (config.run.seed, config.run.method, config.spcacw.beta) == (4, "local", 0.3)
+        assert config.run.output == str(output)
+        summary = {
+            "setting": "digits-relabel", "method": "local", "target": 0, "alone": None,
+            "best_accuracy": 90.0, "last_accuracy": 89.0, "alpha": [1.0, 0.0], "rounds": 14,
+            "groups": [None, 1.0], "epochs": 2, "seconds": 1.0,
+        }  # fmt: skip
+        (output / "summary.json").write_text(json.dumps(summary))
+
+    fake_launch(monkeypatch, finish)
+    done = invoke(
+        "run", "--seed", "4", "--method", "local", "--set", "beta=0.3", "--output", str(output)
+    )
+    assert done.exit_code == 0, done.output
+    assert "90.00" in done.output
+    assert str(output) in done.output
+
+
+def test_a_run_that_fails_exits_with_1_and_says_where_its_results_are(monkeypatch, tmp_path):
+    def fail(config):
+        raise SpcacwError("The sentence.")
+
+    fake_launch(monkeypatch, fail)
+    done = invoke("run", "--output", str(tmp_path / "run"))
+    assert done.exit_code == 1
+    assert "spcacw: The sentence." in done.output
+    assert f"What was learned so far is in {tmp_path / 'run'}" in done.output
+
+
+def test_ctrl_c_exits_with_130(monkeypatch, tmp_path):
+    def interrupt(config):
+        raise KeyboardInterrupt
+
+    fake_launch(monkeypatch, interrupt)
+    assert invoke("run", "--output", str(tmp_path / "run")).exit_code == 130
