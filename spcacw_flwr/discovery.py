@@ -51,9 +51,9 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
     found, asked = Found(), dict[int, bool]()
     waiting: set[str] = set()
     deadline = time.monotonic() + timeout
-    while set(found.nodes) < set(range(num_silos)):
+    while missing := [silo for silo in range(num_silos) if silo not in found.nodes]:
         if time.monotonic() > deadline:
-            raise SpcacwError(_missing(found, num_silos, timeout, asked))
+            raise SpcacwError(_sentence(missing, num_silos, timeout, asked))
         new = [node for node in grid.get_node_ids() if node not in asked]
         if new:
             asked.update(dict.fromkeys(new, False))
@@ -72,8 +72,7 @@ def _query(node: int) -> Message:
     return Message(content, dst_node_id=node, message_type=MessageType.QUERY)
 
 
-def _missing(found: Found, num_silos: int, timeout: float, asked: dict[int, bool]) -> str:
-    missing = sorted(set(range(num_silos)) - set(found.nodes))
+def _sentence(missing: list[int], num_silos: int, timeout: float, asked: dict[int, bool]) -> str:
     silent = sum(not answered for answered in asked.values())
     return (
         f"No node holds silo {', '.join(map(str, missing))} after {timeout:g} s (node-timeout): "

@@ -4,10 +4,10 @@ Y. Kiselman and K. Y. Levy, arXiv:2606.29322, Algorithm 1 with the appendix Prac
 Details. In the paper's order, at round t::
 
     receive g_t^(i) from the silos that take part             fold
-    b̂_t^(i) ← (1 − β) b̂_{t−1}^(i) + β (g_t^(i) − g_t^(0))     bias.update
+    b̂_t^(i) ← (1 − β) b̂_{t−1}^(i) + β (g_t^(i) − g_t^(0))     observe
     w_t ← w_{t−1} − η Opt(Σ α_{t−1}^(i) g_t^(i))              step
-    H ← H + B̂ᵀB̂ + η L GᵀG          (so that αᵀHα = Σ L̂_t(α)) learner.add
-    every K rounds: α_t ← argmin_{α ∈ Δ} αᵀHα + λ_reg Σ α³    learner.minimise
+    H ← H + B̂ᵀB̂ + η L GᵀG          (so that αᵀHα = Σ L̂_t(α)) learn
+    every K rounds: α_t ← argmin_{α ∈ Δ} αᵀHα + λ_reg Σ α³    learn
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class SPCACWMethod(WeightedGradients):
         everyone = np.arange(self.federation.num_silos)
         return Request(round_, self._sampled(round_, everyone), unknown or due)
 
-    def fold(self, request: Request, replies: Replies) -> None:
-        """Run one round of Algorithm 1 on the replies."""
+    def observe(self, request: Request, replies: Replies) -> None:
+        """Take L, update b̂ from the gradients as they came, and note g_0 for λ_reg."""
         if replies.smoothness is not None:
             self.smoothness.update(replies.smoothness)
         if math.isnan(self.smoothness.value):
@@ -80,13 +80,9 @@ class SPCACWMethod(WeightedGradients):
                 f"Target silo {self.federation.target} was asked for its smoothness L in round "
                 f"{request.round} and sent none: check its ClientApp, or set the key smoothness."
             )
-        played, reported = self.alpha, self._reported(replies)
-        if self.federation.target in replies.silos:
-            gradients = self._dense(replies)
-            self.bias.update(gradients, reported)
-            self.variance.add(gradients[self.federation.target])
-        super().fold(request, replies)
-        self._learn(request, self._dense(replies), reported, played)
+        gradients = self._dense(replies)
+        self.bias.update(gradients, self._reported(replies))
+        self.variance.add(gradients[self.federation.target])
 
     def _reported(self, replies: Replies) -> NDArray[np.bool_]:
         reported = np.zeros(self.federation.num_silos, dtype=bool)
@@ -101,14 +97,10 @@ class SPCACWMethod(WeightedGradients):
         self._gradients[list(replies.silos)] = replies.gradients
         return self._gradients
 
-    def _learn(
-        self,
-        request: Request,
-        gradients: Tensor,
-        reported: NDArray[np.bool_],
-        played: NDArray[np.float64],
-    ) -> None:
+    def learn(self, request: Request, replies: Replies) -> None:
+        """Add the round's cost matrix; every K rounds, α ← the leader so far."""
         keys, target, round_ = self.config.spcacw, self.federation.target, request.round
+        gradients, reported = self._dense(replies), self._reported(replies)
         # A silo that was asked and stayed silent must not look like a free gradient of norm 0,
         # or weight would flow to the dead: its row is what b̂ predicts, g_0 + b̂_i, which carries
         # all of the target's noise and so promises no variance reduction.
@@ -119,10 +111,12 @@ class SPCACWMethod(WeightedGradients):
         matrix = cost_matrix(
             self.bias.estimate, gradients, self.config.training.eta, self.smoothness.value
         )
-        self._costs.append(cost(played, matrix))
+        self._costs.append(cost(self.alpha, matrix))
         if round_ >= keys.t_start:
             norm = float(torch.linalg.vector_norm(gradients, dim=1).max())
-            self.learner.add(matrix, played, smoothness=self.smoothness.value, gradient_norm=norm)
+            self.learner.add(
+                matrix, self.alpha, smoothness=self.smoothness.value, gradient_norm=norm
+            )
         if round_ % self.every == 0 and round_ >= keys.t_start:
             if self.regularised:
                 self.lambda_reg = keys.gamma * self.variance.squared_norm()

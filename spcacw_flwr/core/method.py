@@ -116,15 +116,29 @@ class WeightedGradients:
         return tuple(sorted(chosen))
 
     def fold(self, request: Request, replies: Replies) -> None:
-        """Take the step of round t with α_{t−1} (Algorithm 1: the weights of before)."""
+        """Run round t: look at the gradients, step with α_{t−1}, then learn α_t.
+
+        Raises
+        ------
+        SpcacwError
+            If the target's gradient is not among the replies.
+        """
         if self.federation.target not in replies.silos:
             raise SpcacwError(
                 f"Target silo {self.federation.target} did not answer round {request.round}; "
                 "without its gradient no round can be used: check the node that holds it."
             )
         self._losses.append(float(replies.losses[replies.silos.index(self.federation.target)]))
+        self.observe(request, replies)
         self.inverse_probability(replies)
         self.step(replies)
+        self.learn(request, replies)
+
+    def observe(self, request: Request, replies: Replies) -> None:
+        """See the gradients as they came, before the step; a hook, empty here."""
+
+    def learn(self, request: Request, replies: Replies) -> None:
+        """Choose α_t from g̃, after the step; a hook, empty here."""
 
     def inverse_probability(self, replies: Replies) -> None:
         """Turn g into the unbiased g̃ = g z/p, in place (Prop. partial participation).

@@ -175,6 +175,9 @@ def test_who_is_sampled_is_a_pure_function_and_the_target_always_is():
 def test_without_the_target_a_round_is_an_error():
     with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 1"):
         play(make(), 1, [[1, 0], [1, 0]], silos=(1, 2))
+    silent = Replies((1, 2), torch.ones(2, 2), torch.ones(2), smoothness=None)
+    with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 1"):
+        make().fold(make().request(1), silent)
 
 
 def test_smoothness_is_asked_at_its_interval_and_its_absence_is_an_error():

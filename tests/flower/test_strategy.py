@@ -235,6 +235,19 @@ def test_a_silent_or_missing_node_ends_in_one_sentence_not_in_waiting():
         play(config, few)
 
 
+def test_a_silo_that_nobody_asked_for_does_not_end_the_search():
+    config = small(node_timeout=0.5)
+    grid = LocalGrid(config, 7)
+
+    def claims_another(message, content):
+        content.metric_records["silo-6"]["silo"] = 99
+        return content
+
+    grid.spoil[101] = claims_another
+    with pytest.raises(SpcacwError, match="No node holds silo 6 after 0.5 s"):
+        play(config, grid)
+
+
 def test_two_nodes_must_not_hold_one_silo():
     config = small()
     grid = LocalGrid(config, 2, [{"silos": "0,1,2,3"}, {"silos": "3,4,5,6"}])
