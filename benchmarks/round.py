@@ -25,7 +25,6 @@ from partitions import Setting, SiloData
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.loop import answer
 from spcacw_flwr.core.method import Federation
-from spcacw_flwr.core.models import parameters_of
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 
@@ -69,7 +68,7 @@ def measure(num_silos: int) -> dict[str, float]:
     kept = {i: setting.train(i) for i in range(num_silos)}
     setting.train = kept.__getitem__  # type: ignore[method-assign]
     pool = SiloPool(config, setting, range(num_silos))
-    vector = pool.layout.flatten(parameters_of(pool.model))
+    vector = pool.initial_parameters()
     federation = Federation(tuple(pool.describe()), 0, config.training.batch_size)
     method = method_class("spcacw")(config, federation, vector)
     x = torch.stack([kept[i].x[:32] for i in range(num_silos)])

@@ -6,14 +6,12 @@ The settings follow the experiments of SP-CACW (Kiselman & Levy, arXiv 2606.2932
 
 from __future__ import annotations
 
-import difflib
 import inspect
-import pkgutil
 
 from partitions.relabel import DigitsRelabel, MnistRelabel
 from partitions.rotate import MnistRotate
 from partitions.types import PartitionKeys, Setting, SiloData
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError, did_you_mean, import_by_path
 
 __all__ = [
     "SETTINGS",
@@ -38,8 +36,7 @@ def setting_class(name: str) -> type[Setting]:
         return SETTINGS[name]
     if ":" in name:
         return _imported(name)
-    close = difflib.get_close_matches(name, SETTINGS, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(name, SETTINGS)
     raise SpcacwError(
         f"There is no setting {name!r}{hint}: choose one of {', '.join(SETTINGS)}, or name your "
         "own Setting as package.module:Class."
@@ -55,13 +52,7 @@ def make_setting(name: str, keys: PartitionKeys, seed: int) -> Setting:
 
 
 def _imported(path: str) -> type[Setting]:
-    try:
-        found = pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpcacwError(
-            f"The setting {path!r} cannot be imported ({error}): give it as package.module:Class, "
-            "with the package on Python's path."
-        ) from error
+    found = import_by_path(path, "setting")
     if not (
         isinstance(found, type) and issubclass(found, Setting) and not inspect.isabstract(found)
     ):

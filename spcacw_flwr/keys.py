@@ -8,12 +8,38 @@ Flower's run config is the field's name in kebab-case: ``samples_per_silo`` is `
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
+import pkgutil
+from collections.abc import Iterable
 from typing import Any
 
 
 class SpcacwError(Exception):
     """Something that the user can mend, said in one sentence: what is wrong, where, what to do."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean …?)`` with the closest known name, or nothing if none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def import_by_path(path: str, what: str) -> Any:
+    """Import ``package.module:Name``, given by a user as their own ``what``.
+
+    Raises
+    ------
+    SpcacwError
+        If it cannot be imported.
+    """
+    try:
+        return pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpcacwError(
+            f"The {what} {path!r} cannot be imported ({error}): give it as package.module:Class, "
+            "with the package on Python's path."
+        ) from error
 
 
 def key(

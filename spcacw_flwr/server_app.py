@@ -13,8 +13,8 @@ from rich.console import Console
 from spcacw_flwr import records
 from spcacw_flwr.core.artefacts import Recorder, default_output
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.models import Layout, make_model, parameters_of
 from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.report import print_report
 from spcacw_flwr.strategy import GradientStrategy
@@ -53,12 +53,10 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     setting = config.make_setting()
     strategy = GradientStrategy(config, setting.num_silos, recorder)
     federation = strategy.discover(grid)
-    hidden, seed = config.training.hidden, config.run.seed
-    parameters = parameters_of(make_model(setting.input_shape, setting.num_classes, hidden, seed))
-    layout = Layout.of(parameters)
+    model = SiloPool(config, setting, ())  # holds no silo: only the model that they all share
     strategy.start(
         grid=grid,
-        initial_arrays=records.model_to_arrays(layout, layout.flatten(parameters)),
+        initial_arrays=records.model_to_arrays(model.layout, model.initial_parameters()),
         num_rounds=config.run.epochs * federation.rounds_per_epoch,
         timeout=config.run.round_timeout,
     )

@@ -44,8 +44,8 @@ class Training:
     layout: Layout
     rows: Tensor
     """(M, d) float32: where the gradients of a round are put together."""
-    request: Request
-    """What was asked last."""
+    request: Request = field(default_factory=lambda: Request(0, ()))
+    """What was asked last; nobody yet."""
     asked: dict[int, list[int]] = field(default_factory=dict)
     """The silos that each node was asked for."""
 
@@ -141,7 +141,7 @@ class GradientStrategy(Strategy):
             self.recorder.start(federation, epochs * federation.rounds_per_epoch)
             self.recorder.weights(0, method.alpha)
         rows = torch.empty(self.num_silos, layout.size)
-        return Training(method, layout, rows, method.request(1))
+        return Training(method, layout, rows)
 
     def _wanted(self, request: Request) -> list[str]:
         """What the target is to send beside its gradient: L, and its accuracy after an epoch.

@@ -11,7 +11,6 @@ import torch
 
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.method import Federation
-from spcacw_flwr.core.models import Layout, parameters_of
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 
@@ -23,7 +22,7 @@ def mnist() -> Path:
     """MNIST's directory: SPCACW_DATA_DIR, or ../shared/data/mnist beside the checkout."""
     default = Path(__file__).parents[2] / "shared" / "data" / "mnist"
     path = Path(os.environ.get("SPCACW_DATA_DIR", default))
-    if not (path / "MNIST" / "raw").is_dir():
+    if not any((path / raw).is_dir() for raw in ("MNIST/raw", "mnist/MNIST/raw")):
         pytest.skip(f"no MNIST at {path}; name its directory in SPCACW_DATA_DIR")
     return path
 
@@ -38,9 +37,8 @@ def make_pool(config: Config) -> SiloPool:
 
 
 def make_method(config: Config, pool: SiloPool):
-    parameters = parameters_of(pool.model)
-    vector = Layout.of(parameters).flatten(parameters)
-    return method_class(config.run.method)(config, federation_of(config, pool), vector)
+    federation = federation_of(config, pool)
+    return method_class(config.run.method)(config, federation, pool.initial_parameters())
 
 
 @pytest.fixture(autouse=True)

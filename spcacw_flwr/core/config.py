@@ -9,13 +9,14 @@ column), so that choosing ``setting`` alone gives a sensible run.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from partitions import SETTINGS, PartitionKeys, Setting, make_setting, setting_class
-from spcacw_flwr.keys import SpcacwError, check, key
+from spcacw_flwr.alpha.bias import SCHEDULES
+from spcacw_flwr.alpha.learners import SOLVERS
+from spcacw_flwr.keys import SpcacwError, check, did_you_mean, key
 
 AUTO = "auto"
 
@@ -79,7 +80,7 @@ class SPCACWKeys:
     beta_schedule: str = key(
         "constant",
         "β_t = β, or harmonic: β_t = 1/t, the sample mean of the bias lemma (READING 1).",
-        choices=("constant", "harmonic"),
+        choices=SCHEDULES,
     )
     t_start: int = key(
         1, "T_start, the first round that counts in the cumulative cost (Eq. refined objective).",
@@ -91,7 +92,7 @@ class SPCACWKeys:
     solver: str = key(
         "ftl",
         "Leader of the exact cumulative cost (ftl), or of FTAL's rank-one surrogates (ftal).",
-        choices=("ftl", "ftal"),
+        choices=SOLVERS,
     )
     gamma: float = key(
         1.0, "γ in λ_reg = γ‖var(g₀)‖², the cubic term of spcacw-reg (READING 4).", least=0
@@ -155,8 +156,7 @@ class Config:
         known = fields()
         for name in flat:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f" (did you mean {close[0]}?)" if close else ""
+                hint = did_you_mean(name, known)
                 raise SpcacwError(f"There is no key {name!r}{hint}; 'spcacw keys' lists all keys.")
         given = {name: value for name, value in flat.items() if value != AUTO}
         setting = check("setting", given.get("setting", RunKeys.setting), known["setting"][1])

@@ -40,5 +40,5 @@ def train_alone(config: Config, pool: SiloPool) -> list[float]:
     infos = {info.silo: info for info in pool.describe()}
     silos = tuple(infos.get(i, SiloInfo(i, 0, ())) for i in range(target + 1))
     federation = Federation(silos, target, config.training.batch_size)
-    parameters = pool.layout.flatten(dict(pool.model.named_parameters())).detach()
-    return train(pool, method_class("local")(config, federation, parameters), config.run.epochs)
+    local = method_class("local")(config, federation, pool.initial_parameters())
+    return train(pool, local, config.run.epochs)

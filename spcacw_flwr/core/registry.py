@@ -6,11 +6,8 @@ for a user's own. Names are resolved when they are used, so that this core impor
 
 from __future__ import annotations
 
-import difflib
-import pkgutil
-
 from spcacw_flwr.core.method import WeightedGradients
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.keys import SpcacwError, did_you_mean, import_by_path
 
 METHODS = {
     "spcacw": "spcacw_flwr.spcacw:SPCACWMethod",
@@ -30,16 +27,12 @@ def method_class(name: str) -> type[WeightedGradients]:
         If the name is unknown or its class cannot be imported.
     """
     if name not in METHODS and ":" not in name:
-        close = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
+        hint = did_you_mean(name, METHODS)
         raise SpcacwError(
             f"method = {name!r} is unknown{hint}: it must be one of {', '.join(METHODS)}, "
             "or 'package.module:Class' of your own."
         )
-    try:
-        found = pkgutil.resolve_name(METHODS.get(name, name))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpcacwError(f"method = {name!r} cannot be imported: {error}.") from error
+    found = import_by_path(METHODS.get(name, name), "method")
     if not (isinstance(found, type) and issubclass(found, WeightedGradients)):
         raise SpcacwError(f"method = {name!r} is not a subclass of WeightedGradients.")
     return found

@@ -97,6 +97,10 @@ class SiloPool:
         )
         self.layout = Layout.of(parameters_of(self.model))
 
+    def initial_parameters(self) -> Tensor:
+        """Return w_0 (d,), the same at every node that has the run's seed."""
+        return self.layout.flatten(parameters_of(self.model))
+
     def describe(self) -> list[SiloInfo]:
         """Say which silos are held: id, size, label counts, and the true group where known."""
         setting = self.setting

@@ -244,7 +244,7 @@ def test_a_silo_that_nobody_asked_for_does_not_end_the_search():
         return content
 
     grid.spoil[101] = claims_another
-    with pytest.raises(SpcacwError, match="No node holds silo 6 after 0.5 s"):
+    with pytest.raises(SpcacwError, match=r"No node holds silo 6 after 0\.5 s"):
         play(config, grid)
 
 

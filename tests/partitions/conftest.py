@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,8 @@ from partitions import SETTINGS, PartitionKeys, make_setting, sources
 
 
 @pytest.fixture(scope="session")
-def mnist_dir():
-    beside = Path(__file__).parents[2] / ".." / "shared" / "data" / "mnist"
-    root = Path(os.environ.get("SPCACW_DATA_DIR", beside))
-    places = [root / "MNIST" / "raw", root / "mnist" / "MNIST" / "raw"]
-    if not any(list(place.glob("train-images-idx3-ubyte*")) for place in places):
-        pytest.skip(f"no MNIST in {root}: set SPCACW_DATA_DIR to a directory that has it")
-    return str(root)
+def mnist_dir(mnist):
+    return str(mnist)
 
 
 @pytest.fixture
