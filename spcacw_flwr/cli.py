@@ -6,7 +6,6 @@ import signal
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,21 +18,16 @@ from rich.table import Table
 from partitions import SETTINGS
 from spcacw_flwr import launch
 from spcacw_flwr.core.artefacts import claim_directory, default_output
-from spcacw_flwr.core.config import Config, fields
+from spcacw_flwr.core.config import ENGINES, Config, fields
 from spcacw_flwr.core.registry import METHODS, method_class
+from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.core.stacked import find_device
 from spcacw_flwr.keys import SpcacwError, allowed
 from spcacw_flwr.report import print_report
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 LARGEST = 4
 """Weights shown while training: the current largest ones."""
-
-
-class Engine(StrEnum):
-    """What computes the rounds."""
-
-    RAY = "ray"
-    IN_PROCESS = "in-process"
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
@@ -72,7 +66,7 @@ class Display:
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
             TextColumn("rounds"), TimeElapsedColumn(), console=console,
         )  # fmt: skip
-        self.task = self.progress.add_task("starting Flower and Ray", total=None)
+        self.task = self.progress.add_task("starting", total=None)
         self.live: Live | None = None
         self.epoch = 0
 
@@ -118,7 +112,10 @@ def run(
     setting: Annotated[str | None, typer.Option(help="who holds what")] = None,
     method: Annotated[str | None, typer.Option(help="method of the target")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
-    engine: Annotated[Engine, typer.Option(help="what computes the rounds")] = Engine.RAY,
+    engine: Annotated[
+        str | None, typer.Option(help=f"what computes the rounds: {' or '.join(ENGINES)}")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="where: cpu, cuda, …")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets")] = None,
     output: Annotated[Path | None, typer.Option(help="directory of the results")] = None,
     config: Annotated[
@@ -134,11 +131,12 @@ def run(
         flat = read_toml(config) if config else {}
         flat |= parse_assignments(set_ or [])
         named = {
-            "setting": setting, "method": method, "seed": seed,
+            "setting": setting, "method": method, "seed": seed, "engine": engine,
+            "device": device,
             "data-dir": data_dir and str(data_dir), "output": output and str(output),
         }  # fmt: skip
         flat |= {name: value for name, value in named.items() if value is not None}
-        train(console, engine, flat)
+        train(console, flat)
     except SpcacwError as error:
         console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
@@ -147,7 +145,7 @@ def run(
         raise typer.Exit(130) from None
 
 
-def train(console: Console, engine: Engine, flat: dict[str, Any]) -> None:
+def train(console: Console, flat: dict[str, Any]) -> None:
     """Check the configuration, run it and print the report.
 
     Raises
@@ -155,8 +153,6 @@ def train(console: Console, engine: Engine, flat: dict[str, Any]) -> None:
     SpcacwError
         If anything is wrong with the configuration, the data or the run.
     """
-    if engine is Engine.IN_PROCESS:
-        raise SpcacwError("engine = 'in-process' does not exist yet: use 'ray'.")
     config = Config.from_flat(flat)
     method_class(config.run.method)
     output = absolute(config.run.output or str(default_output(config, Path("runs"))))
@@ -164,13 +160,17 @@ def train(console: Console, engine: Engine, flat: dict[str, Any]) -> None:
     config = Config.from_flat(config.to_flat() | {"output": output, "data-dir": data_dir})
     setting = config.checked_setting()
     setting.prepare()
+    find_device(config.run.device)
     claim_directory(Path(output))
     display = Display(console)
     for ending in (signal.SIGTERM, signal.SIGHUP):  # end like Ctrl-C: with everything we started
         signal.signal(ending, signal.default_int_handler)
     try:
         with display.running():
-            launch.run(config, setting.num_silos, display.show)
+            if config.run.engine == "in-process":
+                simulate(config, display.show)
+            else:
+                launch.run(config, setting.num_silos, display.show)
     except (SpcacwError, KeyboardInterrupt):
         console.print(f"What was learned so far is in {output}", soft_wrap=True, highlight=False)
         raise

@@ -83,5 +83,5 @@ def _stack(
     silos = tuple(sorted(found))
     for k, silo in enumerate(silos):
         rows[k] = torch.from_numpy(found[silo][0])
-    losses = torch.tensor([found[silo][1] for silo in silos])
+    losses = torch.tensor([found[silo][1] for silo in silos], device=rows.device)
     return Replies(silos, rows[: len(silos)], losses, smoothness)

@@ -26,6 +26,7 @@ import psutil
 import tomli_w
 
 import spcacw_flwr
+from spcacw_flwr.core.artefacts import as_toml
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.keys import SpcacwError
 
@@ -98,7 +99,7 @@ class Flower:
     def start(self, config: Config, num_silos: int) -> str:
         """Submit the run and return its id."""
         overrides = self.home / "run.toml"
-        overrides.write_text(tomli_w.dumps(config.to_flat()), encoding="utf-8")
+        overrides.write_text(as_toml(config.to_flat()), encoding="utf-8")
         nodes = config.run.nodes or num_silos
         said = self.cli(
             "run", str(self.home / "app"), "spcacw", "--run-config", str(overrides),

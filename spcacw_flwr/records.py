@@ -29,7 +29,7 @@ ALONE = "alone"
 def model_to_arrays(layout: Layout, vector: Tensor) -> ArrayRecord:
     """Return the parameters as named arrays."""
     return ArrayRecord(
-        {name: Array(part.numpy()) for name, part in layout.unflatten(vector).items()}
+        {name: Array(part.cpu().numpy()) for name, part in layout.unflatten(vector).items()}
     )
 
 
@@ -109,7 +109,7 @@ def gradients_to_content(
     silos: list[int], gradients: Tensor, losses: Tensor, sizes: list[int], more: dict[str, float]
 ) -> RecordDict:
     """Return a node's reply to a training request; ``more`` is what was wanted of the target."""
-    arrays = ArrayRecord({GRADIENTS: Array(np.ascontiguousarray(gradients.numpy()))})
+    arrays = ArrayRecord({GRADIENTS: Array(np.ascontiguousarray(gradients.cpu().numpy()))})
     metrics = MetricRecord({"silos": silos, "loss": losses.tolist(), "num-examples": sizes, **more})
     return RecordDict({ARRAYS: arrays, METRICS: metrics})
 

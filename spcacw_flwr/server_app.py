@@ -73,15 +73,10 @@ def run(grid: Grid, config: Config) -> Path:
     if simulated:
         setattr(grid, "pull_interval", PULL_SECONDS)  # noqa: B010  only simulation's grid has it
     recorder = Recorder(output_directory(config), config, "ray" if simulated else "deployment")
-    try:
+    with recorder.failing():
         train(grid, config, recorder)
-        return recorder.finish()
-    except SpcacwError as error:
-        recorder.fail(str(error))
-        raise
-    except BaseException as error:
-        recorder.fail(f"Training stopped by {type(error).__name__}: {error}")
-        raise
+        recorder.finish()
+    return recorder.directory
 
 
 @app.main()
@@ -92,6 +87,11 @@ def main(grid: Grid, context: Context) -> None:
     try:
         config = Config.from_flat(context.run_config)
         config.checked_setting()
+        if config.run.engine != "ray":
+            raise SpcacwError(
+                f"engine = '{config.run.engine}' runs without Flower: use 'spcacw run --engine "
+                f"{config.run.engine}', or leave the key out."
+            )
         method_class(config.run.method)
         print_report(Console(width=100), run(grid, config))
     except SpcacwError as error:

@@ -23,12 +23,15 @@ from torch import Tensor
 
 from spcacw_flwr.alpha import (
     BiasTracker,
+    CountSketch,
     RunningVariance,
     Smoothed,
     cost,
     cost_matrix,
+    gram,
     make_learner,
 )
+from spcacw_flwr.core.batches import SKETCH, stream
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.method import Federation, Replies, Request, WeightedGradients
 from spcacw_flwr.keys import SpcacwError
@@ -43,9 +46,12 @@ class SPCACWMethod(WeightedGradients):
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         keys, training, silos = config.spcacw, config.training, federation.num_silos
+        self.sketch: CountSketch | None = None
+        if keys.sketch:
+            self.sketch = make_sketch(config, len(parameters), parameters.device)
         self.bias = BiasTracker(
-            silos, len(parameters), target=federation.target, beta=keys.beta,
-            schedule=keys.beta_schedule,
+            silos, keys.sketch or len(parameters), target=federation.target, beta=keys.beta,
+            schedule=keys.beta_schedule, device=parameters.device,
         )  # fmt: skip
         clipped = training.clip == "silo" and training.max_norm > 0
         bound = training.max_norm / training.participation if clipped else None  # of g̃ = g z/p
@@ -56,7 +62,8 @@ class SPCACWMethod(WeightedGradients):
         self.variance = RunningVariance()
         self.every = keys.update_every or federation.rounds_per_epoch
         self.lambda_reg = 0.0
-        self._gradients = torch.zeros(silos, len(parameters))
+        self._seen = parameters[:0]
+        """The round's gradients as bias and products see them: sketched, or as they came."""
         self._costs: list[float] = []
 
     def initial_weights(self) -> NDArray[np.float64]:
@@ -80,40 +87,19 @@ class SPCACWMethod(WeightedGradients):
                 f"Target silo {self.federation.target} was asked for its smoothness L in round "
                 f"{request.round} and sent none: check its ClientApp, or set the key smoothness."
             )
-        gradients = self._dense(replies)
-        self.bias.update(gradients, self._reported(replies))
-        self.variance.add(gradients[self.federation.target])
-
-    def _reported(self, replies: Replies) -> NDArray[np.bool_]:
-        reported = np.zeros(self.federation.num_silos, dtype=bool)
-        reported[list(replies.silos)] = True
-        return reported
-
-    def _dense(self, replies: Replies) -> Tensor:
-        """Return G (M, d): the replies themselves when all answered, else with rows of zeros."""
-        if len(replies.silos) == self.federation.num_silos:
-            return replies.gradients
-        self._gradients.zero_()
-        self._gradients[list(replies.silos)] = replies.gradients
-        return self._gradients
+        self._seen = self.sketch(replies.gradients) if self.sketch else replies.gradients
+        self.bias.update(self._seen, replies.silos)
+        if self.regularised:
+            self.variance.add(replies.gradients[replies.silos.index(self.federation.target)])
 
     def learn(self, request: Request, replies: Replies) -> None:
         """Add the round's cost matrix; every K rounds, α ← the leader so far."""
-        keys, target, round_ = self.config.spcacw, self.federation.target, request.round
-        gradients, reported = self._dense(replies), self._reported(replies)
-        # A silo that was asked and stayed silent must not look like a free gradient of norm 0,
-        # or weight would flow to the dead: its row is what b̂ predicts, g_0 + b̂_i, which carries
-        # all of the target's noise and so promises no variance reduction.
-        for silo in request.silos:
-            if not reported[silo]:
-                predicted = gradients[target] + self.bias.estimate[silo]
-                gradients[silo] = predicted / self.config.training.participation
-        matrix = cost_matrix(
-            self.bias.estimate, gradients, self.config.training.eta, self.smoothness.value
-        )
+        keys, round_ = self.config.spcacw, request.round
+        biases, gradients = gram(self.bias.estimate), self._products(request, replies)
+        matrix = cost_matrix(biases, gradients, self.config.training.eta, self.smoothness.value)
         self._costs.append(cost(self.alpha, matrix))
         if round_ >= keys.t_start:
-            norm = float(torch.linalg.vector_norm(gradients, dim=1).max())
+            norm = math.sqrt(gradients.diagonal().max())
             self.learner.add(
                 matrix, self.alpha, smoothness=self.smoothness.value, gradient_norm=norm
             )
@@ -123,6 +109,26 @@ class SPCACWMethod(WeightedGradients):
             self.alpha = self.learner.minimise(self.alpha, cubic=self.lambda_reg).alpha
             self.alpha_round = round_
             self.variance.reset()
+
+    def _products(self, request: Request, replies: Replies) -> NDArray[np.float64]:
+        """Return G̃G̃ᵀ (M, M) of the round; silos that were not sampled have g̃ = 0.
+
+        A silo that was asked and stayed silent must not look like a free gradient of norm 0, or
+        weight would flow to the dead: its row is what b̂ predicts, g_0 + b̂_i, which carries all of
+        the target's noise and so promises no variance reduction.
+        """
+        rows, silos, target = self._seen, replies.silos, self.federation.target
+        if silent := sorted(set(request.silos) - set(silos)):
+            predicted = rows[silos.index(target)] + self.bias.estimate[silent]
+            rows, silos = torch.cat((rows, predicted)), silos + tuple(silent)
+        scale = np.full(len(silos), 1 / self.config.training.participation)
+        scale[silos.index(target)] = 1.0
+        products = gram(rows) * np.outer(scale, scale)
+        if silos == tuple(range(self.federation.num_silos)):
+            return products
+        full = np.zeros((self.federation.num_silos, self.federation.num_silos))
+        full[np.ix_(silos, silos)] = products
+        return full
 
     def epoch_report(self) -> Mapping[str, float]:
         """Add L, λ_reg and the epoch's mean of L̂_t(α_{t−1}) to the report."""
@@ -134,6 +140,23 @@ class SPCACWMethod(WeightedGradients):
             "lambda_reg": self.lambda_reg,
             "cost": mean,
         }
+
+
+def make_sketch(config: Config, dimension: int, device: torch.device) -> CountSketch:
+    """Return the run's sketch, a pure function of its seed.
+
+    Raises
+    ------
+    SpcacwError
+        If the key ``sketch`` is larger than the model.
+    """
+    size = config.spcacw.sketch
+    if size > dimension:
+        raise SpcacwError(
+            f"sketch = {size} is more than the model's {dimension} parameters: use less, or 0 for "
+            "exact inner products."
+        )
+    return CountSketch(dimension, size, stream(SKETCH, config.run.seed), device)
 
 
 class RegularisedSPCACW(SPCACWMethod):

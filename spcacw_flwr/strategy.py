@@ -27,11 +27,12 @@ from torch import Tensor
 
 from spcacw_flwr import records
 from spcacw_flwr.collect import collect
-from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.history import History
 from spcacw_flwr.core.method import Federation, Request, WeightedGradients
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.core.stacked import find_device
 from spcacw_flwr.discovery import Found, discover
 from spcacw_flwr.keys import SpcacwError
 
@@ -64,12 +65,13 @@ class GradientStrategy(Strategy):
         The run's configuration.
     num_silos : int
         M, how many silos must be found before training starts.
-    recorder : Recorder, optional
-        Where the run's artefacts go.
+    history : History, optional
+        Notes what happens; a Recorder also writes it to disk.
     """
 
-    def __init__(self, config: Config, num_silos: int, recorder: Recorder | None = None) -> None:
-        self.config, self.num_silos, self.recorder = config, num_silos, recorder
+    def __init__(self, config: Config, num_silos: int, history: History | None = None) -> None:
+        self.config, self.num_silos = config, num_silos
+        self.history = history or History(config)
         self.method_class = method_class(config.run.method)
         self.rejected = 0
         """Replies that were dropped because they could not be used."""
@@ -135,12 +137,11 @@ class GradientStrategy(Strategy):
     def _begin(self, arrays: ArrayRecord, grid: Grid) -> Training:
         federation = self.discover(grid)
         layout, vector = records.arrays_to_model(arrays)
-        method = self.method_class(self.config, federation, vector)
-        if self.recorder is not None:
-            epochs = self.config.run.epochs
-            self.recorder.start(federation, epochs * federation.rounds_per_epoch)
-            self.recorder.weights(0, method.alpha)
-        rows = torch.empty(self.num_silos, layout.size)
+        device = find_device(self.config.run.device)
+        method = self.method_class(self.config, federation, vector.to(device))
+        self.history.start(federation, self.config.run.epochs * federation.rounds_per_epoch)
+        self.history.weights(0, method.alpha)
+        rows = torch.empty(self.num_silos, layout.size, device=device)
         return Training(method, layout, rows)
 
     def _wanted(self, request: Request) -> list[str]:
@@ -185,10 +186,9 @@ class GradientStrategy(Strategy):
         if records.ACCURACY in found.of_target:
             metrics = self._end_epoch(server_round - 1, found.of_target[records.ACCURACY])
         method.fold(request, found.replies)
-        if self.recorder is not None:
-            if method.alpha_round == server_round:
-                self.recorder.weights(server_round, method.alpha)
-            self.recorder.progress(server_round)
+        if method.alpha_round == server_round:
+            self.history.weights(server_round, method.alpha)
+        self.history.progress(server_round)
         return records.model_to_arrays(training.layout, method.parameters), metrics
 
     def configure_evaluate(
@@ -214,9 +214,8 @@ class GradientStrategy(Strategy):
     def _end_epoch(self, round_: int, accuracy: float) -> MetricRecord:
         """Note the target's accuracy and the epoch's figures."""
         report = self.method.epoch_report()
-        if self.recorder is not None:
-            parameters = self.training.layout.unflatten(self.method.parameters)
-            self.recorder.epoch(report, accuracy, parameters)
+        parameters = self.training.layout.unflatten(self.method.parameters)
+        self.history.epoch(report, accuracy, parameters)
         epoch = round_ / self.training.rounds_per_epoch
         log(INFO, "epoch %g: accuracy %.2f %%, loss %.4f", epoch, accuracy, report["loss"])
         return MetricRecord({records.ACCURACY: accuracy, "loss": report["loss"]})

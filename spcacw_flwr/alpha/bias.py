@@ -5,6 +5,8 @@ Paper, section "Estimating the Biases", Eq. (alg_single_est); Algorithm 1, lines
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -72,7 +74,7 @@ class BiasTracker:
         self.beta = beta
         self.schedule = schedule
 
-    def update(self, gradients: Tensor, reported: NDArray[np.bool_]) -> None:
+    def update(self, gradients: Tensor, silos: Sequence[int]) -> None:
         """Fold in one round, in place: Algorithm 1, line 6.
 
         Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d). Its rounding
@@ -80,10 +82,10 @@ class BiasTracker:
 
         Parameters
         ----------
-        gradients : (M, d) float32 tensor
-            Row i is gᵢ; rows of silos that did not report are not read.
-        reported : (M,) bool array
-            Who reported this round.
+        gradients : (k, d) float32 tensor
+            A row for each silo that reported this round.
+        silos : sequence of int
+            Which silos these are, in ascending order.
 
         Raises
         ------
@@ -91,27 +93,24 @@ class BiasTracker:
             If the target did not report, since every bias is relative to its gradient, or if a
             shape is wrong.
         """
-        reported = np.asarray(reported, dtype=np.bool_)
-        if gradients.shape != self.estimate.shape or reported.shape != self.reports.shape:
-            raise ValueError(
-                f"Expected gradients {tuple(self.estimate.shape)} and flags {self.reports.shape}, "
-                f"not {tuple(gradients.shape)} and {reported.shape}."
-            )
-        if not reported[self.target]:
+        shape = (len(silos), self.estimate.shape[1])
+        if gradients.shape != shape:
+            raise ValueError(f"Expected gradients {shape}, not {tuple(gradients.shape)}.")
+        if self.target not in silos:
             raise ValueError(f"The target, silo {self.target}, must report in every round.")
-        self.reports += reported
-        own = gradients[self.target]
-        if reported.all():
+        self.reports[list(silos)] += 1
+        own = gradients[silos.index(self.target)]
+        if len(silos) == len(self.estimate):
             self._fold(slice(None), gradients, own)
         else:  # row by row: views, where an index of rows would copy both matrices
-            for row in np.flatnonzero(reported):
-                self._fold(slice(row, row + 1), gradients, own)
+            for row, silo in enumerate(silos):
+                self._fold(slice(silo, silo + 1), gradients[row : row + 1], own)
         self.estimate[self.target] = 0.0  # a fused multiply-add may leave a rounding error there
 
     def _fold(self, rows: slice, gradients: Tensor, own: Tensor) -> None:
         estimate = self.estimate[rows]
         if self.schedule == "constant":
-            estimate.lerp_(gradients[rows], self.beta).sub_(own, alpha=self.beta)
+            estimate.lerp_(gradients, self.beta).sub_(own, alpha=self.beta)
         else:
             betas = torch.from_numpy(1.0 / self.reports[rows]).to(estimate).unsqueeze(1)
-            estimate.lerp_(gradients[rows], betas).addcmul_(betas, own, value=-1.0)
+            estimate.lerp_(gradients, betas).addcmul_(betas, own, value=-1.0)

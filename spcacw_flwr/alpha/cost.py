@@ -12,9 +12,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+SYRK_ROWS = 16
+"""From so many rows on, BLAS's symmetric product (half the arithmetic) pays on a CPU: on one thread
+with d = 50,890 it took 3 × the plain product's time for 7 rows, .7 × for 20 and .5 × for 89."""
+
+
+def gram(rows: Tensor) -> NDArray[np.float64]:
+    """Return the inner products of rows (k, d), as a symmetric (k, k) float64 array.
+
+    They are taken in float32 on the tensor's device, so the matrix is positive semi-definite only
+    up to float32 rounding.
+
+    Raises
+    ------
+    ValueError
+        If ``rows`` is not a matrix.
+    """
+    if rows.ndim != 2:
+        raise ValueError(f"Inner products need a matrix of rows, not shape {tuple(rows.shape)}.")
+    if rows.device.type == "cpu" and len(rows) >= SYRK_ROWS:
+        array = rows.numpy()
+        product = array @ array.T  # NumPy sees the symmetry and calls BLAS syrk
+    else:
+        product = (rows @ rows.T).cpu().numpy()
+    total = product.astype(np.float64)
+    total += product.T
+    total *= 0.5
+    return total
+
 
 def cost_matrix(
-    bias: Tensor, gradients: Tensor, eta: float, smoothness: float
+    biases: NDArray[np.float64], gradients: NDArray[np.float64], eta: float, smoothness: float
 ) -> NDArray[np.float64]:
     """Hₜ = B̂ B̂ᵀ + ηL G Gᵀ, so that the round's cost is L̂ₜ(α) = αᵀ Hₜ α, Eq. (CostDef).
 
@@ -23,34 +51,24 @@ def cost_matrix(
 
     Parameters
     ----------
-    bias, gradients : (M, d) float32 tensors
-        B̂ and G of the round, on one device.
+    biases, gradients : (M, M) float64 arrays
+        B̂ B̂ᵀ and G Gᵀ of the round, from :func:`gram`.
     eta, smoothness : float
         Step size η and smoothness L, whose product weighs the variance proxy.
-
-    Returns
-    -------
-    (M, M) float64 array
-        Exactly symmetric. Products are taken in float32 on the tensors' device, so the matrix is
-        positive semi-definite only up to float32 rounding.
 
     Raises
     ------
     ValueError
         If the shapes differ, or ηL is negative or not finite.
     """
-    if bias.ndim != 2 or bias.shape != gradients.shape:
+    if biases.shape != gradients.shape:
         raise ValueError(
-            f"Biases and gradients must be two matrices of one shape, not {tuple(bias.shape)} and "
-            f"{tuple(gradients.shape)}."
+            f"The products of biases and gradients must have one shape, not {biases.shape} and "
+            f"{gradients.shape}."
         )
     if not 0.0 <= eta * smoothness < np.inf:
         raise ValueError(f"eta and smoothness must be finite and >= 0, not {eta} and {smoothness}.")
-    products = torch.stack((bias @ bias.T, gradients @ gradients.T)).cpu().numpy()
-    biases, variances = products.astype(np.float64)
-    total = biases + eta * smoothness * variances
-    symmetric: NDArray[np.float64] = 0.5 * (total + total.T)
-    return symmetric
+    return biases + eta * smoothness * gradients
 
 
 def cost(alpha: NDArray[np.float64], H: NDArray[np.float64], cubic: float = 0.0) -> float:

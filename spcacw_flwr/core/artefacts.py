@@ -14,14 +14,13 @@ import math
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 from numpy.typing import NDArray
 from safetensors.torch import save
 from torch import Tensor
@@ -29,6 +28,7 @@ from torch import Tensor
 from partitions import setting_class
 from spcacw_flwr.core import plots
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.history import History
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.keys import SpcacwError
 
@@ -81,6 +81,13 @@ def as_json(table: Mapping[str, Any]) -> str:
     return json.dumps(plain, allow_nan=False)
 
 
+def as_toml(table: Mapping[str, Any]) -> str:
+    """Return a flat table of strings, numbers and booleans as TOML, which writes them as JSON."""
+    return "".join(
+        f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in table.items()
+    )
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide the result."""
     found = {"python": platform.python_version()}
@@ -92,8 +99,19 @@ def versions() -> dict[str, str]:
     return found
 
 
-class Recorder:
-    """Writes one run's artefacts into a directory of its own.
+class Recorder(History):
+    """A history that writes the run's artefacts into a directory of its own.
+
+    Parameters
+    ----------
+    directory : Path
+        Made; must not hold a run yet.
+    config : Config
+        The run's configuration.
+    engine : str
+        What computes the rounds, for the summary.
+    show : callable, optional
+        Called with the content of status.json whenever that changes.
 
     Raises
     ------
@@ -101,29 +119,23 @@ class Recorder:
         If the directory cannot be made or written, or already holds a run.
     """
 
-    def __init__(self, directory: Path, config: Config, engine: str) -> None:
-        self.directory, self.config, self.engine = directory, config, engine
-        self.epochs: list[dict[str, float]] = []
-        self.alphas: list[tuple[int, NDArray[np.float64]]] = []
-        self.federation: Federation | None = None
-        self.rounds = self.round = 0
-        self.accuracy_alone: list[float] = []
-        self._started = self._told = time.perf_counter()
+    def __init__(
+        self, directory: Path, config: Config, engine: str,
+        show: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config)
+        self.directory, self.engine, self._show = directory, engine, show
+        self._told = self._started
         self._scalars: Any = None
         claim_directory(directory)
         # Without the directory, so that the file repeats the run in a fresh one.
-        text = tomli_w.dumps(config.to_flat() | {"output": ""})
+        text = as_toml(config.to_flat() | {"output": ""})
         write_atomically(directory / "config.toml", text.encode())
         self._status("waiting for silos")
 
-    @property
-    def seconds(self) -> float:
-        """Wall-clock seconds since the recorder was made."""
-        return time.perf_counter() - self._started
-
     def start(self, federation: Federation, rounds: int) -> None:
-        """Note who takes part; open the growing files."""
-        self.federation, self.rounds = federation, rounds
+        """Open the growing files."""
+        super().start(federation, rounds)
         (self.directory / "metrics.jsonl").touch()
         with (self.directory / "alpha.csv").open("w", newline="") as file:
             csv.writer(file).writerow(["round", *(f"silo_{i.silo}" for i in federation.silos)])
@@ -135,7 +147,7 @@ class Recorder:
 
     def weights(self, round_: int, alpha: NDArray[np.float64]) -> None:
         """Append a row to alpha.csv."""
-        self.alphas.append((round_, alpha.copy()))
+        super().weights(round_, alpha)
         with (self.directory / "alpha.csv").open("a", newline="") as file:
             csv.writer(file).writerow([round_, *(repr(float(a)) for a in alpha)])
         if self._scalars:
@@ -144,7 +156,7 @@ class Recorder:
 
     def progress(self, round_: int) -> None:
         """Note the round on disk, at most five times a second."""
-        self.round = round_
+        super().progress(round_)
         if time.perf_counter() - self._told >= PROGRESS_SECONDS:
             self._status("training")
 
@@ -152,12 +164,8 @@ class Recorder:
         self, report: Mapping[str, float], accuracy: float, parameters: Mapping[str, Tensor]
     ) -> None:
         """Append a line to metrics.jsonl and save the model."""
-        line = {
-            "epoch": len(self.epochs) + 1, "round": self.round, "loss": report["loss"],
-            "accuracy": accuracy, "L": report["L"], "lambda_reg": report["lambda_reg"],
-            "cost": report["cost"], "seconds": round(self.seconds, 3),
-        }  # fmt: skip
-        self.epochs.append(line)
+        super().epoch(report, accuracy, parameters)
+        line = self.epochs[-1]
         with (self.directory / "metrics.jsonl").open("a") as file:
             file.write(as_json(line) + "\n")
         self._save_model(parameters)
@@ -170,8 +178,8 @@ class Recorder:
         content = save({name: tensor.contiguous() for name, tensor in parameters.items()})
         write_atomically(self.directory / "model.safetensors", content)
 
-    def finish(self) -> Path:
-        """Write summary.json and the pictures; return the directory."""
+    def finish(self) -> None:
+        """Write summary.json and the pictures."""
         write_atomically(
             self.directory / "summary.json", json.dumps(self.summary(), indent=2).encode()
         )
@@ -180,7 +188,6 @@ class Recorder:
             circular = setting_class(self.config.run.setting).group_kind == "angle"
             plots.save_alpha(self.directory / "alpha.png", self.alphas, self.federation, circular)
         self._close("finished")
-        return self.directory
 
     def fail(self, sentence: str) -> None:
         """Note the sentence that ended the run; what was learned so far stays on disk."""
@@ -198,7 +205,7 @@ class Recorder:
         assert self.federation is not None
         return {
             "setting": run.setting, "method": run.method, "engine": self.engine,
-            "seed": run.seed, "target": run.target, "rounds": self.rounds,
+            "device": run.device, "seed": run.seed, "target": run.target, "rounds": self.rounds,
             "epochs": len(self.epochs),
             "best_accuracy": max(accuracy), "last_accuracy": accuracy[-1],
             "alone": {"best_accuracy": max(alone), "last_accuracy": alone[-1]} if alone else None,
@@ -218,3 +225,5 @@ class Recorder:
             **more,
         }  # fmt: skip
         write_atomically(self.directory / "status.json", as_json(table).encode())
+        if self._show:
+            self._show(table)

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-BATCHES, PARTICIPATION, POWER_ITERATION, MODEL = range(4)
+BATCHES, PARTICIPATION, POWER_ITERATION, MODEL, MODEL_NOISE, SKETCH = range(6)
 """Purposes: one independent random stream each, so that none depends on another's use."""
 
 
@@ -26,7 +26,7 @@ def rounds_per_pass(samples: int, batch_size: int) -> int:
     return -(-samples // batch_size)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1 << 14)  # one order for each silo of a large simulation
 def _order(seed: int, silo: int, epoch: int, samples: int) -> NDArray[np.int64]:
     return stream(BATCHES, seed, silo, epoch).permutation(samples)
 

@@ -19,6 +19,7 @@ from spcacw_flwr.alpha.learners import SOLVERS
 from spcacw_flwr.keys import SpcacwError, check, did_you_mean, key
 
 AUTO = "auto"
+ENGINES = ("ray", "in-process")
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,18 @@ class RunKeys:
     method: str = key("spcacw", "The method of the target silo; 'spcacw methods' lists them.")
     seed: int = key(0, "Seed of the split, the initial model and every batch.", least=0)
     target: int = key(0, "The target silo, client 0 in the paper; 0…M−1.", least=0)
+    engine: str = key(
+        "ray",
+        "What computes the rounds: ray, a Flower simulation (real silos are Flower's too), or "
+        "in-process, one process without messages.",
+        choices=ENGINES,
+    )
     epochs: int = key(50, "Passes of the target over its own data (paper: 50 on MNIST).", least=1)
     nodes: int = key(
         0, "Simulated Flower nodes; 0 is one node per silo, fewer share the silos.", least=0
+    )
+    device: str = key(
+        "cpu", "Where silos and method compute: cpu, cuda, cuda:1, … (PyTorch's names)."
     )
     output: str = key("", "Directory of the results, absolute; empty is a dated default.")
     compare_alone: bool = key(
@@ -93,6 +103,12 @@ class SPCACWKeys:
         "ftl",
         "Leader of the exact cumulative cost (ftl), or of FTAL's rank-one surrogates (ftal).",
         choices=SOLVERS,
+    )
+    sketch: int = key(
+        0,
+        "k, dimension of the random sketch in which biases and inner products are kept, for "
+        "federations of thousands; 0 keeps them exactly.",
+        least=0,
     )
     gamma: float = key(
         1.0, "γ in λ_reg = γ‖var(g₀)‖², the cubic term of spcacw-reg (READING 4).", least=0

@@ -1,44 +1,73 @@
 """Training without messages: one process asks silos that it holds itself.
 
-The target's silo uses this to train alone (α = e₀) beside a federated run; the method and the silo
-functions are the ones that every other engine runs.
+Both the in-process engine (:mod:`spcacw_flwr.core.simulate`) and the target that trains alone
+beside a federated run use this loop; the method and the silo functions are those of every engine.
 """
 
 from __future__ import annotations
 
+import logging
+
+import torch
+
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.history import History
 from spcacw_flwr.core.method import Federation, Replies, Request, WeightedGradients
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloInfo, SiloPool
 
+log = logging.getLogger(__name__)
+
 
 def answer(pool: SiloPool, method: WeightedGradients, request: Request) -> Replies:
-    """Let the silos of ``pool`` answer a request at the method's parameters."""
-    gradients, losses = pool.gradients(method.parameters, request.round, request.silos)
+    """Let the silos of ``pool`` answer a request at the method's parameters.
+
+    A gradient that is not finite is left out, as it is when it comes in a message.
+    """
+    silos = request.silos
+    gradients, losses = pool.gradients(method.parameters, request.round, silos)
     smoothness = None
     if request.smoothness:
         target = method.federation.target
         smoothness = pool.smoothness(method.parameters, request.round, target)
-    return Replies(request.silos, gradients, losses, smoothness)
+    if not torch.isfinite(gradients.sum(dim=1)).all():
+        finite = torch.isfinite(gradients).all(dim=1)
+        for k in torch.flatten(torch.nonzero(~finite)).tolist():
+            log.warning("Round %s goes on without the gradient of silo %s (it is not finite).",
+                        request.round, silos[k])  # fmt: skip
+        silos = tuple(silo for silo, good in zip(silos, finite.tolist(), strict=True) if good)
+        gradients, losses = gradients[finite], losses[finite]
+    return Replies(silos, gradients, losses, smoothness)
 
 
-def train(pool: SiloPool, method: WeightedGradients, epochs: int) -> list[float]:
-    """Run ``epochs`` epochs and return the target's test accuracy (percent) after each."""
-    accuracies = []
+def train(pool: SiloPool, method: WeightedGradients, history: History) -> None:
+    """Run the configured epochs of a method and note them in ``history``."""
     federation = method.federation
-    for epoch in range(epochs):
-        for step in range(federation.rounds_per_epoch):
-            request = method.request(epoch * federation.rounds_per_epoch + step + 1)
-            method.fold(request, answer(pool, method, request))
-        accuracies.append(pool.evaluate(method.parameters, federation.target)[0])
-    return accuracies
+    epochs, rounds = pool.config.run.epochs, federation.rounds_per_epoch
+    history.start(federation, epochs * rounds)
+    history.weights(0, method.alpha)
+    for round_ in range(1, epochs * rounds + 1):
+        request = method.request(round_)
+        method.fold(request, answer(pool, method, request))
+        if method.alpha_round == round_:
+            history.weights(round_, method.alpha)
+        history.progress(round_)
+        if round_ % rounds == 0:
+            accuracy = pool.evaluate(method.parameters, federation.target)[0]
+            parameters = pool.layout.unflatten(method.parameters)
+            history.epoch(method.epoch_report(), accuracy, parameters)
 
 
 def train_alone(config: Config, pool: SiloPool) -> list[float]:
-    """Train the target with its own data only, by the method Local and the run's own seed."""
+    """Train the target with its own data only, by the method Local and the run's own seed.
+
+    Returns its accuracy (percent) after each epoch.
+    """
     target = config.run.target
-    infos = {info.silo: info for info in pool.describe()}
-    silos = tuple(infos.get(i, SiloInfo(i, 0, ())) for i in range(target + 1))
-    federation = Federation(silos, target, config.training.batch_size)
+    (info,) = (info for info in pool.describe() if info.silo == target)
+    silos = tuple(SiloInfo(i, 0, ()) for i in range(target))
+    federation = Federation((*silos, info), target, config.training.batch_size)
     local = method_class("local")(config, federation, pool.initial_parameters())
-    return train(pool, local, config.run.epochs)
+    history = History(config)
+    train(pool, local, history)
+    return [line["accuracy"] for line in history.epochs]

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.sgd import sgd  # the function: the class imports a compiler, for a second
 
 from spcacw_flwr.core.batches import PARTICIPATION, rounds_per_pass, stream
 from spcacw_flwr.core.config import Config
@@ -64,7 +65,7 @@ class Replies:
 
     silos: tuple[int, ...]
     gradients: Tensor
-    """(k, d) float32, one row per silo in ``silos``; the method may overwrite it."""
+    """(k, d) float32, one row per silo in ``silos``; the next round may overwrite it."""
     losses: Tensor
     """(k,) mini-batch losses."""
     smoothness: float | None = None
@@ -90,10 +91,8 @@ class WeightedGradients:
         self.config = config
         self.federation = federation
         self.parameters = parameters.clone()
-        training = config.training
-        self._optimiser = torch.optim.SGD(
-            [self.parameters], training.eta, training.momentum, weight_decay=training.weight_decay
-        )
+        self.momentum: list[Tensor | None] = [None]
+        """The optimiser's state: its momentum buffer (d,), once there is one."""
         self.alpha: NDArray[np.float64] = self.initial_weights()
         self.alpha_round = 0
         """The round in which α last changed."""
@@ -110,6 +109,8 @@ class WeightedGradients:
 
     def _sampled(self, round_: int, candidates: NDArray[np.int64]) -> tuple[int, ...]:
         target, p = self.federation.target, self.config.training.participation
+        if p == 1:
+            return tuple(sorted({*candidates.tolist(), target}))
         rng = stream(PARTICIPATION, self.config.run.seed, round_)
         lucky = rng.random(self.federation.num_silos) < p
         chosen = {int(i) for i in candidates if lucky[i]} | {target}
@@ -130,7 +131,6 @@ class WeightedGradients:
             )
         self._losses.append(float(replies.losses[replies.silos.index(self.federation.target)]))
         self.observe(request, replies)
-        self.inverse_probability(replies)
         self.step(replies)
         self.learn(request, replies)
 
@@ -138,29 +138,28 @@ class WeightedGradients:
         """See the gradients as they came, before the step; a hook, empty here."""
 
     def learn(self, request: Request, replies: Replies) -> None:
-        """Choose α_t from g̃, after the step; a hook, empty here."""
-
-    def inverse_probability(self, replies: Replies) -> None:
-        """Turn g into the unbiased g̃ = g z/p, in place (Prop. partial participation).
-
-        The target always takes part (z = 1 with certainty), so its row stays as it is.
-        """
-        p = self.config.training.participation
-        if p < 1:
-            scale = torch.full((len(replies.silos), 1), 1 / p)
-            scale[replies.silos.index(self.federation.target)] = 1.0
-            replies.gradients.mul_(scale)
+        """Choose α_t, after the step; a hook, empty here."""
 
     def step(self, replies: Replies) -> None:
-        """w_t ← optimiser step on Σ α_{t−1} g̃; silos that did not report contribute nothing."""
-        alpha = torch.from_numpy(self.alpha[list(replies.silos)]).float()
-        gradient = alpha @ replies.gradients
+        """w_t ← optimiser step on Σ α_{t−1} g̃; silos that did not report contribute nothing.
+
+        g̃ = g z/p is the unbiased gradient under partial participation (Prop. partial
+        participation). The target always takes part (z = 1 with certainty): its g̃ is g. The
+        factors go with the weights, so that no gradient needs to be touched.
+        """
+        weights = self.alpha[list(replies.silos)] / self.config.training.participation
+        target = self.federation.target
+        weights[replies.silos.index(target)] = self.alpha[target]
+        gradient = torch.from_numpy(weights).to(replies.gradients) @ replies.gradients
         training = self.config.training
         if training.clip == "aggregate" and training.max_norm > 0:
             norm = float(torch.linalg.vector_norm(gradient))
             gradient.mul_(min(1.0, training.max_norm / norm) if norm > 0 else 1.0)
-        self.parameters.grad = gradient
-        self._optimiser.step()
+        sgd(
+            [self.parameters], [gradient], self.momentum, foreach=False, lr=training.eta,
+            momentum=training.momentum, weight_decay=training.weight_decay, dampening=0.0,
+            nesterov=False, maximize=False,
+        )  # fmt: skip
 
     def epoch_report(self) -> Mapping[str, float]:
         """Return the epoch's means for the log, and start the next epoch's."""

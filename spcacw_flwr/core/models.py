@@ -48,17 +48,16 @@ class Layout:
         """d, the number of parameters."""
         return sum(shape.numel() for _, shape in self.shapes)
 
-    def flatten(self, parameters: Mapping[str, Tensor], rows: int | None = None) -> Tensor:
-        """Concatenate parameters to a vector (d,), or per-silo gradients to rows (k, d)."""
-        lead = () if rows is None else (rows,)
-        parts = [parameters[name].reshape(*lead, -1) for name, _ in self.shapes]
-        return torch.cat(parts, dim=-1)
+    def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Concatenate parameters to a vector (d,)."""
+        return torch.cat([parameters[name].reshape(-1) for name, _ in self.shapes])
 
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return named views into the vector (d,)."""
-        parts = vector.split([shape.numel() for _, shape in self.shapes])
+        """Return named views into the vector (d,), or into rows (k, d) of vectors."""
+        parts = vector.split([shape.numel() for _, shape in self.shapes], dim=-1)
         return {
-            name: part.view(shape) for (name, shape), part in zip(self.shapes, parts, strict=True)
+            name: part.view(*vector.shape[:-1], *shape)
+            for (name, shape), part in zip(self.shapes, parts, strict=True)
         }
 
 

@@ -1,26 +1,30 @@
 """What a silo computes for the target: mini-batch gradients, L, accuracy. Nothing is remembered.
 
-The functions know a model and tensors, not methods. All silos of a node are one batched call:
-since they share the model w_t, ``vmap`` over the silos' batches gives one row of G per silo.
-Power iteration on Hessian-vector products follows the paper's appendix (Practical Algorithmic
-Details, item 1; Pearlmutter 1994).
+The functions know a model and tensors, not methods. All silos of a node are one batched call, since
+they share the model w_t (:mod:`spcacw_flwr.core.gradients`). Power iteration on Hessian-vector
+products follows the paper's appendix (Practical Algorithmic Details, item 1; Pearlmutter 1994).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad, grad_and_value, jvp, vmap
-from torch.nn.functional import cross_entropy
+from torch import Tensor
+from torch.func import functional_call
 
 from partitions import Setting
 from spcacw_flwr.alpha import spectral_norm
-from spcacw_flwr.core.batches import POWER_ITERATION, batch_indices, stream
+from spcacw_flwr.core.batches import MODEL_NOISE, POWER_ITERATION, stream
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.gradients import SiloGradients, losses_of
 from spcacw_flwr.core.models import Layout, make_model, parameters_of
+from spcacw_flwr.core.stacked import Stacked, find_device
+
+TEST_CHUNK = 4096
+"""Samples of the test data that go through the model at a time."""
 
 
 @dataclass(frozen=True)
@@ -36,27 +40,6 @@ class SiloInfo:
     """The silos of the same true cluster, where the setting knows it."""
 
 
-def loss_of(model: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean cross-entropy ℓ(w; ξ) of a batch."""
-    return cross_entropy(functional_call(model, parameters, (x,)), y)
-
-
-def per_silo_gradients(
-    model: nn.Module, layout: Layout, vector: Tensor, x: Tensor, y: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return g_t^{(i)} = ∇ℓ(w_t; ξ_t^{(i)}) as rows (k, d), and the losses (k,).
-
-    ``x`` is (k, b, …) and ``y`` (k, b): k silos with b samples each.
-    """
-
-    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return loss_of(model, parameters, x, y)
-
-    batched = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
-    gradients, losses = batched(layout.unflatten(vector), x, y)
-    return layout.flatten(gradients, rows=len(x)), losses
-
-
 def clip_rows(gradients: Tensor, max_norm: float) -> Tensor:
     """Scale each row, in place, to a norm of at most ``max_norm`` (0: leave as it is)."""
     if max_norm > 0:
@@ -66,23 +49,20 @@ def clip_rows(gradients: Tensor, max_norm: float) -> Tensor:
 
 
 def smoothness(
-    model: nn.Module, layout: Layout, vector: Tensor, x: Tensor, y: Tensor,
-    start: Tensor, iterations: int,
-) -> float:  # fmt: skip
-    """Return L: the largest |eigenvalue| of the mini-batch Hessian at w (READING.md 5).
+    loss: Callable[[Tensor], Tensor], vector: Tensor, start: Tensor, iterations: int
+) -> float:
+    """Return L: the largest |eigenvalue| of the Hessian of ``loss`` at w (READING.md 5).
 
-    The model is in evaluation mode, so that dropout does not make the operator random.
+    The gradient's graph is built once; each Hessian-vector product is one pass back through it
+    (Pearlmutter 1994).
     """
-    training = model.training
-    model.eval()
+    leaf = vector.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
 
-    def gradient(vector: Tensor) -> Tensor:
-        return grad(lambda v: loss_of(model, layout.unflatten(v), x, y))(vector)
+    def product(v: Tensor) -> Tensor:
+        return torch.autograd.grad(gradient @ v, leaf, retain_graph=True)[0]
 
-    try:
-        return spectral_norm(lambda v: jvp(gradient, (vector,), (v,))[1], start, iterations)
-    finally:
-        model.train(training)
+    return spectral_norm(product, start, iterations)
 
 
 class SiloPool:
@@ -92,10 +72,18 @@ class SiloPool:
         self.config = config
         self.setting = setting
         self.silos = tuple(silos)
+        self.device = find_device(config.run.device)
         self.model = make_model(
             setting.input_shape, setting.num_classes, config.training.hidden, config.run.seed
-        )
+        ).to(self.device)
         self.layout = Layout.of(parameters_of(self.model))
+        self.compute = SiloGradients(self.model, self.layout)
+        self._rows = torch.empty(0, self.layout.size, device=self.device)
+
+    @cached_property
+    def data(self) -> Stacked:
+        """The training data of all silos of the pool, on its device."""
+        return Stacked(self.setting, self.silos, self.device)
 
     def initial_parameters(self) -> Tensor:
         """Return w_0 (d,), the same at every node that has the run's seed."""
@@ -108,54 +96,71 @@ class SiloPool:
         for silo in self.silos:
             data = setting.train(silo)
             counts = tuple(data.label_counts(setting.num_classes).tolist())
-            group, oracle = setting.groups[silo], tuple(setting.oracle(silo))
+            # Only the target's true cluster is ever used; with many silos, all are M² numbers.
+            oracle = tuple(setting.oracle(silo)) if silo == self.config.run.target else ()
+            group = setting.groups[silo]
             infos.append(SiloInfo(silo, len(data.y), counts, group, oracle))
         return infos
-
-    def _batch(self, silo: int, round_: int) -> tuple[Tensor, Tensor]:
-        data, config = self.setting.train(silo), self.config
-        rows = torch.from_numpy(
-            batch_indices(config.run.seed, silo, round_, len(data.y), config.training.batch_size)
-        )
-        return data.x[rows], data.y[rows]
 
     def gradients(self, vector: Tensor, round_: int, silos: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the clipped gradients (k, d) and losses (k,) of ``silos`` at w = ``vector``.
 
-        Silos whose batches have the same length share one batched call: a short last batch is
-        never padded, so that models with batch statistics see only real samples.
+        The gradients live in a buffer that the next call overwrites.
         """
-        batches = [self._batch(silo, round_) for silo in silos]
-        lengths = [len(y) for _, y in batches]
-        rows = torch.empty(len(batches), self.layout.size)
-        losses = torch.empty(len(batches))
-        for length in sorted(set(lengths)):
-            members = [k for k, n in enumerate(lengths) if n == length]
-            x = torch.stack([batches[k][0] for k in members])
-            y = torch.stack([batches[k][1] for k in members])
-            group, group_losses = per_silo_gradients(self.model, self.layout, vector, x, y)
-            if len(members) == len(batches):
-                rows, losses = group, group_losses
-            else:
-                rows[members], losses[members] = group, group_losses
-        training = self.config.training
+        config, vector = self.config, vector.to(self.device)
+        if len(self._rows) < len(silos):
+            self._rows = torch.empty(len(silos), self.layout.size, device=self.device)
+        rows = self._rows[: len(silos)]
+        losses = torch.empty(len(silos), device=self.device)
+        seed, size = config.run.seed, config.training.batch_size
+        for batch in self.data.batches(seed, round_, silos, size):
+            everyone = len(batch.at) == len(silos)
+            into = rows if everyone else rows.new_empty(len(batch.at), self.layout.size)
+            asked = [silos[k] for k in batch.at]
+            found = self.compute(vector, batch.x, batch.y, into, self._seed_of(asked, round_))
+            losses[batch.at] = found
+            if not everyone:
+                rows[batch.at] = into
+        training = config.training
         return clip_rows(rows, training.max_norm if training.clip == "silo" else 0.0), losses
 
+    def _seed_of(self, silos: Sequence[int], round_: int) -> Callable[[int], int]:
+        """Return the seed of what the model draws (dropout) for the k-th of ``silos``."""
+        seed = self.config.run.seed
+        return lambda k: int(stream(MODEL_NOISE, seed, silos[k], round_).integers(2**62))
+
     def smoothness(self, vector: Tensor, round_: int, silo: int) -> float:
-        """Return L on the mini-batch of ``silo`` at this round."""
-        rng = stream(POWER_ITERATION, self.config.run.seed, silo, round_)
-        start = torch.from_numpy(rng.standard_normal(self.layout.size)).float()
-        return smoothness(
-            self.model, self.layout, vector, *self._batch(silo, round_),
-            start, self.config.spcacw.smoothness_iterations,
-        )  # fmt: skip
+        """Return L on the mini-batch of ``silo`` at this round.
+
+        The model is in evaluation mode, so that dropout does not make the operator random.
+        """
+        config, vector = self.config, vector.to(self.device)
+        seed, size = config.run.seed, config.training.batch_size
+        (batch,) = self.data.batches(seed, round_, [silo], size)
+        rng = stream(POWER_ITERATION, seed, silo, round_)
+        start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
+
+        def loss(w: Tensor) -> Tensor:
+            outputs = functional_call(self.model, self.layout.unflatten(w), (batch.x[0],))
+            return losses_of(outputs, batch.y[0]).mean()
+
+        self.model.eval()
+        try:
+            return smoothness(loss, vector, start, config.spcacw.smoothness_iterations)
+        finally:
+            self.model.train()
 
     @torch.no_grad()
     def evaluate(self, vector: Tensor, silo: int) -> tuple[float, float]:
         """Return accuracy in percent and mean loss of w on the test data of ``silo``."""
         data = self.setting.test(silo)
+        weights = self.layout.unflatten(vector.to(self.device))
+        correct, loss = 0.0, 0.0
         self.model.eval()
-        logits = functional_call(self.model, self.layout.unflatten(vector), (data.x,))
+        for x, y in zip(data.x.split(TEST_CHUNK), data.y.split(TEST_CHUNK), strict=True):
+            x, y = x.to(self.device), y.to(self.device)
+            outputs = functional_call(self.model, weights, (x,))
+            correct += float((outputs.argmax(dim=-1) == y).sum())
+            loss += float(losses_of(outputs, y).sum())
         self.model.train()
-        correct = int((logits.argmax(dim=-1) == data.y).sum())
-        return 100.0 * correct / len(data.y), cross_entropy(logits, data.y).item()
+        return 100.0 * correct / data.y.numel(), loss / len(data.y)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.history import History
 from spcacw_flwr.core.loop import train
 from tests.conftest import make_method, make_pool
 
@@ -13,10 +14,11 @@ from tests.conftest import make_method, make_pool
 @pytest.fixture
 def learn(mnist):
     def run(method, epochs, **keys):
-        config = Config.from_keys(method=method, data_dir=str(mnist), **keys)
+        config = Config.from_keys(method=method, epochs=epochs, data_dir=str(mnist), **keys)
         pool = make_pool(config)
-        made = make_method(config, pool)
-        return made, train(pool, made, epochs)
+        made, history = make_method(config, pool), History(config)
+        train(pool, made, history)
+        return made, [line["accuracy"] for line in history.epochs]
 
     return run
 

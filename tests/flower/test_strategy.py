@@ -300,7 +300,8 @@ def test_artefacts_of_a_run(tmp_path):
     config = small(compare_alone=True, tensorboard=True, method="spcacw-reg")
     recorder = Recorder(tmp_path / "run", config, "test")
     train(LocalGrid(config, 7), config, recorder)
-    directory = recorder.finish()
+    recorder.finish()
+    directory = tmp_path / "run"
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["setting"], summary["method"], summary["engine"]) == (
         "digits-relabel", "spcacw-reg", "test",

@@ -1,0 +1,122 @@
+"""The gradients of all silos at one shared model, by the fastest way that the model allows.
+
+Three ways, one result (up to the order of float32 sums):
+
+*pooled*
+    one pass of all silos' samples through the model, see :mod:`spcacw_flwr.core.layers`; for
+    models that are sequences of known layers;
+*vmap*
+    ``torch.func.vmap`` over the silos' batches, for any model that it can trace;
+*loop*
+    a silo at a time, for the rest: models that draw random numbers, or use operators without a
+    batching rule (recurrent layers).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.functional import cross_entropy
+
+from spcacw_flwr.core.layers import can_pool, pooled_pass
+from spcacw_flwr.core.models import Layout
+
+log = logging.getLogger(__name__)
+
+
+def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy of each sample, (n,); a sequence's is the mean over positions.
+
+    ``outputs`` is (n, classes) for labels (n,), or (n, positions, classes) for (n, positions).
+    """
+    each = cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
+    return each if y.ndim == 1 else each.view(len(y), -1).mean(dim=1)
+
+
+class SiloGradients:
+    """Computes g^{(i)} = ∇ℓ(w; ξ^{(i)}) for many silos at once.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The architecture, in training mode; its own parameters are not used, its buffers (running
+        statistics of BatchNorm) are read but never written.
+    layout : Layout
+        How its parameters lie in a vector.
+
+    Attributes
+    ----------
+    way : str
+        "pooled", "vmap" or "loop"; "vmap" becomes "loop" when the model turns out not to allow it.
+    """
+
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        self.model, self.layout = model, layout
+        self.way = "pooled" if can_pool(model) else "vmap"
+
+    def __call__(
+        self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
+    ) -> Tensor:
+        """Write the gradients of k silos into ``rows`` and return their losses (k,).
+
+        Parameters
+        ----------
+        vector : Tensor
+            (d,) the shared model w.
+        x, y : Tensor
+            (k, b, …) and (k, b): a mini-batch of b samples for each silo.
+        rows : Tensor
+            (k, d), overwritten.
+        seed_of : callable
+            The seed of the random numbers that silo 0…k−1 draws, for models with dropout.
+        """
+        if self.way == "pooled":
+            return self._pooled(vector, x, y, rows)
+        if self.way == "vmap":
+            try:
+                return self._vmap(vector, x, y, rows)
+            except RuntimeError as error:
+                reason = str(error).strip().splitlines()[0]
+                name = type(self.model).__name__
+                log.warning("%s cannot be batched over silos, so that they are computed one by "
+                            "one, with the same result (%s)", name, reason)  # fmt: skip
+                self.way = "loop"
+        return self._loop(vector, x, y, rows, seed_of)
+
+    def _pooled(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        weights, into = self.layout.unflatten(vector), self.layout.unflatten(rows)
+        outputs = pooled_pass(self.model, weights, into, x.flatten(0, 1))
+        losses = losses_of(outputs, y.flatten(0, 1)).view(len(x), -1).mean(dim=1)
+        losses.sum().backward()
+        return losses.detach()
+
+    def _loss(
+        self, weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> Tensor:
+        return losses_of(functional_call(self.model, (weights, buffers), (x,)), y).mean()
+
+    def _vmap(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        # Buffers that a model updates in place must be one per silo; the copies are thrown away.
+        buffers = {n: b.expand(len(x), *b.shape).clone() for n, b in self.model.named_buffers()}
+        batched = vmap(grad_and_value(self._loss), in_dims=(None, 0, 0, 0), randomness="error")
+        gradients, losses = batched(self.layout.unflatten(vector), buffers, x, y)
+        for name, into in self.layout.unflatten(rows).items():
+            into.copy_(gradients[name])
+        return losses
+
+    def _loop(
+        self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
+    ) -> Tensor:
+        leaf, losses = vector.detach().requires_grad_(), []
+        with torch.random.fork_rng(devices=[vector.device] if vector.is_cuda else []):
+            for k in range(len(x)):
+                torch.manual_seed(seed_of(k))
+                buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+                loss = self._loss(self.layout.unflatten(leaf), buffers, x[k], y[k])
+                rows[k] = torch.autograd.grad(loss, leaf)[0]
+                losses.append(loss.detach())
+        return torch.stack(losses)

@@ -1,0 +1,74 @@
+"""What a run has done so far, in memory: epochs, weights, who took part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.method import Federation
+from spcacw_flwr.keys import SpcacwError
+
+
+class History:
+    """What a run has done so far, in memory."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.epochs: list[dict[str, float]] = []
+        self.alphas: list[tuple[int, NDArray[np.float64]]] = []
+        self.federation: Federation | None = None
+        self.rounds = self.round = 0
+        self.accuracy_alone: list[float] = []
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds since the beginning."""
+        return time.perf_counter() - self._started
+
+    def start(self, federation: Federation, rounds: int) -> None:
+        """Note who takes part and how many rounds there will be."""
+        self.federation, self.rounds = federation, rounds
+
+    def weights(self, round_: int, alpha: NDArray[np.float64]) -> None:
+        """Note α (M,) as it is after round ``round_``."""
+        self.alphas.append((round_, alpha.copy()))
+
+    def progress(self, round_: int) -> None:
+        """Note that a round is over."""
+        self.round = round_
+
+    def epoch(
+        self, report: Mapping[str, float], accuracy: float, parameters: Mapping[str, Tensor]
+    ) -> None:
+        """Note an epoch: the method's figures, the target's accuracy, the model after it."""
+        self.epochs.append({
+            "epoch": len(self.epochs) + 1, "round": self.round, "loss": report["loss"],
+            "accuracy": accuracy, "L": report["L"], "lambda_reg": report["lambda_reg"],
+            "cost": report["cost"], "seconds": round(self.seconds, 3),
+        })  # fmt: skip
+
+    def finish(self) -> None:
+        """Note that the run is complete."""
+
+    def fail(self, sentence: str) -> None:
+        """Note the sentence that ended the run."""
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Note whatever ends the block early, and let it go on."""
+        try:
+            yield
+        except SpcacwError as error:
+            self.fail(str(error))
+            raise
+        except BaseException as error:
+            words = f": {error}" if str(error) else ""
+            self.fail(f"Training stopped by {type(error).__name__}{words}")
+            raise

@@ -1,0 +1,93 @@
+"""The in-process engine: all silos in one process, their data stacked on one device.
+
+It runs the method and the silo functions that Flower's strategy and ClientApp run, without their
+messages, and needs PyTorch and the scientific stack alone::
+
+    from spcacw_flwr.core.config import Config
+    from spcacw_flwr.core.simulate import simulate
+
+    result = simulate(Config.from_keys(setting="mnist-relabel", data_dir="data"))
+    print(result.accuracy[-1], result.alpha)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.core.artefacts import Recorder
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.history import History
+from spcacw_flwr.core.loop import train, train_alone
+from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.core.silo import SiloPool
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a simulation learned."""
+
+    config: Config
+    epochs: list[dict[str, float]]
+    """A table per epoch: accuracy (percent), loss, L, … as in metrics.jsonl."""
+    alphas: list[tuple[int, NDArray[np.float64]]]
+    """Round and weights (M,) at every update."""
+    parameters: dict[str, Tensor]
+    """The trained model."""
+    accuracy_alone: list[float]
+    """Accuracy after each epoch of training alone; empty unless ``compare-alone``."""
+    directory: Path | None
+    """Where the artefacts are; None if the key ``output`` was empty."""
+
+    @property
+    def accuracy(self) -> list[float]:
+        """Accuracy (percent) after each epoch."""
+        return [line["accuracy"] for line in self.epochs]
+
+    @property
+    def alpha(self) -> NDArray[np.float64]:
+        """The last weights (M,)."""
+        return self.alphas[-1][1]
+
+
+def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = None) -> Result:
+    """Run a configuration in this process.
+
+    Parameters
+    ----------
+    config : Config
+        The artefacts go to its key ``output``; when that is empty nothing is written.
+    show : callable, optional
+        Called with the content of status.json whenever that changes (with ``output`` only).
+
+    Raises
+    ------
+    SpcacwError
+        If the configuration, the data or the run is wrong; what was learned so far is on disk.
+    """
+    setting = config.checked_setting()
+    method_of = method_class(config.run.method)
+    setting.prepare()
+    output = Path(config.run.output).expanduser() if config.run.output else None
+    history = Recorder(output, config, "in-process", show) if output else History(config)
+    with history.failing():
+        pool = SiloPool(config, setting, range(setting.num_silos))
+        silos = tuple(pool.describe())
+        federation = Federation(silos, config.run.target, config.training.batch_size)
+        method = method_of(config, federation, pool.initial_parameters())
+        train(pool, method, history)
+        if config.run.compare_alone and config.run.method != "local":
+            history.accuracy_alone = train_alone(config, pool)
+        history.finish()
+    return Result(
+        config, history.epochs, history.alphas,
+        {name: part.clone() for name, part in pool.layout.unflatten(method.parameters).items()},
+        history.accuracy_alone, output,
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""The training data of many silos on one device, and the mini-batches that are cut from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partitions import Setting
+from spcacw_flwr.core.batches import batch_indices
+from spcacw_flwr.keys import SpcacwError
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device that the key ``device`` names.
+
+    Raises
+    ------
+    SpcacwError
+        If PyTorch does not know it or cannot use it here.
+    """
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise SpcacwError(
+            f"device = {name!r} cannot be used here ({reason}): use 'cpu', or a device of PyTorch "
+            "that this machine has, such as 'cuda'."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Mini-batches of one length, of k silos."""
+
+    at: list[int]
+    """Their places among the silos that were asked."""
+    x: Tensor
+    """(k, b, …)"""
+    y: Tensor
+    """(k, b, …)"""
+
+
+class Stacked:
+    """The training data of several silos, one after another in two tensors on one device."""
+
+    def __init__(self, setting: Setting, silos: Sequence[int], device: torch.device) -> None:
+        data = [setting.train(silo) for silo in silos]
+        self.sizes = {silo: len(one.y) for silo, one in zip(silos, data, strict=True)}
+        starts = np.concatenate(([0], np.cumsum([len(one.y) for one in data])))
+        self.starts = dict(zip(silos, starts.tolist(), strict=False))
+        whole = data[0] if len(data) == 1 else None  # one silo needs no copy of its data
+        self.x = (whole.x if whole else torch.cat([one.x for one in data])).to(device)
+        self.y = (whole.y if whole else torch.cat([one.y for one in data])).to(device)
+
+    def batches(
+        self, seed: int, round_: int, silos: Sequence[int], batch_size: int
+    ) -> Iterator[Batch]:
+        """Yield the mini-batches ξ_t of ``silos``, those of equal length together.
+
+        A short last batch is never padded, so that models with batch statistics see real samples
+        only.
+        """
+        rows = [
+            batch_indices(seed, silo, round_, self.sizes[silo], batch_size) + self.starts[silo]
+            for silo in silos
+        ]
+        lengths = [len(row) for row in rows]
+        for length in sorted(set(lengths)):
+            at = [k for k, n in enumerate(lengths) if n == length]
+            index = torch.from_numpy(np.concatenate([rows[k] for k in at])).to(self.x.device)
+            shape = len(at), length
+            yield Batch(
+                at, self.x.index_select(0, index).unflatten(0, shape),
+                self.y.index_select(0, index).unflatten(0, shape),
+            )  # fmt: skip
