@@ -100,14 +100,14 @@ def train(message: Message, context: Context) -> Message:
     pool, content = pool_of(context), message.content
     vector, (round_,) = records.model(content), records.asked(content, "round")
     silos, target = records.asked(content, "silos"), pool.config.run.target
-    gradients, losses = pool.gradients(vector, round_, silos)
+    found = pool.gradients(vector, round_, silos)
     more = {}
     if records.SMOOTHNESS in (wanted := records.wanted(content)):
         more[records.SMOOTHNESS] = pool.smoothness(vector, round_, target)
     if records.ACCURACY in wanted:
         more[records.ACCURACY] = pool.evaluate(vector, target)[0]
     sizes = [len(pool.setting.train(silo).y) for silo in silos]
-    reply = records.gradients_to_content(silos, gradients, losses, sizes, more)
+    reply = records.gradients_to_content(silos, found.rows, found.losses, sizes, more)
     return Message(reply, reply_to=message)
 
 

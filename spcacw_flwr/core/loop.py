@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 
-import torch
-
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.method import Federation, Replies, Request, WeightedGradients
@@ -25,19 +23,21 @@ def answer(pool: SiloPool, method: WeightedGradients, request: Request) -> Repli
     A gradient that is not finite is left out, as it is when it comes in a message.
     """
     silos = request.silos
-    gradients, losses = pool.gradients(method.parameters, request.round, silos)
+    found = pool.gradients(method.parameters, request.round, silos)
+    rows, losses = found.rows, found.losses
     smoothness = None
     if request.smoothness:
         target = method.federation.target
         smoothness = pool.smoothness(method.parameters, request.round, target)
-    if not torch.isfinite(gradients.sum(dim=1)).all():
-        finite = torch.isfinite(gradients).all(dim=1)
-        for k in torch.flatten(torch.nonzero(~finite)).tolist():
-            log.warning("Round %s goes on without the gradient of silo %s (it is not finite).",
-                        request.round, silos[k])  # fmt: skip
+    if not bool(found.norms.isfinite().all()):  # a norm may also overflow where its row is finite
+        finite = rows.isfinite().all(dim=1)
+        for silo, good in zip(silos, finite.tolist(), strict=True):
+            if not good:
+                log.warning("Round %s goes on without the gradient of silo %s (it is not finite).",
+                            request.round, silo)  # fmt: skip
         silos = tuple(silo for silo, good in zip(silos, finite.tolist(), strict=True) if good)
-        gradients, losses = gradients[finite], losses[finite]
-    return Replies(silos, gradients, losses, smoothness)
+        rows, losses = rows[finite], losses[finite]
+    return Replies(silos, rows, losses, smoothness)
 
 
 def train(pool: SiloPool, method: WeightedGradients, history: History) -> None:

@@ -109,12 +109,12 @@ class WeightedGradients:
 
     def _sampled(self, round_: int, candidates: NDArray[np.int64]) -> tuple[int, ...]:
         target, p = self.federation.target, self.config.training.participation
-        if p == 1:
-            return tuple(sorted({*candidates.tolist(), target}))
-        rng = stream(PARTICIPATION, self.config.run.seed, round_)
-        lucky = rng.random(self.federation.num_silos) < p
-        chosen = {int(i) for i in candidates if lucky[i]} | {target}
-        return tuple(sorted(chosen))
+        chosen = candidates
+        if p < 1:
+            rng = stream(PARTICIPATION, self.config.run.seed, round_)
+            chosen = candidates[rng.random(self.federation.num_silos)[candidates] < p]
+        silos = chosen.tolist()
+        return tuple(silos) if target in silos else tuple(sorted([*silos, target]))
 
     def fold(self, request: Request, replies: Replies) -> None:
         """Run round t: look at the gradients, step with α_{t−1}, then learn α_t.

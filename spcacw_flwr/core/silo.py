@@ -40,12 +40,22 @@ class SiloInfo:
     """The silos of the same true cluster, where the setting knows it."""
 
 
-def clip_rows(gradients: Tensor, max_norm: float) -> Tensor:
-    """Scale each row, in place, to a norm of at most ``max_norm`` (0: leave as it is)."""
-    if max_norm > 0:
-        norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
-        gradients.mul_((max_norm / norms).clamp_(max=1.0))
-    return gradients
+@dataclass(frozen=True)
+class Gradients:
+    """Mini-batch gradients of k silos."""
+
+    rows: Tensor
+    """(k, d) float32; the pool's next call overwrites it."""
+    losses: Tensor
+    """(k,)"""
+    norms: Tensor
+    """(k,) before clipping: not finite where a gradient is not."""
+
+
+def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
+    """Scale each row, in place, to a norm of at most ``max_norm``; ``norms`` (k,) are theirs."""
+    if bool((norms > max_norm).any()):
+        rows.mul_((max_norm / norms).clamp_(max=1.0).unsqueeze(1))
 
 
 def smoothness(
@@ -102,27 +112,27 @@ class SiloPool:
             infos.append(SiloInfo(silo, len(data.y), counts, group, oracle))
         return infos
 
-    def gradients(self, vector: Tensor, round_: int, silos: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the clipped gradients (k, d) and losses (k,) of ``silos`` at w = ``vector``.
-
-        The gradients live in a buffer that the next call overwrites.
-        """
+    def gradients(self, vector: Tensor, round_: int, silos: Sequence[int]) -> Gradients:
+        """Return the clipped gradients of ``silos`` at w = ``vector``."""
         config, vector = self.config, vector.to(self.device)
         if len(self._rows) < len(silos):
             self._rows = torch.empty(len(silos), self.layout.size, device=self.device)
-        rows = self._rows[: len(silos)]
-        losses = torch.empty(len(silos), device=self.device)
+        rows, losses = self._rows[: len(silos)], torch.empty(len(silos), device=self.device)
         seed, size = config.run.seed, config.training.batch_size
         for batch in self.data.batches(seed, round_, silos, size):
             everyone = len(batch.at) == len(silos)
             into = rows if everyone else rows.new_empty(len(batch.at), self.layout.size)
             asked = [silos[k] for k in batch.at]
             found = self.compute(vector, batch.x, batch.y, into, self._seed_of(asked, round_))
-            losses[batch.at] = found
-            if not everyone:
-                rows[batch.at] = into
+            if everyone:
+                losses = found
+            else:
+                rows[batch.at], losses[batch.at] = into, found
+        norms = torch.linalg.vector_norm(rows, dim=1)
         training = config.training
-        return clip_rows(rows, training.max_norm if training.clip == "silo" else 0.0), losses
+        if training.clip == "silo" and training.max_norm > 0:
+            clip_rows(rows, norms, training.max_norm)
+        return Gradients(rows, losses, norms)
 
     def _seed_of(self, silos: Sequence[int], round_: int) -> Callable[[int], int]:
         """Return the seed of what the model draws (dropout) for the k-th of ``silos``."""

@@ -1,0 +1,136 @@
+"""What one round of SP-CACW costs in process, part by part, against bare gradients.
+
+    python -m benchmarks.engine benchmarks/engine.csv --threads 1,2
+
+For each number of silos M, in turn within each repetition: the bare ``vmap(grad)`` of all silos on
+batches that lie ready, the whole round (batches, gradients, clipping, bias, inner products, step),
+the whole round with a sketch, and each part of the round by itself. The floor is the arithmetic of
+gradients and inner products at the rate of a large matrix product measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from threadpoolctl import threadpool_limits
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from benchmarks.workload import make, medians
+from spcacw_flwr.alpha import gram
+from spcacw_flwr.core.loop import answer
+from spcacw_flwr.core.method import WeightedGradients
+from spcacw_flwr.core.silo import SiloPool, clip_rows
+from spcacw_flwr.spcacw import SPCACWMethod
+
+SILOS = (7, 20, 89, 500)
+SKETCH = 4096
+GEMM = 2048
+
+
+def whole_round(pool: SiloPool, method: WeightedGradients) -> Callable[[], object]:
+    """Return a round of training; never one in which α is solved for."""
+
+    def work() -> None:
+        request = method.request(1)
+        method.fold(request, answer(pool, method, request))
+
+    return work
+
+
+def bare_gradients(pool: SiloPool, vector: torch.Tensor) -> Callable[[], object]:
+    """Return ``vmap(grad)`` over batches that lie ready."""
+    (batch,) = pool.data.batches(0, 1, pool.silos, 32)
+    named = pool.layout.unflatten(vector)
+    gradient = grad(lambda p, x, y: cross_entropy(functional_call(pool.model, p, (x,)), y))
+    batched = vmap(gradient, in_dims=(None, 0, 0))
+    return lambda: batched(named, batch.x, batch.y)
+
+
+def parts(pool: SiloPool, method: SPCACWMethod) -> dict[str, Callable[[], object]]:
+    """Return the parts of a round, each by itself."""
+    request = method.request(1)
+    replies = answer(pool, method, request)
+    (batch,) = pool.data.batches(0, 1, pool.silos, 32)
+    rows, silos = torch.empty_like(replies.gradients), request.silos
+    return {
+        "cut batches": lambda: list(pool.data.batches(0, 1, silos, 32)),
+        "gradients": lambda: pool.compute(method.parameters, batch.x, batch.y, rows, int),
+        "norms and clip": lambda: clip_rows(rows, torch.linalg.vector_norm(rows, dim=1), 1.0),
+        "bias": lambda: method.bias.update(rows, silos),
+        "products of biases": lambda: gram(method.bias.estimate),
+        "products of gradients": lambda: gram(rows),
+        "step": lambda: method.step(replies),
+    }
+
+
+def floor(num_silos: int, dimension: int, device: str) -> float:
+    """Return the milliseconds of the round's multiplications at the rate of a large product.
+
+    A gradient takes 4bd for the forward pass and the weights (b = 32 samples), and the hidden
+    layer's 2b·64·10; each symmetric M × M product of d-vectors takes M(M + 1)d.
+    """
+    a = torch.rand(GEMM, GEMM, device=device)
+    rate = 2 * GEMM**3 / medians({"gemm": lambda: a @ a}, 7, device)["gemm"]
+    gradients = num_silos * (4 * 32 * dimension + 2 * 32 * 640)
+    return (gradients + 2 * num_silos * (num_silos + 1) * dimension) / rate
+
+
+def measure(num_silos: int, device: str, repetitions: int) -> dict[str, float]:
+    """Return the medians in ms for M = ``num_silos``."""
+    keys = {"device": device, "update_every": 1000}
+    pool, method = make(num_silos, **keys)
+    _, sketched = make(num_silos, sketch=SKETCH, **keys)
+    assert isinstance(method, SPCACWMethod)
+    single = parts(pool, method)
+    works = {
+        "bare vmap(grad)": bare_gradients(pool, method.parameters),
+        "whole round": whole_round(pool, method),
+        f"whole round, sketch {SKETCH}": whole_round(pool, sketched),
+        **single,
+    }
+    found = medians(works, repetitions, device)
+    found["the rest"] = found["whole round"] - sum(found[name] for name in single)
+    found["arithmetic floor"] = floor(num_silos, pool.layout.size, device)
+    return found
+
+
+def table(threads: list[int], silos: list[int], device: str, repetitions: int) -> Iterator[tuple]:
+    """Yield a row per number of threads, of silos and part."""
+    for number in threads:
+        torch.set_num_threads(number)
+        for num_silos in silos:
+            with threadpool_limits(number, "blas"):  # NumPy's, which takes all cores otherwise
+                found = measure(num_silos, device, repetitions)
+            bare, least = found["bare vmap(grad)"], found["arithmetic floor"]
+            for part, ms in found.items():
+                numbers = f"{ms:.3f}", f"{ms / bare:.2f}", f"{ms / least:.2f}"
+                yield (device, number, num_silos, part, *numbers)
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--threads", default="1")
+    parser.add_argument("--silos", default=",".join(map(str, SILOS)))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repetitions", type=int, default=15)
+    given = parser.parse_args()
+    threads, silos = ([int(n) for n in text.split(",")] for text in (given.threads, given.silos))
+    with given.path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ["device", "threads", "silos", "part", "median_ms", "times_vmap", "times_floor"]
+        )
+        for row in table(threads, silos, given.device, given.repetitions):
+            writer.writerow(row)
+            print(*row, sep="\t")
+
+
+if __name__ == "__main__":
+    main()

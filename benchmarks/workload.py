@@ -1,0 +1,75 @@
+"""The workload that the benchmarks time: silos of random images in the shape of MNIST.
+
+One round is one gradient per silo at the shared model (MLP 784-64-10, batches of 32) and what
+SP-CACW does with them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from partitions import Setting, SiloData
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.method import Federation, WeightedGradients
+from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.core.silo import SiloPool
+
+
+class RandomImages(Setting):
+    """Silos of ``samples-per-silo`` random images of 28 × 28 each; as many as rotation-silos."""
+
+    name, num_classes, input_shape, group_kind = "random", 10, (1, 28, 28), "cluster"
+    defaults = {"samples_per_silo": 320}  # noqa: RUF012
+
+    @property
+    def groups(self) -> list[float]:
+        """One cluster."""
+        return [0.0] * self.keys.rotation_silos
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def train(self, silo: int) -> SiloData:
+        """Return the silo's random images."""
+        rng, size = torch.Generator().manual_seed(silo), self.keys.samples_per_silo
+        x = torch.rand(size, 1, 28, 28, generator=rng)
+        return SiloData(x, torch.randint(10, (size,), generator=rng))
+
+    test = train
+
+
+def make(num_silos: int, **keys: object) -> tuple[SiloPool, WeightedGradients]:
+    """Return the silos and SP-CACW's state for M = ``num_silos``; L is given, not estimated."""
+    config = Config.from_keys(
+        setting="benchmarks.workload:RandomImages", rotation_silos=num_silos, smoothness=1.0, **keys
+    )
+    pool = SiloPool(config, config.make_setting(), range(num_silos))
+    federation = Federation(tuple(pool.describe()), 0, config.training.batch_size)
+    return pool, method_class(config.run.method)(config, federation, pool.initial_parameters())
+
+
+def milliseconds(work: Callable[[], object], device: str) -> float:
+    """Time one call, until the device has done it."""
+    start = time.perf_counter()
+    work()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - start)
+
+
+def medians(
+    works: Mapping[str, Callable[[], object]], repetitions: int, device: str = "cpu"
+) -> dict[str, float]:
+    """Return the median milliseconds of each work, all of them in turn in each repetition."""
+    for work in works.values():
+        work()  # the first call of each allocates
+        work()
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repetitions):
+        for name, work in works.items():
+            times[name].append(milliseconds(work, device))
+    return {name: statistics.median(values) for name, values in times.items()}
