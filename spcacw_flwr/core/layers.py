@@ -73,7 +73,8 @@ SAMPLEWISE: tuple[type[nn.Module], ...] = (
 def leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """Yield name and module of the layers of nested ``nn.Sequential``, in the order of the pass."""
     if type(model).forward is nn.Sequential.forward:
-        for name, child in model.named_children():
+        for name, child in model._modules.items():  # named_children() leaves out repeated modules
+            assert child is not None
             yield from leaves(child, f"{prefix}{name}.")
     else:
         yield prefix, model

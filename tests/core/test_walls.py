@@ -1,4 +1,4 @@
-"""The core runs where there is neither Flower nor Ray."""
+"""The in-process engine runs where there is neither Flower nor Ray, nor a terminal library."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import sys
 
 PROGRAM = """
 import sys
-for hidden in ("flwr", "ray", "flwr_datasets"):
-    sys.modules[hidden] = None  # importing it now fails
-import torch
+hidden = ("flwr", "ray", "flwr_datasets", "typer", "rich", "tomli_w", "psutil", "pydantic")
+for package in hidden:
+    sys.modules[package] = None  # importing it now fails
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import train_alone
-from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.core.registry import METHODS, method_class
-import spcacw_flwr.alpha, spcacw_flwr.core.artefacts
+from spcacw_flwr.core.simulate import simulate
 for name in METHODS:
     method_class(name)
-config = Config.from_keys(epochs=1)
-print(len(train_alone(config, SiloPool(config, config.checked_setting(), [0]))))
+result = simulate(Config.from_keys(epochs=1, output=sys.argv[1]))
+print(len(result.accuracy), len(result.accuracy_alone), (result.directory / "alpha.png").is_file())
 """
 
 ALPHA = """
@@ -29,16 +27,15 @@ import spcacw_flwr.alpha
 """
 
 
-def python(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False
-    )
+def python(program: str, *arguments: str) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_core_methods_and_artefacts_import_without_flower():
-    assert python(PROGRAM) == "1"
+def test_the_engine_runs_with_pytorch_and_the_scientific_stack_alone(tmp_path):
+    assert python(PROGRAM, str(tmp_path / "run")) == "1 1 True"
 
 
 def test_the_maths_of_alpha_imports_nothing_of_the_project():
