@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from benchmarks.workload import make, medians
+from benchmarks.workload import make_method, make_pool, medians
 from spcacw_flwr.alpha import gram
 from spcacw_flwr.core.loop import answer
 from spcacw_flwr.core.method import WeightedGradients
@@ -83,8 +83,8 @@ def floor(num_silos: int, dimension: int, device: str) -> float:
 def measure(num_silos: int, device: str, repetitions: int) -> dict[str, float]:
     """Return the medians in ms for M = ``num_silos``."""
     keys = {"device": device, "update_every": 1000}
-    pool, method = make(num_silos, **keys)
-    _, sketched = make(num_silos, sketch=SKETCH, **keys)
+    pool, small = make_pool(num_silos, **keys), make_pool(num_silos, sketch=SKETCH, **keys)
+    method, sketched = make_method(pool), make_method(small)
     assert isinstance(method, SPCACWMethod)
     single = parts(pool, method)
     works = {

@@ -42,14 +42,19 @@ class RandomImages(Setting):
     test = train
 
 
-def make(num_silos: int, **keys: object) -> tuple[SiloPool, WeightedGradients]:
-    """Return the silos and SP-CACW's state for M = ``num_silos``; L is given, not estimated."""
+def make_pool(num_silos: int, **keys: object) -> SiloPool:
+    """Return M = ``num_silos`` silos; L is given, not estimated."""
     config = Config.from_keys(
         setting="benchmarks.workload:RandomImages", rotation_silos=num_silos, smoothness=1.0, **keys
     )
-    pool = SiloPool(config, config.make_setting(), range(num_silos))
-    federation = Federation(tuple(pool.describe()), 0, config.training.batch_size)
-    return pool, method_class(config.run.method)(config, federation, pool.initial_parameters())
+    return SiloPool(config, config.make_setting(), range(num_silos))
+
+
+def make_method(pool: SiloPool) -> WeightedGradients:
+    """Return the state of SP-CACW before the first round."""
+    config, silos = pool.config, tuple(pool.describe())
+    federation = Federation(silos, 0, config.training.batch_size)
+    return method_class(config.run.method)(config, federation, pool.initial_parameters())
 
 
 def milliseconds(work: Callable[[], object], device: str) -> float:

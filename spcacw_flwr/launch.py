@@ -103,7 +103,8 @@ class Flower:
         nodes = config.run.nodes or num_silos
         said = self.cli(
             "run", str(self.home / "app"), "spcacw", "--run-config", str(overrides),
-            "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1",
+            "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1 "
+            f"client-resources-num-gpus={config.run.node_gpus}",
         )  # fmt: skip
         return str(said["run-id"])
 

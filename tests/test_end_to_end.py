@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 from spcacw_flwr import launch
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import answer, train_alone
-from tests.conftest import make_method, make_pool
+from spcacw_flwr.core.registry import METHODS
+from spcacw_flwr.core.simulate import Result, simulate
 
 ROOT = Path(__file__).parents[1]
 SPCACW = str(Path(sys.executable).parent / "spcacw")
@@ -43,16 +43,9 @@ def metrics(directory: Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def bare():
-    """The same training without Flower: the accuracies, and the method at the end."""
-    config = Config.from_keys(epochs=EPOCHS)
-    pool = make_pool(config)
-    method, accuracies = make_method(config, pool), []
-    for t in range(1, ROUNDS + 1):
-        request = method.request(t)
-        method.fold(request, answer(pool, method, request))
-        if t % 7 == 0:
-            accuracies.append(pool.evaluate(method.parameters, 0)[0])
-    return accuracies, method, train_alone(config, pool)
+    """The same training by the in-process engine."""
+    torch.set_num_threads(1)
+    return simulate(Config.from_keys(epochs=EPOCHS))
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +58,16 @@ def one_node_per_silo(tmp_path_factory):
     return directory, done.stdout
 
 
-def assert_same_training(directory: Path, bare) -> None:
+def assert_same_training(directory: Path, result: Result) -> None:
     """Equal accuracies, α and weights within the tolerance of float32 sums in another order."""
-    accuracies, method, _ = bare
-    assert [line["accuracy"] for line in metrics(directory)] == pytest.approx(accuracies, abs=0.3)
+    found = [line["accuracy"] for line in metrics(directory)]
+    assert found == pytest.approx(result.accuracy, abs=0.3)
     alpha = pd.read_csv(directory / "alpha.csv").iloc[-1, 1:].to_numpy()
-    np.testing.assert_allclose(alpha, method.alpha, atol=1e-4)
+    np.testing.assert_allclose(alpha, result.alpha, atol=1e-4)
     model = load_file(directory / "model.safetensors")
-    vector = torch.cat([model[n].flatten() for n in ("1.weight", "1.bias", "3.weight", "3.bias")])
-    torch.testing.assert_close(vector, method.parameters, rtol=1e-3, atol=1e-5)
+    assert set(model) == set(result.parameters)
+    for name, part in result.parameters.items():
+        torch.testing.assert_close(model[name], part, rtol=1e-3, atol=1e-5)
 
 
 def test_spcacw_run_trains_and_tells(one_node_per_silo, bare):
@@ -81,7 +75,7 @@ def test_spcacw_run_trains_and_tells(one_node_per_silo, bare):
     assert_same_training(directory, bare)
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["engine"], summary["rounds"], summary["epochs"]) == ("ray", ROUNDS, EPOCHS)
-    assert summary["alone"]["last_accuracy"] == pytest.approx(bare[2][-1], abs=0.3)
+    assert summary["alone"]["last_accuracy"] == pytest.approx(bare.accuracy_alone[-1], abs=0.3)
     assert re.search(r"epoch 3/3 +accuracy \d+\.\d+ % +loss \d+\.\d+ +α +silo 0: 0\.\d+", said)
     assert "alone (α = e₀)" in said
     assert str(directory) in said
@@ -101,22 +95,65 @@ def test_the_config_that_a_run_leaves_repeats_it_bit_for_bit(one_node_per_silo, 
         assert (again / name).read_bytes() == (directory / name).read_bytes()
 
 
-def test_flwr_run_of_this_checkout_with_two_nodes(bare, tmp_path):
-    """``flwr run .`` itself: Flower builds the app from the checkout; two nodes share 7 silos."""
-    output = tmp_path / "run"
-    overrides = f'epochs={EPOCHS} output="{output}" compare-alone=false'
-    with launch.flower(tmp_path / "flower.log") as link:
-        said = link.cli(
-            "run", str(ROOT), "spcacw", "--run-config", overrides,
-            "--federation-config", "num-supernodes=2 client-resources-num-cpus=1",
-        )  # fmt: skip
-        deadline = time.monotonic() + 240
-        while not (word := link.status(said["run-id"])).startswith("finished"):
-            assert time.monotonic() < deadline
-            time.sleep(1)
+def flwr_run(link: launch.Flower, output: Path, keys: dict, nodes: int) -> None:
+    """``flwr run .`` itself, of this checkout, until it has finished well."""
+    flat = {"epochs": EPOCHS, "compare-alone": False, "output": str(output)} | keys
+    overrides = " ".join(f"{name}={json.dumps(value)}" for name, value in flat.items())
+    said = link.cli(
+        "run", str(ROOT), "spcacw", "--run-config", overrides,
+        "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1",
+    )  # fmt: skip
+    deadline = time.monotonic() + 240
+    while not (word := link.status(said["run-id"])).startswith("finished"):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
     assert word == "finished:completed"
-    assert_same_training(output, bare)
-    assert json.loads((output / "summary.json").read_text())["alone"] is None
+
+
+def test_flwr_run_of_this_checkout_with_two_nodes(bare, tmp_path):
+    """Flower builds the app from the checkout; two nodes share 7 silos."""
+    with launch.flower(tmp_path / "flower.log") as link:
+        flwr_run(link, tmp_path / "run", {}, nodes=2)
+    assert_same_training(tmp_path / "run", bare)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["alone"] is None
+
+
+def test_every_method_has_one_trajectory_on_ray_and_in_process(tmp_path):
+    """With momentum, weight decay, clipping, L estimated and peers sampled (p = .6)."""
+    torch.set_num_threads(1)
+    cases = [(method, 2) for method in METHODS] + [("spcacw", 7)]
+    with launch.flower(tmp_path / "flower.log") as link:
+        for method, nodes in cases:
+            keys = {"method": method, "participation": 0.6, "update-every": 5}
+            flwr_run(link, tmp_path / f"{method}-{nodes}", keys, nodes)
+    for method, nodes in cases:
+        keys = {"method": method, "participation": 0.6, "update_every": 5}
+        result = simulate(Config.from_keys(epochs=EPOCHS, compare_alone=False, **keys))
+        assert_same_training(tmp_path / f"{method}-{nodes}", result)
+
+
+def test_spcacw_run_in_process(bare, tmp_path):
+    done = spcacw("run", "--engine", "in-process", "--set", f"epochs={EPOCHS}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "alone (α = e₀)" in done.stdout
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert_same_training(directory, bare)
+    again = tmp_path / "again"
+    done = spcacw(
+        "run", "--config", str(directory / "config.toml"), "--output", str(again), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((again / "summary.json").read_text())["engine"] == "in-process"
+    for name in ("alpha.csv", "model.safetensors", "config.toml"):
+        assert (again / name).read_bytes() == (directory / name).read_bytes()
+
+
+def test_the_in_process_engine_is_refused_by_flwr_run(tmp_path):
+    with (
+        launch.flower(tmp_path / "flower.log") as link,
+        pytest.raises(AssertionError, match="failed"),
+    ):
+        flwr_run(link, tmp_path / "run", {"engine": "in-process"}, nodes=2)
 
 
 def test_an_unknown_key_is_refused_by_flwr_run(tmp_path):

@@ -43,6 +43,11 @@ class RunKeys:
     nodes: int = key(
         0, "Simulated Flower nodes; 0 is one node per silo, fewer share the silos.", least=0
     )
+    node_gpus: float = key(
+        0.0,
+        "GPUs that Ray gives to each simulated node, for device = cuda; .5 lets two share one.",
+        least=0,
+    )
     device: str = key(
         "cpu", "Where silos and method compute: cpu, cuda, cuda:1, … (PyTorch's names)."
     )

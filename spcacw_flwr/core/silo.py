@@ -102,14 +102,13 @@ class SiloPool:
     def describe(self) -> list[SiloInfo]:
         """Say which silos are held: id, size, label counts, and the true group where known."""
         setting = self.setting
-        infos = []
+        infos, groups = [], setting.groups
         for silo in self.silos:
             data = setting.train(silo)
             counts = tuple(data.label_counts(setting.num_classes).tolist())
             # Only the target's true cluster is ever used; with many silos, all are M² numbers.
             oracle = tuple(setting.oracle(silo)) if silo == self.config.run.target else ()
-            group = setting.groups[silo]
-            infos.append(SiloInfo(silo, len(data.y), counts, group, oracle))
+            infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle))
         return infos
 
     def gradients(self, vector: Tensor, round_: int, silos: Sequence[int]) -> Gradients:

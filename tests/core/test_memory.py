@@ -1,0 +1,42 @@
+"""The engine keeps gradients and biases, and little else, of size M × d."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, sys
+import psutil
+from partitions import SiloData
+from partitions.relabel import DigitsRelabel
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.loop import answer
+from tests.conftest import make_method, make_pool
+
+sketch, participation = int(sys.argv[1]), float(sys.argv[2])
+config = Config.from_keys(cluster_sizes="80,70", samples_per_silo=9, hidden=3000, update_every=99,
+                          sketch=sketch, participation=participation, smoothness=1.0)
+pool = make_pool(config)
+pool.data
+before = psutil.Process().memory_info().rss
+method = make_method(config, pool)
+for t in (1, 2, 3):
+    request = method.request(t)
+    method.fold(request, answer(pool, method, request))
+peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print((peak - before) / (4 * 150 * pool.layout.size))
+"""
+
+
+@pytest.mark.parametrize(
+    ("sketch", "participation", "most"), [(0, 1.0, 3.0), (0, 0.5, 3.0), (500, 1.0, 2.0)]
+)
+def test_peak_of_memory_in_matrices_of_gradients(sketch, participation, most):
+    """150 silos of d = 225,010: a matrix is 135 MB, beside which the batches are nothing."""
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(sketch), str(participation)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 0.9 < float(done.stdout) < most
