@@ -1,14 +1,16 @@
-"""A round of SP-CACW, in one process: ``python ours_rounds.py M ROUNDS`` prints a JSON line.
+"""A round in process: ``python ours_rounds.py M ROUNDS METHOD`` prints a JSON line.
 
-The whole method with its default keys on the same data: batches drawn at random, a clipped gradient
-per silo, bias, Gram matrix, step, and once in ten rounds L and α, which no peer has. Times are
-therefore means over ten rounds: a median over single rounds would leave L and α out.
+With METHOD fedavg the work is the peers': a (clipped) gradient per silo, their mean, a step. With
+spcacw it is the whole method with its default keys: bias, inner products, and once in ten rounds L
+and α, which no peer has. Times are means over ten rounds: a median over single rounds would leave
+L and α out. Batches are cut from shuffled data, where the peers take views.
 
 Needs this repository on Python's path (``pip install -e .``, or PYTHONPATH).
 """
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 
 import torch
@@ -21,6 +23,7 @@ from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 
+METHOD = sys.argv[3]
 ROUNDS_PER_EPOCH = 10
 """320 samples in batches of 32; L and α are updated once an epoch."""
 
@@ -50,11 +53,11 @@ class RandomImages(Setting):
 def run(silos: int, rounds: int, clock: Clock) -> float:
     """Train for ``rounds`` rounds and return the norm of the final model."""
     torch.set_num_threads(THREADS)
-    config = Config.from_keys(rotation_silos=silos)
+    config = Config.from_keys(rotation_silos=silos, method=METHOD)
     setting = RandomImages(config.partition, 0)
     pool = SiloPool(config, setting, range(silos))
     federation = Federation(tuple(pool.describe()), 0, config.training.batch_size)
-    method = method_class("spcacw")(config, federation, pool.initial_parameters())
+    method = method_class(METHOD)(config, federation, pool.initial_parameters())
     for round_ in range(1, rounds + 1):
         request = method.request(round_)
         method.fold(request, answer(pool, method, request))
@@ -64,4 +67,4 @@ def run(silos: int, rounds: int, clock: Clock) -> float:
 
 
 if __name__ == "__main__":
-    report("spcacw-flwr", run, rounds_per_tick=ROUNDS_PER_EPOCH)
+    report("spcacw-flwr", run, ROUNDS_PER_EPOCH, f", {METHOD}")

@@ -67,17 +67,20 @@ class Clock:
         return [round(1000 * (end - start) / self.rounds_per_tick, 3) for start, end in pairs]
 
 
-def report(package: str, run: Callable[[int, int, Clock], float], rounds_per_tick: int = 1) -> None:
+def report(
+    package: str, run: Callable[[int, int, Clock], float], rounds_per_tick: int = 1, what: str = ""
+) -> None:
     """Call ``run(silos, rounds, clock)``, which returns the final ‖w‖, and print the JSON line.
 
     M and the rounds to time come from the command line; ``run`` is given the warm-up as well.
+    ``what`` qualifies the library's name.
     """
-    silos, rounds = (int(argument) for argument in sys.argv[1:])
+    silos, rounds = (int(argument) for argument in sys.argv[1:3])
     clock = Clock(rounds_per_tick)
     ticks = WARM_UP + math.ceil(rounds / rounds_per_tick)
     final_norm = run(silos, ticks * rounds_per_tick, clock)
     line = {
-        "library": package,
+        "library": f"{package}{what}",
         "version": version(package),
         "torch": version("torch"),
         "silos": silos,

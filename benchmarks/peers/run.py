@@ -6,7 +6,8 @@ Each library gets a virtual environment of its own, made once and then reused, w
 version and with the PyTorch that this Python has. In every repetition, for every number of silos M,
 all libraries run in turn, ours first, each in a fresh process. The table has the median over the
 repetitions of each run's median round, and that as a multiple of ours. What a round is, and what
-was chosen in its favour, is in each library's script; a round of ours does more than theirs.
+was chosen in its favour, is in each library's script. Ours is there twice: with FedAvg it does what
+the peers do, with SP-CACW much more.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-COLUMNS = ("silos", "library", "version", "median_ms", "multiple_of_ours")
+COLUMNS = ("silos", "library", "version", "median_ms", "multiple_of_our_fedavg")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Library:
     script: str
     pin: str | None
     rounds: int
+    method: str = ""
 
     @property
     def name(self) -> str:
@@ -46,7 +48,9 @@ class Library:
         return self.script.removesuffix("_rounds.py")
 
 
-OURS = Library("ours_rounds.py", None, 100)
+SAME = "fedavg"
+"""Our method whose round is the peers' round: the multiples are of its time."""
+OURS = tuple(Library("ours_rounds.py", None, 100, method) for method in (SAME, "spcacw"))
 PEERS = (  # The pins resolve on Python 3.11 with PyTorch 2.15.0 and NumPy 2.4 (November 2026).
     Library("pfl_rounds.py", "pfl==0.6.0", 50),
     Library("fedlab_rounds.py", "fedlab==1.3.0", 50),
@@ -72,9 +76,9 @@ def python_of(library: Library, environments: Path) -> str:
 
 def measure(library: Library, python: str, silos: int, rounds: int) -> dict[str, Any]:
     """Run the library's script in a process of its own and return what its last line says."""
-    command = [python, str(HERE / library.script), str(silos), str(rounds)]
+    command = [python, str(HERE / library.script), str(silos), str(rounds), library.method]
     # Only ours may import this repository.
-    path = {"PYTHONPATH": str(ROOT)} if library is OURS else {}
+    path = {"PYTHONPATH": str(ROOT)} if library in OURS else {}
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | path
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     if done.returncode != 0:
@@ -90,7 +94,7 @@ def table(lines: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     for line in lines:
         runs[line["silos"], line["library"], line["version"]].append(line["median_ms"])
     medians = {key: statistics.median(values) for key, values in runs.items()}
-    ours = {silos: ms for (silos, library, _), ms in medians.items() if library == "spcacw-flwr"}
+    ours = {silos: ms for (silos, library, _), ms in medians.items() if library.endswith(SAME)}
     return [
         (str(silos), library, version_, f"{ms:.3f}", f"{ms / ours[silos]:.2f}")
         for (silos, library, version_), ms in medians.items()
@@ -118,7 +122,7 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=cache, help=f"default: {cache}")
     arguments = parser.parse_args()
     libraries = {
-        library: python_of(library, arguments.environments.resolve()) for library in (OURS, *PEERS)
+        library: python_of(library, arguments.environments.resolve()) for library in (*OURS, *PEERS)
     }
     lines = [
         measure(library, python, silos, arguments.rounds or library.rounds)
