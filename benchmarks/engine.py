@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from benchmarks.workload import make_method, make_pool, medians
-from spcacw_flwr.alpha import gram
+from spcacw_flwr.alpha import grams
 from spcacw_flwr.core.loop import answer
 from spcacw_flwr.core.method import WeightedGradients
 from spcacw_flwr.core.silo import SiloPool, clip_rows
@@ -62,8 +62,7 @@ def parts(pool: SiloPool, method: SPCACWMethod) -> dict[str, Callable[[], object
         "gradients": lambda: pool.compute(method.parameters, batch.x, batch.y, rows, int),
         "norms and clip": lambda: clip_rows(rows, torch.linalg.vector_norm(rows, dim=1), 1.0),
         "bias": lambda: method.bias.update(rows, silos),
-        "products of biases": lambda: gram(method.bias.estimate),
-        "products of gradients": lambda: gram(rows),
+        "inner products": lambda: grams(method.bias.estimate, rows),
         "step": lambda: method.step(replies),
     }
 

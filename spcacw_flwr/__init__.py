@@ -6,4 +6,10 @@ arXiv:2606.29322. Importing this package imports neither Flower nor Ray: the mat
 modules of the Flower skin (``strategy``, ``client_app``, ``server_app``) need Flower.
 """
 
+import os
+
+# PyTorch's threads (GNU OpenMP) spin for milliseconds after each operation, and would keep NumPy's
+# BLAS from the cores: see spcacw_flwr.alpha.products. Read when PyTorch is imported, if ever.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 __version__ = "0.1.0"

@@ -28,7 +28,7 @@ from spcacw_flwr.alpha import (
     Smoothed,
     cost,
     cost_matrix,
-    gram,
+    grams,
     make_learner,
 )
 from spcacw_flwr.core.batches import SKETCH, stream
@@ -95,7 +95,7 @@ class SPCACWMethod(WeightedGradients):
     def learn(self, request: Request, replies: Replies) -> None:
         """Add the round's cost matrix; every K rounds, α ← the leader so far."""
         keys, round_ = self.config.spcacw, request.round
-        biases, gradients = gram(self.bias.estimate), self._products(request, replies)
+        biases, gradients = self._products(request, replies)
         matrix = cost_matrix(biases, gradients, self.config.training.eta, self.smoothness.value)
         self._costs.append(cost(self.alpha, matrix))
         if round_ >= keys.t_start:
@@ -110,8 +110,10 @@ class SPCACWMethod(WeightedGradients):
             self.alpha_round = round_
             self.variance.reset()
 
-    def _products(self, request: Request, replies: Replies) -> NDArray[np.float64]:
-        """Return G̃G̃ᵀ (M, M) of the round; silos that were not sampled have g̃ = 0.
+    def _products(
+        self, request: Request, replies: Replies
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return B̂B̂ᵀ and G̃G̃ᵀ (M, M) of the round; silos that were not sampled have g̃ = 0.
 
         A silo that was asked and stayed silent must not look like a free gradient of norm 0, or
         weight would flow to the dead: its row is what b̂ predicts, g_0 + b̂_i, which carries all of
@@ -121,14 +123,16 @@ class SPCACWMethod(WeightedGradients):
         if silent := sorted(set(request.silos) - set(silos)):
             predicted = rows[silos.index(target)] + self.bias.estimate[silent]
             rows, silos = torch.cat((rows, predicted)), silos + tuple(silent)
-        scale = np.full(len(silos), 1 / self.config.training.participation)
-        scale[silos.index(target)] = 1.0
-        products = gram(rows) * np.outer(scale, scale)
+        biases, products = grams(self.bias.estimate, rows)
+        if (p := self.config.training.participation) < 1:
+            scale = np.full(len(silos), 1 / p)
+            scale[silos.index(target)] = 1.0
+            products *= np.outer(scale, scale)
         if silos == tuple(range(self.federation.num_silos)):
-            return products
+            return biases, products
         full = np.zeros((self.federation.num_silos, self.federation.num_silos))
         full[np.ix_(silos, silos)] = products
-        return full
+        return biases, full
 
     def epoch_report(self) -> Mapping[str, float]:
         """Add L, λ_reg and the epoch's mean of L̂_t(α_{t−1}) to the report."""

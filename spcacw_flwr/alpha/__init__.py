@@ -1,18 +1,19 @@
-"""The maths of α: arrays in, arrays out; it needs numpy and torch and nothing of this project.
+"""The maths of α: arrays in, arrays out; NumPy and PyTorch, nothing of this project.
 
-Round by round: :class:`BiasTracker` (Eq. (alg_single_est)), :func:`gram` and :func:`cost_matrix`
+Round by round: :class:`BiasTracker` (Eq. (alg_single_est)), :func:`grams` and :func:`cost_matrix`
 (Eq. (CostDef)), a learner's ``add`` and, when new weights are due, its ``minimise`` (Algorithm 1,
 line 9). :class:`CountSketch` keeps all of it in few dimensions.
 """
 
 from spcacw_flwr.alpha.bias import BiasTracker
-from spcacw_flwr.alpha.cost import RunningVariance, cost, cost_matrix, gram
+from spcacw_flwr.alpha.cost import RunningVariance, cost, cost_matrix
 from spcacw_flwr.alpha.learners import (
     FollowTheApproximateLeader,
     FollowTheLeader,
     Learner,
     make_learner,
 )
+from spcacw_flwr.alpha.products import grams
 from spcacw_flwr.alpha.simplex import project_simplex
 from spcacw_flwr.alpha.sketch import CountSketch
 from spcacw_flwr.alpha.smoothness import Smoothed, spectral_norm
@@ -29,7 +30,7 @@ __all__ = [
     "Solution",
     "cost",
     "cost_matrix",
-    "gram",
+    "grams",
     "make_learner",
     "minimise",
     "project_simplex",

@@ -12,34 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-SYRK_ROWS = 16
-"""From so many rows on, BLAS's symmetric product (half the arithmetic) pays on a CPU: on one thread
-with d = 50,890 it took 3 × the plain product's time for 7 rows, .7 × for 20 and .5 × for 89."""
-
-
-def gram(rows: Tensor) -> NDArray[np.float64]:
-    """Return the inner products of rows (k, d), as a symmetric (k, k) float64 array.
-
-    They are taken in float32 on the tensor's device, so the matrix is positive semi-definite only
-    up to float32 rounding.
-
-    Raises
-    ------
-    ValueError
-        If ``rows`` is not a matrix.
-    """
-    if rows.ndim != 2:
-        raise ValueError(f"Inner products need a matrix of rows, not shape {tuple(rows.shape)}.")
-    if rows.device.type == "cpu" and len(rows) >= SYRK_ROWS:
-        array = rows.numpy()
-        product = array @ array.T  # NumPy sees the symmetry and calls BLAS syrk
-    else:
-        product = (rows @ rows.T).cpu().numpy()
-    total = product.astype(np.float64)
-    total += product.T
-    total *= 0.5
-    return total
-
 
 def cost_matrix(
     biases: NDArray[np.float64], gradients: NDArray[np.float64], eta: float, smoothness: float
@@ -52,7 +24,7 @@ def cost_matrix(
     Parameters
     ----------
     biases, gradients : (M, M) float64 arrays
-        B̂ B̂ᵀ and G Gᵀ of the round, from :func:`gram`.
+        B̂ B̂ᵀ and G Gᵀ of the round, from :func:`~spcacw_flwr.alpha.products.grams`.
     eta, smoothness : float
         Step size η and smoothness L, whose product weighs the variance proxy.
 
