@@ -2,7 +2,8 @@
 
 Query: which silos the node holds. Train: the clipped mini-batch gradient of each silo that is
 asked, with its loss and sample count, and, where the target is asked for them, L and the accuracy
-of the model that came along. Evaluate: accuracy and loss on a silo's test data. Train, action
+of the model that came along. Evaluate: accuracy and loss on a silo's test data. With an accuracy
+come the buffers that the model was evaluated with, if it has any (BatchNorm). Train, action
 ``alone``: the target's silo trains without peers.
 
 A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
@@ -17,6 +18,7 @@ from typing import Any
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from spcacw_flwr import records
 from spcacw_flwr.core.config import Config
@@ -101,13 +103,16 @@ def train(message: Message, context: Context) -> Message:
     vector, (round_,) = records.model(content), records.asked(content, "round")
     silos, target = records.asked(content, "silos"), pool.config.run.target
     found = pool.gradients(vector, round_, silos)
-    more = {}
+    more: dict[str, float] = {}
+    buffers: dict[str, Tensor] = {}
     if records.SMOOTHNESS in (wanted := records.wanted(content)):
         more[records.SMOOTHNESS] = pool.smoothness(vector, round_, target)
     if records.ACCURACY in wanted:
-        more[records.ACCURACY] = pool.evaluate(vector, target)[0]
+        more[records.ACCURACY], _, buffers = pool.evaluate(vector, target)
     sizes = [len(pool.setting.train(silo).y) for silo in silos]
     reply = records.gradients_to_content(silos, found.rows, found.losses, sizes, more)
+    if buffers:
+        reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)
 
 
@@ -116,10 +121,13 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Return accuracy (percent) and loss on the test data of one silo."""
     pool, (silo,) = pool_of(context), records.asked(message.content, "silo")
-    accuracy, loss = pool.evaluate(records.model(message.content), silo)
+    accuracy, loss, buffers = pool.evaluate(records.model(message.content), silo)
     size = len(pool.setting.test(silo).y)
     metrics = MetricRecord({records.ACCURACY: accuracy, "loss": loss, "num-examples": size})
-    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)
+    reply = RecordDict({records.METRICS: metrics})
+    if buffers:
+        reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
+    return Message(reply, reply_to=message)
 
 
 @app.train(records.ALONE)

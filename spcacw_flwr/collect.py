@@ -28,6 +28,8 @@ class Collected:
     replies: Replies
     of_target: dict[str, float]
     """What the target sent beside its gradient."""
+    buffers: dict[str, Tensor]
+    """The buffers of the target's model, if they came with its accuracy."""
     dropped: list[str] = field(default_factory=list)
     """What could not be used and why, a phrase each."""
 
@@ -56,6 +58,7 @@ def collect(
     """
     found: dict[int, tuple[NDArray[np.float32], float]] = {}
     of_target: dict[str, float] = {}
+    buffers: dict[str, Tensor] = {}
     dropped = []
     for message in messages:
         node = message.metadata.src_node_id
@@ -65,6 +68,7 @@ def collect(
             gradients, losses = records.content_to_gradients(content, silos, rows.shape[1])
             if target in silos:
                 of_target = {name: records.metric(content, name)[0] for name in wanted}
+                buffers = records.buffers(content)
         except SpcacwError as error:
             dropped.append(f"the reply of node {node} ({error})")
             continue
@@ -74,7 +78,7 @@ def collect(
             else:
                 dropped.append(f"the gradient of silo {silo} (it is not finite)")
     smoothness = of_target.get(records.SMOOTHNESS)
-    return Collected(_stack(found, rows, smoothness), of_target, dropped)
+    return Collected(_stack(found, rows, smoothness), of_target, buffers, dropped)
 
 
 def _stack(

@@ -18,6 +18,8 @@ from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", "gradients"
+BUFFERS = "buffers"
+"""With an accuracy: what the model holds beside its parameters (BatchNorm's statistics)."""
 WANTED, SMOOTHNESS, ACCURACY = "wanted", "smoothness", "accuracy"
 """A request lists under ``wanted`` what the target's silo is to send beside its gradient."""
 ERROR = "error"
@@ -103,6 +105,17 @@ def wanted(content: RecordDict) -> list[str]:
     """Return what a request wants of the target beside its gradient."""
     names = content.config_records[CONFIG].get(WANTED)
     return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def buffers_to_arrays(buffers: dict[str, Tensor]) -> ArrayRecord:
+    """Return a model's buffers as named arrays."""
+    return ArrayRecord({name: Array(buffer.cpu().numpy()) for name, buffer in buffers.items()})
+
+
+def buffers(content: RecordDict) -> dict[str, Tensor]:
+    """Return the buffers that came with an accuracy; none if the silo's model has none."""
+    arrays = content.array_records.get(BUFFERS, ArrayRecord())
+    return {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
 
 
 def gradients_to_content(

@@ -184,7 +184,8 @@ class GradientStrategy(Strategy):
             log(WARNING, "Round %s goes on without %s.", server_round, what)
         metrics = None
         if records.ACCURACY in found.of_target:
-            metrics = self._end_epoch(server_round - 1, found.of_target[records.ACCURACY])
+            accuracy = found.of_target[records.ACCURACY]
+            metrics = self._end_epoch(server_round - 1, accuracy, found.buffers)
         method.fold(request, found.replies)
         if method.alpha_round == server_round:
             self.history.weights(server_round, method.alpha)
@@ -207,15 +208,15 @@ class GradientStrategy(Strategy):
         """Note the final accuracy."""
         if server_round < self._last_round:
             return None
-        return self._end_epoch(
-            server_round, *records.metric(self._answer_of_target(replies), records.ACCURACY)
-        )
+        content = self._answer_of_target(replies)
+        (accuracy,) = records.metric(content, records.ACCURACY)
+        return self._end_epoch(server_round, accuracy, records.buffers(content))
 
-    def _end_epoch(self, round_: int, accuracy: float) -> MetricRecord:
-        """Note the target's accuracy and the epoch's figures."""
+    def _end_epoch(self, round_: int, accuracy: float, buffers: dict[str, Tensor]) -> MetricRecord:
+        """Note the target's accuracy, the epoch's figures, and the model that was evaluated."""
         report = self.method.epoch_report()
         parameters = self.training.layout.unflatten(self.method.parameters)
-        self.history.epoch(report, accuracy, parameters)
+        self.history.epoch(report, accuracy, parameters | buffers)
         epoch = round_ / self.training.rounds_per_epoch
         log(INFO, "epoch %g: accuracy %.2f %%, loss %.4f", epoch, accuracy, report["loss"])
         return MetricRecord({records.ACCURACY: accuracy, "loss": report["loss"]})

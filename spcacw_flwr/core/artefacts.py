@@ -161,21 +161,21 @@ class Recorder(History):
             self._status("training")
 
     def epoch(
-        self, report: Mapping[str, float], accuracy: float, parameters: Mapping[str, Tensor]
+        self, report: Mapping[str, float], accuracy: float, state: Mapping[str, Tensor]
     ) -> None:
         """Append a line to metrics.jsonl and save the model."""
-        super().epoch(report, accuracy, parameters)
+        super().epoch(report, accuracy, state)
         line = self.epochs[-1]
         with (self.directory / "metrics.jsonl").open("a") as file:
             file.write(as_json(line) + "\n")
-        self._save_model(parameters)
+        self._save_model(state)
         if self._scalars:
             for name in ("loss", "accuracy", "L", "lambda_reg", "cost"):
                 self._scalars.add_scalar(name, line[name], self.round)
         self._status("training")
 
-    def _save_model(self, parameters: Mapping[str, Tensor]) -> None:
-        content = save({name: tensor.contiguous() for name, tensor in parameters.items()})
+    def _save_model(self, state: Mapping[str, Tensor]) -> None:
+        content = save({name: tensor.contiguous() for name, tensor in state.items()})
         write_atomically(self.directory / "model.safetensors", content)
 
     def finish(self) -> None:

@@ -2,7 +2,9 @@
 
 Silos hold no sampling state, so a run can be resumed at any round, and every engine (Ray, real
 silos, in process) draws the same batches. A silo passes over its data in a fresh order each time,
-⌈n/b⌉ batches a pass, the last one shorter (READING.md 17: the target's pass is the epoch).
+⌈n/b⌉ batches a pass, the last one shorter (READING.md 17: the target's pass is the epoch). Where
+one sample would be left for the last batch, it gets a second one from the batch before it:
+BatchNorm has no statistics of a single sample.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-BATCHES, PARTICIPATION, POWER_ITERATION, MODEL, MODEL_NOISE, SKETCH = range(6)
+BATCHES, PARTICIPATION, POWER_ITERATION, MODEL, MODEL_NOISE, SKETCH, AUGMENTATION, STATISTICS = (
+    range(8)
+)
 """Purposes: one independent random stream each, so that none depends on another's use."""
 
 
@@ -42,5 +46,10 @@ def batch_indices(
     >>> [len(b) for b in both], sorted(int(i) for b in both for i in b)
     ([3, 2], [0, 1, 2, 3, 4])
     """
-    epoch, step = divmod(round_ - 1, rounds_per_pass(samples, batch_size))
-    return _order(seed, silo, epoch, samples)[step * batch_size : (step + 1) * batch_size]
+    rounds = rounds_per_pass(samples, batch_size)
+    epoch, step = divmod(round_ - 1, rounds)
+    start, stop = step * batch_size, (step + 1) * batch_size
+    if samples % batch_size == 1 and rounds > 1 and batch_size > 2:
+        start -= step == rounds - 1
+        stop -= step == rounds - 2
+    return _order(seed, silo, epoch, samples)[start:stop]

@@ -78,7 +78,22 @@ class TrainingKeys:
         choices=("silo", "aggregate"),
     )
     batch_size: int = key(32, "Samples in a silo's mini-batch ξ.", least=1)
+    model: str = key(
+        "mlp",
+        "The network: mlp, vgg16 (images of 32 × 32), char-lstm (symbols), or "
+        "'package.module:function' of your own: input shape, classes → nn.Module.",
+    )
     hidden: int = key(64, "Hidden units of the MLP (paper: 64).", least=1)
+    width: float = key(
+        1.0,
+        "Factor of every hidden width of mlp, vgg16 and char-lstm, for runs on a CPU (paper: 1).",
+        above=0,
+    )
+    loss: str = key(
+        "cross-entropy",
+        "ℓ: cross-entropy, or 'package.module:function' of your own: outputs, labels → the loss "
+        "of each sample.",
+    )
     participation: float = key(
         1.0, "p, chance that a peer is asked in a round (Prop. partial participation).",
         above=0, most=1,

@@ -8,8 +8,12 @@ Three ways, one result (up to the order of float32 sums):
 *vmap*
     ``torch.func.vmap`` over the silos' batches, for any model that it can trace;
 *loop*
-    a silo at a time, for the rest: models that draw random numbers, or use operators without a
-    batching rule (recurrent layers).
+    a silo at a time, for the rest: models with a ``forward`` of their own that draw random numbers,
+    or use operators without a batching rule (recurrent layers).
+
+A silo's random numbers come from a seed of its own in each of the ways that allow them, and its
+BatchNorm statistics from its own batch in all three. On a GPU the loop draws there, and so draws
+other numbers than a pooled pass, which draws on the CPU.
 """
 
 from __future__ import annotations
@@ -20,21 +24,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.core.layers import can_pool, pooled_pass
+from spcacw_flwr.core.losses import Loss, losses_of
 from spcacw_flwr.core.models import Layout
 
 log = logging.getLogger(__name__)
-
-
-def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy of each sample, (n,); a sequence's is the mean over positions.
-
-    ``outputs`` is (n, classes) for labels (n,), or (n, positions, classes) for (n, positions).
-    """
-    each = cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
-    return each if y.ndim == 1 else each.view(len(y), -1).mean(dim=1)
 
 
 class SiloGradients:
@@ -47,6 +42,8 @@ class SiloGradients:
         statistics of BatchNorm) are read but never written.
     layout : Layout
         How its parameters lie in a vector.
+    loss : callable
+        Outputs and labels → the loss of each sample.
 
     Attributes
     ----------
@@ -54,8 +51,8 @@ class SiloGradients:
         "pooled", "vmap" or "loop"; "vmap" becomes "loop" when the model turns out not to allow it.
     """
 
-    def __init__(self, model: nn.Module, layout: Layout) -> None:
-        self.model, self.layout = model, layout
+    def __init__(self, model: nn.Module, layout: Layout, loss: Loss = losses_of) -> None:
+        self.model, self.layout, self.loss = model, layout, loss
         self.way = "pooled" if can_pool(model) else "vmap"
 
     def __call__(
@@ -75,7 +72,7 @@ class SiloGradients:
             The seed of the random numbers that silo 0…k−1 draws, for models with dropout.
         """
         if self.way == "pooled":
-            return self._pooled(vector, x, y, rows)
+            return self._pooled(vector, x, y, rows, seed_of)
         if self.way == "vmap":
             try:
                 return self._vmap(vector, x, y, rows)
@@ -87,17 +84,19 @@ class SiloGradients:
                 self.way = "loop"
         return self._loop(vector, x, y, rows, seed_of)
 
-    def _pooled(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+    def _pooled(
+        self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
+    ) -> Tensor:
         weights, into = self.layout.unflatten(vector), self.layout.unflatten(rows)
-        outputs = pooled_pass(self.model, weights, into, x.flatten(0, 1))
-        losses = losses_of(outputs, y.flatten(0, 1)).view(len(x), -1).mean(dim=1)
+        outputs = pooled_pass(self.model, weights, into, x.flatten(0, 1), len(x), seed_of)
+        losses = self.loss(outputs, y.flatten(0, 1)).view(len(x), -1).mean(dim=1)
         losses.sum().backward()
         return losses.detach()
 
     def _loss(
         self, weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
     ) -> Tensor:
-        return losses_of(functional_call(self.model, (weights, buffers), (x,)), y).mean()
+        return self.loss(functional_call(self.model, (weights, buffers), (x,)), y).mean()
 
     def _vmap(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         # Buffers that a model updates in place must be one per silo; the copies are thrown away.

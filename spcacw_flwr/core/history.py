@@ -45,9 +45,12 @@ class History:
         self.round = round_
 
     def epoch(
-        self, report: Mapping[str, float], accuracy: float, parameters: Mapping[str, Tensor]
+        self, report: Mapping[str, float], accuracy: float, state: Mapping[str, Tensor]
     ) -> None:
-        """Note an epoch: the method's figures, the target's accuracy, the model after it."""
+        """Note an epoch: the method's figures, the target's accuracy, the model after it.
+
+        ``state`` holds the model's parameters and the buffers that it was evaluated with.
+        """
         self.epochs.append({
             "epoch": len(self.epochs) + 1, "round": self.round, "loss": report["loss"],
             "accuracy": accuracy, "L": report["L"], "lambda_reg": report["lambda_reg"],

@@ -7,29 +7,81 @@ the one place that knows how the two correspond.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from spcacw_flwr.core.architectures import MLP, VGG16, VGG16_SIDE, CharLSTM, scaled
 from spcacw_flwr.core.batches import MODEL, stream
+from spcacw_flwr.core.own_model import own_model
+from spcacw_flwr.keys import SpcacwError, did_you_mean
+
+Shape = tuple[int, ...]
 
 
-class MLP(nn.Sequential):
-    """The paper's network for MNIST: flattened input, one hidden ReLU layer (784-64-10)."""
+def _mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    return MLP(math.prod(shape), scaled(hidden, width), classes)
 
-    def __init__(self, inputs: int, hidden: int, classes: int) -> None:
-        super().__init__(
-            nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+
+def _vgg16(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    if len(shape) != 3 or shape[1:] != (VGG16_SIDE, VGG16_SIDE):
+        raise SpcacwError(
+            f"model = 'vgg16' is for images of {VGG16_SIDE} × {VGG16_SIDE} pixels, and the inputs "
+            f"of this setting have shape {shape}: choose another model, as model = 'mlp'."
         )
+    return VGG16(shape[0], classes, width)
 
 
-def make_model(input_shape: tuple[int, ...], classes: int, hidden: int, seed: int) -> nn.Module:
-    """Return the model with its initial parameters, a pure function of ``seed``."""
+def _char_lstm(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    if len(shape) != 1:
+        raise SpcacwError(
+            "model = 'char-lstm' is for sequences of symbols, and the inputs of this setting have "
+            f"shape {shape}: choose another model, as model = 'mlp'."
+        )
+    return CharLSTM(classes, width)
+
+
+MODELS: dict[str, Callable[[Shape, int, int, float], nn.Module]] = {
+    "mlp": _mlp,
+    "vgg16": _vgg16,
+    "char-lstm": _char_lstm,
+}
+
+
+def make_model(
+    input_shape: Shape, classes: int, hidden: int, seed: int, name: str = "mlp", width: float = 1.0
+) -> nn.Module:
+    """Return a model in training mode with its initial parameters, a pure function of ``seed``.
+
+    Parameters
+    ----------
+    input_shape, classes : tuple of int and int
+        The shape of one input, and the number of labels.
+    hidden, width : int and float
+        The keys of the same name; a user's own model sees neither.
+    seed : int
+        The run's seed.
+    name : str
+        One of :data:`MODELS`, or ``package.module:function`` for a user's own: a function of input
+        shape and number of classes that returns any ``nn.Module``.
+
+    Raises
+    ------
+    SpcacwError
+        If there is no such model, it is not for such inputs, or a user's own cannot be used.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(MODEL, seed).integers(2**62)))
-        return MLP(math.prod(input_shape), hidden, classes)
+        if name in MODELS:
+            return MODELS[name](input_shape, classes, hidden, width)
+        if ":" in name:
+            return own_model(name, input_shape, classes).train()
+    raise SpcacwError(
+        f"model = {name!r} is unknown{did_you_mean(name, MODELS)}: it must be one of "
+        f"{', '.join(MODELS)}, or 'package.module:function' of your own."
+    )
 
 
 @dataclass(frozen=True)
@@ -62,5 +114,24 @@ class Layout:
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the model's named parameters, detached."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    """Return the named parameters that are trained, detached; frozen ones are left out."""
+    named = model.named_parameters()
+    return {name: weight.detach() for name, weight in named if weight.requires_grad}
+
+
+def others_of(
+    model: nn.Module, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return what the model's ``state_dict`` holds beside the trained ``weights``, as copies.
+
+    That is ``buffers`` (those that are saved), frozen parameters, and second names of tensors that
+    two layers share.
+    """
+    named = [(weights, model.named_parameters()), (buffers, model.named_buffers())]
+    values = {id(t): given[n] for given, tensors in named for n, t in tensors if n in given}
+    state = model.state_dict(keep_vars=True)  # the tensors themselves, not detached from their ids
+    return {
+        name: values.get(id(tensor), tensor).detach().clone()
+        for name, tensor in state.items()
+        if name not in weights and isinstance(tensor, Tensor)
+    }

@@ -7,24 +7,30 @@ products follows the paper's appendix (Practical Algorithmic Details, item 1; Pe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from partitions import Setting
-from spcacw_flwr.alpha import spectral_norm
-from spcacw_flwr.core.batches import MODEL_NOISE, POWER_ITERATION, stream
+from spcacw_flwr.core.batches import (
+    MODEL_NOISE,
+    POWER_ITERATION,
+    batch_indices,
+    rounds_per_pass,
+    stream,
+)
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.gradients import SiloGradients, losses_of
-from spcacw_flwr.core.models import Layout, make_model, parameters_of
+from spcacw_flwr.core.curvature import frozen_loss, smoothness, twice_differentiable
+from spcacw_flwr.core.evaluation import Evaluation, accuracy_and_loss
+from spcacw_flwr.core.gradients import SiloGradients
+from spcacw_flwr.core.losses import make_loss
+from spcacw_flwr.core.models import Layout, make_model, others_of, parameters_of
+from spcacw_flwr.core.own_model import try_model
 from spcacw_flwr.core.stacked import Stacked, find_device
-
-TEST_CHUNK = 4096
-"""Samples of the test data that go through the model at a time."""
+from spcacw_flwr.core.statistics import buffers_at, evaluating, shuffled_batches
 
 
 @dataclass(frozen=True)
@@ -58,23 +64,6 @@ def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
         rows.mul_((max_norm / norms).clamp_(max=1.0).unsqueeze(1))
 
 
-def smoothness(
-    loss: Callable[[Tensor], Tensor], vector: Tensor, start: Tensor, iterations: int
-) -> float:
-    """Return L: the largest |eigenvalue| of the Hessian of ``loss`` at w (READING.md 5).
-
-    The gradient's graph is built once; each Hessian-vector product is one pass back through it
-    (Pearlmutter 1994).
-    """
-    leaf = vector.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
-
-    def product(v: Tensor) -> Tensor:
-        return torch.autograd.grad(gradient @ v, leaf, retain_graph=True)[0]
-
-    return spectral_norm(product, start, iterations)
-
-
 class SiloPool:
     """The silos that one node holds (one in deployment, several if fewer nodes simulate all)."""
 
@@ -83,12 +72,16 @@ class SiloPool:
         self.setting = setting
         self.silos = tuple(silos)
         self.device = find_device(config.run.device)
+        training = config.training
         self.model = make_model(
-            setting.input_shape, setting.num_classes, config.training.hidden, config.run.seed
-        ).to(self.device)
+            setting.input_shape, setting.num_classes, training.hidden, config.run.seed,
+            training.model, training.width,
+        ).to(self.device)  # fmt: skip
         self.layout = Layout.of(parameters_of(self.model))
-        self.compute = SiloGradients(self.model, self.layout)
+        self.loss = make_loss(training.loss)
+        self.compute = SiloGradients(self.model, self.layout, self.loss)
         self._rows = torch.empty(0, self.layout.size, device=self.device)
+        self._tried = False
 
     @cached_property
     def data(self) -> Stacked:
@@ -100,7 +93,13 @@ class SiloPool:
         return self.layout.flatten(parameters_of(self.model))
 
     def describe(self) -> list[SiloInfo]:
-        """Say which silos are held: id, size, label counts, and the true group where known."""
+        """Say which silos are held: id, size, label counts, and the true group where known.
+
+        Raises
+        ------
+        SpcacwError
+            If the model or the loss cannot be applied to their data.
+        """
         setting = self.setting
         infos, groups = [], setting.groups
         for silo in self.silos:
@@ -109,7 +108,20 @@ class SiloPool:
             # Only the target's true cluster is ever used; with many silos, all are M² numbers.
             oracle = tuple(setting.oracle(silo)) if silo == self.config.run.target else ()
             infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle))
+        if not self._tried and self.silos:
+            self._try_model()
         return infos
+
+    def _try_model(self) -> None:
+        """Pass the shortest mini-batch there is through the model: BatchNorm may refuse it."""
+        training, seed = self.config.training, self.config.run.seed
+        size, sizes = training.batch_size, self.data.sizes
+        last = {silo: rounds_per_pass(sizes[silo], size) for silo in self.silos}
+        silo = min(last, key=lambda i: len(batch_indices(seed, i, last[i], sizes[i], size)))
+        (batch,) = self.data.batches(seed, last[silo], [silo], size)
+        names = training.model, training.loss, silo
+        try_model(self.model, batch.x[0], batch.y[0], self.setting.num_classes, self.loss, names)
+        self._tried = True
 
     def gradients(self, vector: Tensor, round_: int, silos: Sequence[int]) -> Gradients:
         """Return the clipped gradients of ``silos`` at w = ``vector``."""
@@ -139,37 +151,29 @@ class SiloPool:
         return lambda k: int(stream(MODEL_NOISE, seed, silos[k], round_).integers(2**62))
 
     def smoothness(self, vector: Tensor, round_: int, silo: int) -> float:
-        """Return L on the mini-batch of ``silo`` at this round.
+        """Return L on the mini-batch of ``silo`` at this round (READING.md 5).
 
-        The model is in evaluation mode, so that dropout does not make the operator random.
+        The model is in evaluation mode: dropout would make the operator random, and BatchNorm's
+        statistics are those of this mini-batch at w, held fixed.
         """
         config, vector = self.config, vector.to(self.device)
         seed, size = config.run.seed, config.training.batch_size
         (batch,) = self.data.batches(seed, round_, [silo], size)
         rng = stream(POWER_ITERATION, seed, silo, round_)
         start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
-
-        def loss(w: Tensor) -> Tensor:
-            outputs = functional_call(self.model, self.layout.unflatten(w), (batch.x[0],))
-            return losses_of(outputs, batch.y[0]).mean()
-
-        self.model.eval()
-        try:
+        loss = frozen_loss(self.model, self.layout, self.loss, vector, batch.x[0], batch.y[0])
+        with evaluating(self.model), twice_differentiable(self.model):
             return smoothness(loss, vector, start, config.spcacw.smoothness_iterations)
-        finally:
-            self.model.train()
 
-    @torch.no_grad()
-    def evaluate(self, vector: Tensor, silo: int) -> tuple[float, float]:
-        """Return accuracy in percent and mean loss of w on the test data of ``silo``."""
-        data = self.setting.test(silo)
+    def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
+        """Return how good w is on the test data of ``silo``, with its BatchNorm statistics."""
         weights = self.layout.unflatten(vector.to(self.device))
-        correct, loss = 0.0, 0.0
-        self.model.eval()
-        for x, y in zip(data.x.split(TEST_CHUNK), data.y.split(TEST_CHUNK), strict=True):
-            x, y = x.to(self.device), y.to(self.device)
-            outputs = functional_call(self.model, weights, (x,))
-            correct += float((outputs.argmax(dim=-1) == y).sum())
-            loss += float(losses_of(outputs, y).sum())
-        self.model.train()
-        return 100.0 * correct / data.y.numel(), loss / len(data.y)
+        buffers = buffers_at(self.model, weights, self._statistics_batches(silo))
+        state, data = weights | buffers, self.setting.test(silo)
+        found = accuracy_and_loss(self.model, state, data, self.loss, self.device)
+        return Evaluation(*found, others_of(self.model, weights, buffers))
+
+    def _statistics_batches(self, silo: int) -> Iterator[Tensor]:
+        """Yield the inputs of a silo's training data; a model without BatchNorm asks for none."""
+        (x, _), size = self.data.of(silo), self.config.training.batch_size
+        yield from shuffled_batches(x, size, self.config.run.seed, silo)

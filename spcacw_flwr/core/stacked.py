@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from partitions import Setting
-from spcacw_flwr.core.batches import batch_indices
+from spcacw_flwr.core.batches import AUGMENTATION, batch_indices, stream
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -49,6 +49,7 @@ class Stacked:
 
     def __init__(self, setting: Setting, silos: Sequence[int], device: torch.device) -> None:
         data = [setting.train(silo) for silo in silos]
+        self.augment = None if type(setting).augment is Setting.augment else setting.augment
         self.sizes = {silo: len(one.y) for silo, one in zip(silos, data, strict=True)}
         starts = np.concatenate(([0], np.cumsum([len(one.y) for one in data])))
         self.starts = dict(zip(silos, starts.tolist(), strict=False))
@@ -61,8 +62,8 @@ class Stacked:
     ) -> Iterator[Batch]:
         """Yield the mini-batches ξ_t of ``silos``, those of equal length together.
 
-        A short last batch is never padded, so that models with batch statistics see real samples
-        only.
+        Samples come as the setting's ``augment`` shows them to the silo in this round. A short last
+        batch is never padded, so that models with batch statistics see real samples only.
         """
         rows = [
             batch_indices(seed, silo, round_, self.sizes[silo], batch_size) + self.starts[silo]
@@ -73,7 +74,13 @@ class Stacked:
             at = [k for k, n in enumerate(lengths) if n == length]
             index = torch.from_numpy(np.concatenate([rows[k] for k in at])).to(self.x.device)
             shape = len(at), length
-            yield Batch(
-                at, self.x.index_select(0, index).unflatten(0, shape),
-                self.y.index_select(0, index).unflatten(0, shape),
-            )  # fmt: skip
+            x = self.x.index_select(0, index).unflatten(0, shape)
+            if self.augment is not None:
+                draws = (stream(AUGMENTATION, seed, silos[k], round_) for k in at)
+                x = torch.stack([self.augment(*one) for one in zip(x, draws, strict=True)])
+            yield Batch(at, x, self.y.index_select(0, index).unflatten(0, shape))
+
+    def of(self, silo: int) -> tuple[Tensor, Tensor]:
+        """Return all training data (x, y) of one silo, as they are."""
+        own = slice(self.starts[silo], self.starts[silo] + self.sizes[silo])
+        return self.x[own], self.y[own]

@@ -106,9 +106,10 @@ def test_accuracy_counts_the_targets_test_set():
     bias = pool.layout.unflatten(vector)["3.bias"]
     bias[4] = 1.0
     labels = pool.setting.test(3).y
-    accuracy, loss = pool.evaluate(vector, 3)
+    accuracy, loss, buffers = pool.evaluate(vector, 3)
     assert accuracy == pytest.approx(100 * (labels == 4).float().mean().item())
     assert loss > 0
+    assert buffers == {}
 
 
 def test_the_initial_model_depends_on_the_seed_alone():
