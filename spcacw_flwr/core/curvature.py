@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from spcacw_flwr.alpha import spectral_norm
 from spcacw_flwr.core.losses import Loss
 from spcacw_flwr.core.models import Layout
+from spcacw_flwr.core.stateless import call
 from spcacw_flwr.core.statistics import buffers_at
 
 
@@ -31,7 +31,7 @@ def frozen_loss(
     buffers = buffers_at(model, layout.unflatten(vector), [x])
 
     def mean_loss(w: Tensor) -> Tensor:
-        return loss(functional_call(model, (layout.unflatten(w), buffers), (x,)), y).mean()
+        return loss(call(model, layout.unflatten(w) | buffers, x), y).mean()
 
     return mean_loss
 

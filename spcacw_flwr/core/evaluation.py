@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from partitions import SiloData
 from spcacw_flwr.core.losses import Loss
+from spcacw_flwr.core.stateless import call
 from spcacw_flwr.core.statistics import evaluating
 
 CHUNK = 1024
@@ -39,7 +39,7 @@ def accuracy_and_loss(
     with evaluating(model):
         for x, y in zip(data.x.split(CHUNK), data.y.split(CHUNK), strict=True):
             x, y = x.to(device), y.to(device)
-            outputs = functional_call(model, state, (x,))
+            outputs = call(model, state, x)
             right.append((outputs.argmax(dim=-1) == y).cpu())
             losses.append(loss(outputs, y).cpu())
     return 100.0 * data.mean(torch.cat(right)), data.mean(torch.cat(losses))

@@ -23,11 +23,12 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from spcacw_flwr.core.layers import can_pool, pooled_pass
 from spcacw_flwr.core.losses import Loss, losses_of
 from spcacw_flwr.core.models import Layout
+from spcacw_flwr.core.stateless import call
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class SiloGradients:
     def _loss(
         self, weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
     ) -> Tensor:
-        return self.loss(functional_call(self.model, (weights, buffers), (x,)), y).mean()
+        return self.loss(call(self.model, weights | buffers, x), y).mean()
 
     def _vmap(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         # Buffers that a model updates in place must be one per silo; the copies are thrown away.

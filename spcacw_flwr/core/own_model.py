@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from spcacw_flwr.core.losses import Loss
+from spcacw_flwr.core.stateless import call
 from spcacw_flwr.keys import SpcacwError, import_by_path
 
 
@@ -86,7 +86,7 @@ def try_model(
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         try:
-            outputs = functional_call(model, buffers, (x.clone(),))
+            outputs = call(model, buffers, x.clone())
         except Exception as error:  # a user's module may raise anything
             raise SpcacwError(
                 f"model = {model_name!r} cannot be applied to {where}, {len(x)} samples of shape "

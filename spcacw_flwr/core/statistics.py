@@ -16,10 +16,10 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spcacw_flwr.core.batches import STATISTICS, stream
+from spcacw_flwr.core.stateless import call
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def buffers_at(
         for norm in norms.values():
             gathering.enter_context(_gathering(norm))
         for x in batches:
-            functional_call(model, (weights, buffers), (x,))
+            call(model, weights | buffers, x)
     return buffers
 
 
