@@ -41,7 +41,11 @@ class Recurrent(nn.Module):
         return self.last(self.lstm(x)[0])
 
 
-def plain(model, vector, x, y, seed_of=None):
+def mean_cross_entropy(outputs, y):
+    return cross_entropy(outputs.flatten(0, -2), y.flatten())
+
+
+def plain(model, vector, x, y, seed_of=None, mean_loss=mean_cross_entropy):
     """Each silo by itself, in plain PyTorch."""
     rows, losses = [], []
     torch.nn.utils.vector_to_parameters(vector, model.parameters())
@@ -50,8 +54,7 @@ def plain(model, vector, x, y, seed_of=None):
         if seed_of:
             torch.manual_seed(seed_of(k))
         model.zero_grad()
-        out = model(x[k])
-        loss = cross_entropy(out.flatten(0, -2), y[k].flatten())
+        loss = mean_loss(model(x[k]), y[k])
         loss.backward()
         rows.append(torch.nn.utils.parameters_to_vector([p.grad for p in model.parameters()]))
         losses.append(loss.detach())
