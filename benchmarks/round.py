@@ -40,7 +40,7 @@ class RandomImages(Setting):
     @property
     def groups(self) -> list[float]:
         """One cluster."""
-        return [0.0] * self.keys.rotation_silos
+        return [0.0] * self.keys.silos
 
     def prepare(self) -> None:
         """Nothing to prepare."""
@@ -63,7 +63,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 def measure(num_silos: int) -> dict[str, float]:
     """Return the medians for M = ``num_silos``."""
-    config = Config.from_keys(smoothness=1.0, rotation_silos=num_silos)
+    config = Config.from_keys(smoothness=1.0, silos=num_silos)
     setting = RandomImages(config.partition, 0)
     kept = {i: setting.train(i) for i in range(num_silos)}
     setting.train = kept.__getitem__  # type: ignore[method-assign]
