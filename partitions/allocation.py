@@ -1,7 +1,7 @@
 """Latent clusters: which silo gets how much of which class.
 
-The algorithm "CIFAR-100 Partitioning (Latent Clusters)" of the paper's appendix on data partitioning
-(Kiselman & Levy, SP-CACW, arXiv 2606.29322), in NumPy alone: label counts in, indices out.
+The algorithm "CIFAR-100 Partitioning (Latent Clusters)" of the paper's appendix on data
+partitioning (Kiselman & Levy, SP-CACW, arXiv 2606.29322), in NumPy alone: labels in, indices out.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def allocate(base: Floats, noise: Floats, normalise: str = "columns") -> Floats:
 
     ``X[i, j]`` is the share of class j's samples that silo i gets: columns sum to 1. With
     ``normalise = "rows"`` the rows sum to 1 first (READING row 15). Where the noise takes a class
-    from every silo, the algorithm would divide by 0; that class then goes as it would without noise.
+    from every silo, the algorithm would divide by 0: that class goes as it would without noise.
     """
     x = np.maximum(base + noise, 0.0)
     lost = x.sum(axis=0) == 0

@@ -40,7 +40,9 @@ def crop_and_flip(x: Tensor, rng: np.random.Generator, pad: int = 4, edge: Tenso
     rows = down[:, None] + np.arange(height)
     across = np.arange(width)
     columns = right[:, None] + np.where(mirror[:, None] == 1, across[::-1], across)
-    each, rows_, columns_ = (torch.from_numpy(i).to(x.device) for i in (np.arange(n), rows, columns))
+    each, rows_, columns_ = (
+        torch.from_numpy(i).to(x.device) for i in (np.arange(n), rows, columns)
+    )
     # Indices of images, rows and columns go together; the slice of channels in their midst moves
     # to the end, and back.
     picked = padded[each[:, None, None], :, rows_[:, :, None], columns_[:, None, :]]

@@ -28,14 +28,14 @@ class PartitionKeys:
     )
     samples_per_silo: int = key(
         200,
-        "n, the training samples of each silo; 0: as many as the setting can give to all. The "
-        "paper gives none (READING row 8: on MNIST, chosen such that the target's local training "
-        "alone matches the paper's Local; row 15: all of CIFAR-100).",
+        "n, the training samples of each silo, where silos differ in size at most; 0: as many as "
+        "the setting can give. The paper gives none (READING row 8: on MNIST, chosen such that the "
+        "target's local training alone matches the paper's Local; row 15: all of CIFAR-100).",
         least=0,
     )
     test_samples: int = key(
         0,
-        "Test samples of each silo, drawn by the seed; 0: all (READING rows 12 and 13).",
+        "Test samples of each silo at most, drawn by the seed; 0: all (READING rows 12 and 13).",
         least=0,
     )
     input_scale: str = key(
@@ -131,11 +131,20 @@ class PartitionKeys:
         "character once an epoch, 1 is LEAF's way (READING row 20).",
         least=1,
     )
+    test_share: float = key(
+        0.1,
+        "Share of each role's text, its end, that is for the test (READING row 20).",
+        above=0,
+        below=1,
+    )
     silo: str = key(
         "",
         "setting = 'own': your function silo → (train, test) by its import path, "
         "package.module:function.",
     )
-    classes: int = key(
-        10, "setting = 'own': C, the number of labels, which are 0 … C−1.", least=2
+    classes: int = key(10, "setting = 'own': C, the number of labels, which are 0 … C−1.", least=2)
+    input_shape: str = key(
+        "",
+        "setting = 'own': shape of one input, as 1,28,28; empty: that of silo 0, which every node "
+        "must then be able to load.",
     )

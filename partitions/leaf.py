@@ -12,9 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-VOCABULARY = (
-    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-)
+VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 symbols, in its order; the token of a character is its place here."""
 
 WINDOW = 80
@@ -25,16 +23,7 @@ _LAST_LINE = 124_195  # of the file after its first line: what follows is no pla
 _COMEDY_OF_ERRORS = "THE COMEDY OF ERRORS"  # the one play that the edition sets without indents
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """How a play is set: a speaker with the first line of a speech, and the lines that follow."""
-
-    speaker: re.Pattern[str]
-    more: re.Pattern[str]
-
-
-_INDENTED = _Layout(re.compile(r"  ([A-Za-z][A-Za-z ]*)\. (.*)"), re.compile(r"    (.*)"))
-_FLUSH = _Layout(re.compile(r"([A-Za-z][A-Za-z ]*)\. (.*)"), re.compile(r"(.*)"))
+_SPEAKER = re.compile(r"([A-Za-z][A-Za-z ]*)\. (.*)")  # a name, and the first line of a speech
 
 
 @dataclass(frozen=True)
@@ -117,23 +106,23 @@ def _title(lines: Sequence[str], byline: int) -> str:
 
 def _read_indented(play: _Play, speaker: str, line: str) -> str:
     """Take in a line of a play set with indents; return who speaks after it."""
-    if found := _INDENTED.speaker.match(line):
+    if line.startswith("  ") and (found := _SPEAKER.match(line, 2)):
         speaker = found[1].upper()
         play.add(speaker, found[2])
-    elif speaker and (found := _INDENTED.more.match(line)):
-        play.add(speaker, found[1])
+    elif speaker and line.startswith("    "):
+        play.add(speaker, line[4:])
     return speaker
 
 
 def _read_flush(play: _Play, speaker: str, line: str) -> str:
     """Take in a line of the Comedy of Errors: headings look like speakers, any line goes on."""
-    if found := _FLUSH.speaker.match(line):
+    if found := _SPEAKER.match(line):
         speaker = found[1].upper()
         if speaker.startswith("ACT "):
             return ""
         play.add(speaker, found[2])
-    elif speaker and (found := _FLUSH.more.match(line)):
-        if found[1].startswith("<"):  # the edition's copyright notice
-            return ""
-        play.add(speaker, found[1])
+    elif speaker and line.startswith("<"):  # the edition's copyright notice
+        return ""
+    elif speaker:
+        play.add(speaker, line)
     return speaker

@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitions.sizes import check_test_samples
 from partitions.sources import load_mnist
-from partitions.streams import SPLIT, TEST, stream
+from partitions.streams import SPLIT, TEST, kept_rows, stream
 from partitions.types import PartitionKeys, Setting, SiloData
 from spcacw_flwr.keys import SpcacwError
 
@@ -97,22 +96,18 @@ class PooledSetting(Setting):
         return self._train_kept[silo]
 
     def test(self, silo: int) -> SiloData:
-        """Return the test set under the transform of ``silo``: all of it, or the
-        ``test_samples`` images that the seed draws, the same for all silos (READING row 12).
+        """Return the test set under the transform of ``silo`` (READING row 12).
+
+        All of it, or the ``test_samples`` images that the seed draws, the same for all silos.
         """
         self.check_silo(silo)
         if silo not in self._test_kept:
             pool = self.pool()
             while len(self._test_kept) >= _TEST_SETS_KEPT:
                 self._test_kept.pop(next(iter(self._test_kept)))  # the one made first
-            kept = self._kept_tests(len(pool.y_test))
+            kept = kept_rows(len(pool.y_test), self.keys.test_samples, stream(self.seed, TEST))
             self._test_kept[silo] = self._view(pool, pool.x_test[kept], pool.y_test[kept], silo)
         return self._test_kept[silo]
-
-    def _kept_tests(self, available: int) -> slice | NDArray[np.int64]:
-        wanted = self.keys.test_samples
-        check_test_samples(wanted, available, self.name)
-        return stream(self.seed, TEST).permutation(available)[:wanted] if wanted else slice(None)
 
     def _view(
         self, pool: Pool, images: NDArray[np.generic], labels: NDArray[np.generic], silo: int

@@ -39,12 +39,3 @@ def counted_silos(keys: PartitionKeys, name: str) -> int:
     if not keys.silos:
         raise SpcacwError(f"silos = 0 leaves open how many silos {name} has: set silos.")
     return keys.silos
-
-
-def check_test_samples(wanted: int, available: int, name: str) -> None:
-    """Raise SpcacwError if ``test_samples`` asks for more than there are."""
-    if wanted > available:
-        raise SpcacwError(
-            f"test-samples = {wanted} is more than the {available} test samples that a silo of "
-            f"{name} has: use 0 for all of them, or at most {available}."
-        )

@@ -67,7 +67,12 @@ def load_mnist(data_dir: str = "") -> Arrays:
     SpcacwError
         A file is damaged, or the files are absent and cannot be downloaded.
     """
-    return _load_mnist(Path(data_dir or DEFAULT_DATA_DIR).expanduser().resolve())
+    return _load_mnist(data_root(data_dir))
+
+
+def data_root(data_dir: str) -> Path:
+    """Return the directory that ``data_dir`` names, empty meaning ``DEFAULT_DATA_DIR``."""
+    return Path(data_dir or DEFAULT_DATA_DIR).expanduser().resolve()
 
 
 @lru_cache(maxsize=2)
