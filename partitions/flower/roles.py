@@ -37,6 +37,7 @@ class RolePartitioner(RowsPartitioner):
 
     def draw(self) -> list[Ints]:
         """Draw the roles; SpcacwError if there are too few. Rows stay in their order."""
+        self.check_column(self._partition_by)
         column = np.asarray(self.dataset[self._partition_by][:])
         _, of_row, sizes = np.unique(column, return_inverse=True, return_counts=True)
         silos = draw_roles(

@@ -47,12 +47,22 @@ class RowsPartitioner(Partitioner):
         """Return the samples of one silo."""
         return self.dataset.select(self.rows(partition_id))
 
+    def check_column(self, column: str) -> None:
+        """Raise SpcacwError unless the data set has a column of that name."""
+        if column not in self.dataset.features:
+            raise SpcacwError(
+                f"The data set has no column {column!r}, only {', '.join(self.dataset.features)}: "
+                f"name the right one where you make the {type(self).__name__}."
+            )
+
     def labels(self, column: str) -> Ints:
-        """Return a column of whole numbers."""
+        """Return a column of whole numbers; SpcacwError if there is no such column."""
+        self.check_column(column)
         return np.asarray(self.dataset.with_format("numpy")[column][:], dtype=np.int64)
 
     def num_classes(self, column: str) -> int:
-        """Return how many labels a column can have."""
+        """Return how many labels a column can have; SpcacwError if there is no such column."""
+        self.check_column(column)
         feature = self.dataset.features[column]
         if isinstance(feature, ClassLabel):
             return int(feature.num_classes)

@@ -61,13 +61,13 @@ class RelabelPartitioner(EqualPartitioner):
 
     def load_partition(self, partition_id: int) -> Dataset:
         """Return the samples of one silo, with the labels of its cluster."""
+        share = super().load_partition(partition_id)
         classes, count = self.num_classes(self._column), self._clusters[-1] + 1
         names = permutations(count, classes, self._how, self._seed)[self._clusters[partition_id]]
 
         def rename(labels: list[int]) -> dict[str, list[int]]:
             return {self._column: names[labels].tolist()}
 
-        share = super().load_partition(partition_id)
         return share.map(rename, batched=True, input_columns=self._column, features=share.features)
 
 
@@ -97,6 +97,7 @@ class RotatePartitioner(EqualPartitioner):
 
     def load_partition(self, partition_id: int) -> Dataset:
         """Return the samples of one silo, with its turned images."""
+        self.check_column(self._image)
         angle = partition_id * self._step % 360
 
         def turn(batch: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What was decoded once is read from disk: beside the data, or elsewhere; never when it is stale."""
+"""What was decoded once is read from disk, beside the data or elsewhere, but never when stale."""
 
 import json
 import logging

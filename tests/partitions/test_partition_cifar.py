@@ -47,9 +47,7 @@ class Tiny:
                 picture = Image.fromarray(np.concatenate(list(tiles), axis=1))
                 picture.save(root / f"{s}-{part:02d}.webp", lossless=True)
         kinds = {"fine": self.fine, "coarse": self.coarse}
-        np.savez(
-            root / "labels.npz", **{f"{s}_{k}": v[s] for k, v in kinds.items() for s in SIZES}
-        )
+        np.savez(root / "labels.npz", **{f"{s}_{k}": v[s] for k, v in kinds.items() for s in SIZES})
 
     def binary(self, root):
         (root / "cifar-100-binary").mkdir()
@@ -78,9 +76,7 @@ def tiny(monkeypatch, tmp_path):
     monkeypatch.setattr(cifar_forms, "PARTS", parts)
     names = [f"{s}-{p:02d}.webp" for s in parts for p in range(parts[s])]
     mosaics, *others = cifar_forms.FORMS
-    shorter = cifar_forms.Form(
-        mosaics.name, (*names, "labels.npz"), mosaics.read, mosaics.file_of
-    )
+    shorter = cifar_forms.Form(mosaics.name, (*names, "labels.npz"), mosaics.read, mosaics.file_of)
     monkeypatch.setattr(cifar, "FORMS", (shorter, *others))
     monkeypatch.setattr(cifar, "LABELS", {s: sha(made.coarse[s], made.fine[s]) for s in SIZES})
     pixels = {s: [sha(x[i : i + PER_PART]) for i in range(0, len(x), 2)] for s, x in made.x.items()}
@@ -196,7 +192,7 @@ def test_the_pickles_md5s_are_torchvisions():
     from torchvision.datasets import CIFAR100
 
     known = dict(CIFAR100.train_list + CIFAR100.test_list)
-    assert cifar_forms.PICKLE_MD5 == known
+    assert known == cifar_forms.PICKLE_MD5
 
 
 def test_no_data_and_no_network_is_one_sentence(tiny, tmp_path, offline):

@@ -74,7 +74,9 @@ def test_roles_of_two_bites_and_plays_of_one_character_are_dropped():
     got = texts(
         page(
             *play("ALONE", "  Hermit. A line.", *long),
-            *play("TWO", "  Ann. A line.", *long, "  Bob. Only two bites,", "    which is too few."),
+            *play(
+                "TWO", "  Ann. A line.", *long, "  Bob. Only two bites,", "    which is too few."
+            ),
         )
     )
     # Bob, though dropped, still makes TWO a play of two characters.
@@ -118,7 +120,14 @@ def test_the_comedy_of_errors_is_set_flush():
 
 
 def test_a_byline_starts_a_play_without_a_speaker():
-    speech = ["  Ann. a line", "    a line", "    a line", "  Bob. b line", "    b line", "    b line"]
+    speech = [
+        "  Ann. a line",
+        "    a line",
+        "    a line",
+        "  Bob. b line",
+        "    b line",
+        "    b line",
+    ]
     got = texts(page(*play("ONE", *speech, "TWO", "", BY, "    nobody's line", *speech)))
     assert list(got) == ["ONE: ANN", "ONE: BOB", "TWO: ANN", "TWO: BOB"]
     assert got["ONE: BOB"] == "b line b line b line "
@@ -128,7 +137,14 @@ def test_a_byline_starts_a_play_without_a_speaker():
 @pytest.mark.parametrize("gap", range(1, 9))
 def test_the_title_is_the_nearest_line_with_text_two_to_seven_above(gap):
     """One line above is never the title; nor is the eighth."""
-    speech = ["  Ann. a line", "    a line", "    a line", "  Bob. b line", "    b line", "    b line"]
+    speech = [
+        "  Ann. a line",
+        "    a line",
+        "    a line",
+        "  Bob. b line",
+        "    b line",
+        "    b line",
+    ]
     lines = ["", "", "  FARTHER  ", *[""] * 7, "  TITLE  ", *[""] * (gap - 1), BY, *speech]
     first = play("FIRST", "  Solo. No play, for want of a second character.")
     (title,) = {role.play for role in parse_roles(page(*first, *lines))}
@@ -136,7 +152,14 @@ def test_the_title_is_the_nearest_line_with_text_two_to_seven_above(gap):
 
 
 def test_text_before_the_second_byline_is_dropped_but_for_five_lines():
-    speech = ["  Ann. a line", "    a line", "    a line", "  Bob. b line", "    b line", "    b line"]
+    speech = [
+        "  Ann. a line",
+        "    a line",
+        "    a line",
+        "  Bob. b line",
+        "    b line",
+        "    b line",
+    ]
     # Six lines above the byline: the file was cut in between.
     (title,) = {role.play for role in parse_roles(page("CUT OFF", *[""] * 5, BY, *speech))}
     assert title == ""
@@ -144,7 +167,14 @@ def test_text_before_the_second_byline_is_dropped_but_for_five_lines():
 
 
 def test_what_follows_the_last_line_is_no_play(monkeypatch):
-    speech = ["  Ann. a line", "    a line", "    a line", "  Bob. b line", "    b line", "    b line"]
+    speech = [
+        "  Ann. a line",
+        "    a line",
+        "    a line",
+        "  Bob. b line",
+        "    b line",
+        "    b line",
+    ]
     text = page(*play("ONE", *speech))
     lines = text.split("\n")
     monkeypatch.setattr(leaf, "_LAST_LINE", len(lines) - 2)  # counted after the first line's drop

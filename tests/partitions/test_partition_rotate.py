@@ -104,3 +104,12 @@ def test_too_many_silos_are_refused(make):
     make("mnist-rotate", data_dir="-", silos=60_000, samples_per_silo=1)
     with pytest.raises(SpcacwError, match="60001"):
         make("mnist-rotate", data_dir="-", silos=60_001, samples_per_silo=1)
+
+
+def test_the_nearest_pixel_can_be_taken_instead(make):
+    near = make("mnist-rotate", samples_per_silo=20, rotation_interpolation="nearest")
+    smooth, upright = (make("mnist-rotate", samples_per_silo=20, **k) for k in ({}, {
+        "rotation_step": 0.0}))  # fmt: skip
+    x = near.train(5).x
+    assert not torch.equal(x, smooth.train(5).x)
+    assert set(x.unique().tolist()) <= {0.0, *upright.train(5).x.unique().tolist()}
