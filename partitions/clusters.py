@@ -76,6 +76,11 @@ class Cifar100Clusters(Setting):
         """The cluster number of each silo: 0 five times, 1 five times, …"""
         return [float(cluster) for cluster in self._clusters]
 
+    @property
+    def expected_sizes(self) -> list[int]:
+        """The number of training images that X gives each silo."""
+        return [int(size) for size in self._counts.sum(axis=1)]
+
     def prepare(self) -> None:
         """Find, fetch, decode and verify CIFAR-100; SpcacwError if it cannot be had."""
         self._data()
