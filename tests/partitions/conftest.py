@@ -72,7 +72,7 @@ def tiny(monkeypatch):
     made = Tiny()
     shapes = dict(zip(made.stems, made.shapes, strict=True))
     monkeypatch.setattr(sources, "MNIST_SHAPES", shapes)
-    monkeypatch.setattr(sources, "_md5s", lambda: made.md5s)
+    monkeypatch.setattr(sources, "MNIST_MD5", made.md5s)
 
     def forbidden(*_, **__):
         raise AssertionError("the test wanted no download")
