@@ -7,10 +7,11 @@ setting: M silos, a training set for each, and a test set for the target.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,17 +26,39 @@ _ANGLE_ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class SiloData:
-    """Images and labels of one silo: ``x`` float32 (n, \\*input_shape), ``y`` int64 (n,).
+    """Samples and labels of one silo.
 
     Settings hand out the tensors they keep, without a copy: do not write into them.
+
+    Attributes
+    ----------
+    x : Tensor
+        Images float32 (n, \\*input_shape), or tokens int64 (n, L).
+    y : Tensor
+        Labels int64 (n,), or of every position of a sequence (n, L).
+    weight : Tensor, optional
+        What each sample counts in an average, float32 (n,) ≥ 0 with a positive sum; None: all the
+        same (READING row 13). Only test data have weights.
     """
 
     x: Tensor
     y: Tensor
+    weight: Tensor | None = None
 
     def label_counts(self, num_classes: int) -> Tensor:
-        """Count the samples of each class: int64 (num_classes,)."""
-        return torch.bincount(self.y, minlength=num_classes)
+        """Count the labels of each class: int64 (num_classes,)."""
+        return torch.bincount(self.y.flatten(), minlength=num_classes)
+
+    def mean(self, values: Tensor) -> float:
+        """Average a quantity that each sample (n,), or each position (n, L), has.
+
+        So accuracy in percent is ``100 * data.mean(logits.argmax(-1) == data.y)``.
+        """
+        each = values.double().flatten(1).mean(1) if values.dim() > 1 else values.double()
+        if self.weight is None:
+            return each.mean().item()
+        weight = self.weight.double()
+        return ((each @ weight) / weight.sum()).item()
 
 
 class Setting(ABC):
@@ -50,15 +73,16 @@ class Setting(ABC):
     num_classes : int
         C, the number of labels.
     input_shape : tuple of int
-        Shape of one input: (channels, height, width).
+        Shape of one input: (channels, height, width), or (length,) of tokens.
     group_kind : str
-        What ``groups`` holds: "cluster" (numbers) or "angle" (degrees in [0, 360)).
+        What ``groups`` holds: "cluster" (numbers), "angle" (degrees in [0, 360)), or "none": the
+        truth is not known, and ``groups`` holds None.
     """
 
     name: ClassVar[str]
     defaults: ClassVar[Mapping[str, Any]] = {}
-    num_classes: ClassVar[int]
-    input_shape: ClassVar[tuple[int, ...]]
+    num_classes: int
+    input_shape: tuple[int, ...]
     group_kind: ClassVar[str]
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
@@ -73,8 +97,8 @@ class Setting(ABC):
 
     @property
     @abstractmethod
-    def groups(self) -> list[float]:
-        """The true cluster number, or the angle in degrees, of each silo: M numbers."""
+    def groups(self) -> Sequence[float | None]:
+        """The true cluster number, or the angle in degrees, of each silo: M of them."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -88,6 +112,14 @@ class Setting(ABC):
     def test(self, silo: int) -> SiloData:
         """Return the whole test set as ``silo`` would see it; SpcacwError outside 0 … M−1."""
 
+    def augment(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return a training batch (b, \\*input_shape) as the model shall see it this time.
+
+        A pure function of the batch and the generator, which the engine makes from (seed, silo,
+        round). Here: the batch as it is.
+        """
+        return x
+
     def check_silo(self, silo: int) -> None:
         """Raise SpcacwError unless ``silo`` is in 0 … M−1."""
         if not 0 <= silo < self.num_silos:
@@ -100,10 +132,13 @@ class Setting(ABC):
         """List the silos that truly belong with ``target``, itself included, in order.
 
         These are its cluster, or the silos whose angle is within ``oracle_radius`` of its own on
-        the circle. SpcacwError outside 0 … M−1.
+        the circle; none where the truth is not known. SpcacwError outside 0 … M−1.
         """
         self.check_silo(target)
-        gaps = [abs(group - self.groups[target]) for group in self.groups]
+        groups = [group for group in self.groups if group is not None]
+        if not groups:
+            return []
+        gaps = [abs(group - groups[target]) for group in groups]
         if self.group_kind == "angle":
             # Angles lie on a circle: 352° is 8° away from 0°.
             gaps = [min(gap, 360 - gap) for gap in gaps]
