@@ -7,9 +7,9 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from partitions import PartitionKeys, make_setting
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import train, train_alone
+from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.keys import SpcacwError
-from tests.conftest import make_method, make_pool
+from tests.conftest import make_pool
 
 X, Y = torch.rand(6, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
 GOOD = (X, Y)
@@ -152,9 +152,7 @@ def test_the_example():
     config = Config.from_keys(
         setting="own", silo="experiments.own_data:load", silos=4, classes=2, epochs=20
     )
-    pool = make_pool(config)
-    method = make_method(config, pool)
-    accuracies = train(pool, method, 20)
-    assert method.alpha[3] < 0.1 < 0.3 < method.alpha[1:3].sum() + method.alpha[0]
-    assert accuracies[-1] > 90
-    assert accuracies[-1] >= train_alone(config, pool)[-1] - 2
+    result = simulate(config)
+    assert result.alpha[3] < 0.1 < 0.3 < result.alpha[:3].sum()
+    assert result.accuracy[-1] > 90
+    assert result.accuracy[-1] >= result.accuracy_alone[-1] - 2
