@@ -20,7 +20,7 @@ from spcacw_flwr.core.silo import SiloPool
 
 
 class RandomImages(Setting):
-    """Silos of ``samples-per-silo`` random images of 28 × 28 each; as many as rotation-silos."""
+    """Silos of ``samples-per-silo`` random images of 28 × 28 each; as many as silos."""
 
     name, num_classes, input_shape, group_kind = "random", 10, (1, 28, 28), "cluster"
     defaults = {"samples_per_silo": 320}  # noqa: RUF012
@@ -28,7 +28,7 @@ class RandomImages(Setting):
     @property
     def groups(self) -> list[float]:
         """One cluster."""
-        return [0.0] * self.keys.rotation_silos
+        return [0.0] * self.keys.silos
 
     def prepare(self) -> None:
         """Nothing to prepare."""
@@ -45,7 +45,7 @@ class RandomImages(Setting):
 def make_pool(num_silos: int, **keys: object) -> SiloPool:
     """Return M = ``num_silos`` silos; L is given, not estimated."""
     config = Config.from_keys(
-        setting="benchmarks.workload:RandomImages", rotation_silos=num_silos, smoothness=1.0, **keys
+        setting="benchmarks.workload:RandomImages", silos=num_silos, smoothness=1.0, **keys
     )
     return SiloPool(config, config.make_setting(), range(num_silos))
 

@@ -1,15 +1,19 @@
 """Who holds what: the training and test data of each silo in a heterogeneity setting.
 
 The settings follow the experiments of SP-CACW (Kiselman & Levy, arXiv 2606.29322). A user's own
-:class:`Setting` is named by its import path, ``package.module:Class``.
+data come as a function, see ``own``; a user's own :class:`Setting` is named by its import path,
+``package.module:Class``. ``flower`` has the same splits as Partitioners of flwr-datasets.
 """
 
 from __future__ import annotations
 
 import inspect
 
+from partitions.clusters import Cifar100Clusters
+from partitions.own import OwnSilos
 from partitions.relabel import DigitsRelabel, MnistRelabel
 from partitions.rotate import MnistRotate
+from partitions.shakespeare import Shakespeare
 from partitions.types import PartitionKeys, Setting, SiloData
 from spcacw_flwr.keys import SpcacwError, did_you_mean, import_by_path
 
@@ -23,8 +27,11 @@ __all__ = [
 ]
 
 SETTINGS: dict[str, type[Setting]] = {
-    setting.name: setting for setting in (DigitsRelabel, MnistRelabel, MnistRotate)
-}
+    setting.name: setting
+    for setting in (
+        DigitsRelabel, MnistRelabel, MnistRotate, Cifar100Clusters, Shakespeare, OwnSilos,
+    )
+}  # fmt: skip
 
 
 def setting_class(name: str) -> type[Setting]:
@@ -48,6 +55,11 @@ def make_setting(name: str, keys: PartitionKeys, seed: int) -> Setting:
 
     Reads no data yet. Raises SpcacwError if there is no such setting, or it refuses the keys.
     """
+    if keys.silo and name != OwnSilos.name:
+        raise SpcacwError(
+            f"silo = {keys.silo!r} needs setting = 'own', but setting = {name!r}: set one or the "
+            "other."
+        )
     return setting_class(name)(keys, seed)
 
 

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitions.sources import load_mnist
+from partitions.streams import SPLIT, TEST, kept_rows, stream
 from partitions.types import PartitionKeys, Setting, SiloData
 from spcacw_flwr.keys import SpcacwError
-
-# Each use of chance has its own stream, default_rng([seed, stream]), so that none disturbs another.
-SPLIT_STREAM, HOLD_OUT_STREAM, LABEL_STREAM = 1, 2, 3
 
 # A test set of MNIST takes 31 MB: a process that serves 89 silos must not keep them all.
 _TEST_SETS_KEPT = 8
@@ -61,12 +59,13 @@ class PooledSetting(Setting):
         super().__init__(keys, seed)
         self._train_kept: dict[int, SiloData] = {}
         self._test_kept: dict[int, SiloData] = {}
-        needed = self.num_silos * keys.samples_per_silo
-        if needed > self.pool_size:
+        most = self.pool_size // self.num_silos
+        self._size = keys.samples_per_silo or most
+        if not 0 < self._size <= most:
             raise SpcacwError(
                 f"{self.name} has {self.pool_size} training images, but {self.num_silos} silos × "
-                f"{keys.samples_per_silo} samples are {needed}: set samples-per-silo to at most "
-                f"{self.pool_size // self.num_silos}, or use fewer silos."
+                f"{max(self._size, 1)} samples are {self.num_silos * max(self._size, 1)}: set "
+                f"samples-per-silo to at most {most}, or use fewer silos."
             )
 
     @abstractmethod
@@ -90,20 +89,24 @@ class PooledSetting(Setting):
         self.check_silo(silo)
         if silo not in self._train_kept:
             pool = self.pool()
-            order = np.random.default_rng([self.seed, SPLIT_STREAM]).permutation(self.pool_size)
+            order = stream(self.seed, SPLIT).permutation(self.pool_size)
             # Deal the images out like cards, so that the first n of a silo do not depend on n.
-            mine = order[silo :: self.num_silos][: self.keys.samples_per_silo]
+            mine = order[silo :: self.num_silos][: self._size]
             self._train_kept[silo] = self._view(pool, pool.x_train[mine], pool.y_train[mine], silo)
         return self._train_kept[silo]
 
     def test(self, silo: int) -> SiloData:
-        """Return the whole test set under the transform of ``silo`` (READING row 12)."""
+        """Return the test set under the transform of ``silo`` (READING row 12).
+
+        All of it, or the ``test_samples`` images that the seed draws, the same for all silos.
+        """
         self.check_silo(silo)
         if silo not in self._test_kept:
             pool = self.pool()
             while len(self._test_kept) >= _TEST_SETS_KEPT:
                 self._test_kept.pop(next(iter(self._test_kept)))  # the one made first
-            self._test_kept[silo] = self._view(pool, pool.x_test, pool.y_test, silo)
+            kept = kept_rows(len(pool.y_test), self.keys.test_samples, stream(self.seed, TEST))
+            self._test_kept[silo] = self._view(pool, pool.x_test[kept], pool.y_test[kept], silo)
         return self._test_kept[silo]
 
     def _view(

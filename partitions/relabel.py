@@ -16,23 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitions.pool import HOLD_OUT_STREAM, LABEL_STREAM, Pool, PooledSetting, mnist_pool
+from partitions.pool import Pool, PooledSetting, mnist_pool
+from partitions.sizes import clusters_of
 from partitions.sources import load_digits
+from partitions.streams import HOLD_OUT, LABEL, stream
 from partitions.types import PartitionKeys
 from spcacw_flwr.keys import SpcacwError
 
 _DIGITS_TEST_SIZE = 397
-
-
-def parse_sizes(text: str) -> list[int]:
-    """Read ``cluster_sizes``, as "3,2,2"; SpcacwError unless positive whole numbers."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise SpcacwError(
-            f"cluster-sizes = {text!r} is not allowed: it must be positive whole numbers with "
-            'commas between them, as in "3,2,2".'
-        )
-    return [int(part) for part in parts]
 
 
 def permutations(
@@ -69,7 +60,7 @@ def permutations(
     labels = np.arange(num_classes)
     if how == "shift":
         return [(labels + k) % num_classes for k in range(num_clusters)]
-    rng = np.random.default_rng([seed, LABEL_STREAM])
+    rng = stream(seed, LABEL)
     drawn = {tuple(labels.tolist()): labels}
     while len(drawn) < num_clusters:
         permutation = rng.permutation(num_classes)
@@ -88,10 +79,9 @@ class Relabel(PooledSetting):
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Fix each silo's cluster and each cluster's permutation; reads no data."""
-        sizes = parse_sizes(keys.cluster_sizes)
-        self._clusters = [k for k, size in enumerate(sizes) for _ in range(size)]
-        how = keys.label_permutation
-        self._permutations = permutations(len(sizes), self.num_classes, how, seed)
+        self._clusters = clusters_of(keys)
+        count, how = self._clusters[-1] + 1, keys.label_permutation
+        self._permutations = permutations(count, self.num_classes, how, seed)
         super().__init__(keys, seed)
 
     @property
@@ -117,7 +107,7 @@ class DigitsRelabel(Relabel):
     def pool(self) -> Pool:
         """Return the digits, in an order drawn by the seed, the last 397 of them for the test."""
         x, y = load_digits()
-        order = np.random.default_rng([self.seed, HOLD_OUT_STREAM]).permutation(len(y))
+        order = stream(self.seed, HOLD_OUT).permutation(len(y))
         train, test = order[:-_DIGITS_TEST_SIZE], order[-_DIGITS_TEST_SIZE:]
         mean, std = float(x[train].mean()), float(x[train].std())
         return Pool(x[train], y[train], x[test], y[test], white=1.0, mean=mean, std=std)

@@ -8,25 +8,30 @@ silo i sees its images turned by i steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
+from partitions.keys import PartitionKeys
 from partitions.pool import Pool, PooledSetting, mnist_pool
+from partitions.sizes import counted_silos
+
+Image = TypeVar("Image")
+"""A tensor of images, or a PIL image."""
 
 
-def rotated(x: Tensor, angle: float) -> Tensor:
-    """Turn images (n, channels, height, width) counter-clockwise by ``angle`` degrees.
+def rotated(x: Image, angle: float, interpolation: str = "bilinear") -> Image:
+    """Turn images (n, channels, height, width), or a PIL image, counter-clockwise by degrees.
 
-    Bilinear, zeros beyond the edge, size kept (READING row 11). Multiples of 90° of a square image
-    move pixels exactly, and 0° copies them.
+    Zeros beyond the edge, size kept (READING row 11). Multiples of 90° of square images (n, …) move
+    pixels exactly, and 0° copies them. ``interpolation`` is "bilinear" or "nearest".
     """
     # Imported here since torchvision takes seconds, and other settings do without it.
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2.functional import rotate
 
     # No fill value: zeros, blended into the edge by the same bilinear weights as pixels.
-    return rotate(x, angle, interpolation=InterpolationMode.BILINEAR)
+    return rotate(x, angle, interpolation=InterpolationMode(interpolation))
 
 
 class MnistRotate(PooledSetting):
@@ -38,6 +43,7 @@ class MnistRotate(PooledSetting):
     name = "mnist-rotate"
     # 500 samples in [0, 1]: READING row 8. η = .01, 50 epochs: the paper's appendices.
     defaults: ClassVar[Mapping[str, Any]] = {
+        "silos": 89,
         "samples_per_silo": 500,
         "input_scale": "unit",
         "eta": 0.01,
@@ -48,10 +54,16 @@ class MnistRotate(PooledSetting):
     group_kind = "angle"
     pool_size = 60_000
 
+    def __init__(self, keys: PartitionKeys, seed: int) -> None:
+        """Fix the angles; reads no data. SpcacwError without ``silos``, or for too many images."""
+        silos = range(counted_silos(keys, self.name))
+        self._angles = [silo * keys.rotation_step % 360 for silo in silos]
+        super().__init__(keys, seed)
+
     @property
     def groups(self) -> list[float]:
         """The angle of each silo in degrees, in [0, 360)."""
-        return [silo * self.keys.rotation_step % 360 for silo in range(self.keys.rotation_silos)]
+        return self._angles
 
     def pool(self) -> Pool:
         """Return MNIST from ``data_dir``."""
@@ -59,4 +71,4 @@ class MnistRotate(PooledSetting):
 
     def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:
         """Return the images turned by the silo's angle, and the labels as they are."""
-        return rotated(x, self.groups[silo]), y
+        return rotated(x, self._angles[silo], self.keys.rotation_interpolation), y

@@ -31,6 +31,14 @@ MNIST_SHAPES: dict[str, tuple[int, ...]] = {
     "t10k-labels-idx1-ubyte": (10_000,),
 }
 
+# md5 of the packed files, as torchvision lists them.
+MNIST_MD5 = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+
 
 @lru_cache(maxsize=1)
 def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -67,7 +75,12 @@ def load_mnist(data_dir: str = "") -> Arrays:
     SpcacwError
         A file is damaged, or the files are absent and cannot be downloaded.
     """
-    return _load_mnist(Path(data_dir or DEFAULT_DATA_DIR).expanduser().resolve())
+    return _load_mnist(data_root(data_dir))
+
+
+def data_root(data_dir: str) -> Path:
+    """Return the directory that ``data_dir`` names, empty meaning ``DEFAULT_DATA_DIR``."""
+    return Path(data_dir or DEFAULT_DATA_DIR).expanduser().resolve()
 
 
 @lru_cache(maxsize=2)
@@ -101,7 +114,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Decode one idx file: 4 bytes of magic, a big-endian 32-bit size per axis, then the bytes."""
     content = path.read_bytes()
     if path.suffix == ".gz":
-        want, got = _md5s()[path.name], hashlib.md5(content, usedforsecurity=False).hexdigest()
+        want, got = MNIST_MD5[path.name], hashlib.md5(content, usedforsecurity=False).hexdigest()
         if got != want:
             raise _damaged(path, f"its md5 is {got}, not {want}")
         content = gzip.decompress(content)
@@ -111,12 +124,6 @@ def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         raise _damaged(path, f"it is not an idx file of unsigned bytes of shape {shape}")
     # frombuffer over bytes gives an array that cannot be written to.
     return np.frombuffer(content, dtype=np.uint8, offset=len(header)).reshape(shape)
-
-
-def _md5s() -> dict[str, str]:
-    from torchvision.datasets import MNIST
-
-    return dict(MNIST.resources)
 
 
 def _damaged(path: Path, how: str) -> SpcacwError:

@@ -36,7 +36,7 @@ class RandomImages(Setting):
     @property
     def groups(self) -> list[float]:
         """One cluster."""
-        return [0.0] * self.keys.rotation_silos
+        return [0.0] * self.keys.silos
 
     def prepare(self) -> None:
         """Nothing to prepare."""
@@ -53,7 +53,7 @@ class RandomImages(Setting):
 def run(silos: int, rounds: int, clock: Clock) -> float:
     """Train for ``rounds`` rounds and return the norm of the final model."""
     torch.set_num_threads(THREADS)
-    config = Config.from_keys(rotation_silos=silos, method=METHOD)
+    config = Config.from_keys(silos=silos, method=METHOD)
     setting = RandomImages(config.partition, 0)
     pool = SiloPool(config, setting, range(silos))
     federation = Federation(tuple(pool.describe()), 0, config.training.batch_size)

@@ -2,6 +2,8 @@
 
 import gzip
 import hashlib
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +22,10 @@ def make(request):
     """Make a setting under its own defaults, with some keys changed."""
 
     def build(name, seed=0, **changes):
-        if name.startswith("mnist"):
-            changes.setdefault("data_dir", request.getfixturevalue("mnist_dir"))
+        places = {"mnist": "mnist_dir", "cifar100": "cifar_dir", "shakespeare": "plays_dir"}
+        place = places.get(name.split("-")[0])
+        if place and "data_dir" not in changes:
+            changes["data_dir"] = request.getfixturevalue(place)
         fields = PartitionKeys.__dataclass_fields__
         own = {k: v for k, v in SETTINGS[name].defaults.items() if k in fields}
         return make_setting(name, PartitionKeys(**{**own, **changes}), seed)
@@ -68,10 +72,40 @@ def tiny(monkeypatch):
     made = Tiny()
     shapes = dict(zip(made.stems, made.shapes, strict=True))
     monkeypatch.setattr(sources, "MNIST_SHAPES", shapes)
-    monkeypatch.setattr(sources, "_md5s", lambda: made.md5s)
+    monkeypatch.setattr(sources, "MNIST_MD5", made.md5s)
 
     def forbidden(*_, **__):
         raise AssertionError("the test wanted no download")
 
     monkeypatch.setattr("torchvision.datasets.MNIST", forbidden)
     return made
+
+
+def data_at(*files):
+    """Return the data sets' directory if it holds these files, or skip the test."""
+    beside = Path(__file__).parents[3] / "shared" / "data"
+    root = Path(os.environ.get("SPCACW_DATA_DIR", beside))
+    lacking = [name for name in files if not (root / name).is_file()]
+    if lacking:
+        pytest.skip(f"no {lacking[0]} in {root}; name the data's directory in SPCACW_DATA_DIR")
+    return str(root)
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    """A home directory of the session: what is decoded from read-only data goes there."""
+    path = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(path))
+        yield path
+    shutil.rmtree(path)  # 184 MB of decoded CIFAR-100
+
+
+@pytest.fixture(scope="session")
+def cifar_dir(home):
+    return data_at("cifar100/labels.npz", "cifar100/train-00.webp")
+
+
+@pytest.fixture(scope="session")
+def plays_dir(home):
+    return data_at("shakespeare/pg100.txt.xz")

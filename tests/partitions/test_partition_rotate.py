@@ -84,7 +84,7 @@ def test_scaling_comes_after_turning_so_that_the_edge_is_black(make):
 
 
 def test_rotation_keys_change_the_setting(make):
-    setting = make("mnist-rotate", data_dir="-", rotation_silos=5, rotation_step=100.0)
+    setting = make("mnist-rotate", data_dir="-", silos=5, rotation_step=100.0)
     assert setting.groups == [0, 100, 200, 300, 40]
 
 
@@ -100,7 +100,16 @@ def test_test_sets_do_not_pile_up_in_memory(make):
 
 def test_too_many_silos_are_refused(make):
     with pytest.raises(SpcacwError, match=r"60000 .* 121 silos × 500 .* 60500.* at most 495"):
-        make("mnist-rotate", data_dir="-", rotation_silos=121)
-    make("mnist-rotate", data_dir="-", rotation_silos=60_000, samples_per_silo=1)
+        make("mnist-rotate", data_dir="-", silos=121)
+    make("mnist-rotate", data_dir="-", silos=60_000, samples_per_silo=1)
     with pytest.raises(SpcacwError, match="60001"):
-        make("mnist-rotate", data_dir="-", rotation_silos=60_001, samples_per_silo=1)
+        make("mnist-rotate", data_dir="-", silos=60_001, samples_per_silo=1)
+
+
+def test_the_nearest_pixel_can_be_taken_instead(make):
+    near = make("mnist-rotate", samples_per_silo=20, rotation_interpolation="nearest")
+    smooth, upright = (make("mnist-rotate", samples_per_silo=20, **k) for k in ({}, {
+        "rotation_step": 0.0}))  # fmt: skip
+    x = near.train(5).x
+    assert not torch.equal(x, smooth.train(5).x)
+    assert set(x.unique().tolist()) <= {0.0, *upright.train(5).x.unique().tolist()}

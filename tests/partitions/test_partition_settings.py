@@ -40,7 +40,10 @@ class Unfinished(Setting):
 
 
 def test_names_and_defaults_are_those_of_the_keys():
-    assert list(SETTINGS) == ["digits-relabel", "mnist-relabel", "mnist-rotate"]
+    assert list(SETTINGS) == [
+        "digits-relabel", "mnist-relabel", "mnist-rotate", "cifar100-clusters", "shakespeare",
+        "own",
+    ]  # fmt: skip
     fields = {field.name: field for field in dataclasses.fields(PartitionKeys)}
     for name, setting in SETTINGS.items():
         assert setting.name == name
@@ -105,9 +108,57 @@ def test_prepare_reads_the_data_and_making_a_setting_does_not(make, tmp_path, mo
 
 def test_partitions_import_neither_flower_nor_what_takes_seconds():
     code = (
-        "import sys, partitions; bad = {'flwr', 'flwr_datasets', 'ray', 'torchvision', 'sklearn'}; "
+        "import sys, partitions; bad = {'flwr', 'flwr_datasets', 'ray', 'torchvision', 'sklearn', "
+        "'datasets', 'PIL'}; "
         "sys.exit(' '.join(bad & set(sys.modules)) or 0)"
     )
     root = Path(inspect.getfile(Setting)).parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_averages_follow_the_weights_and_positions_count_alike_within_a_sample():
+    x, y = torch.zeros(3, 2), torch.tensor([0, 1, 1])
+    hits = torch.tensor([True, False, True])
+    assert SiloData(x, y).mean(hits) == pytest.approx(2 / 3)
+    weighted = SiloData(x, y, torch.tensor([1.0, 0.0, 3.0]))
+    assert weighted.mean(hits) == 1.0
+    assert weighted.mean(torch.tensor([1.0, 9.0, 2.0])) == pytest.approx(7 / 4)
+    # Two positions a sample: ½, 0 and 1 right.
+    each = torch.tensor([[True, False], [False, False], [True, True]])
+    assert SiloData(x, y).mean(each) == pytest.approx(1 / 2)
+    assert weighted.mean(each) == pytest.approx((1 / 2 + 3) / 4)
+
+
+def test_labels_of_sequences_are_counted_at_every_position():
+    y = torch.tensor([[0, 1], [1, 3]])
+    assert SiloData(y, y).label_counts(5).tolist() == [1, 2, 0, 1, 0]
+
+
+@pytest.mark.parametrize("name", ["digits-relabel", "mnist-rotate"])
+def test_a_test_set_can_be_a_sample_that_the_seed_draws(make, name):
+    few, again, other = (make(name, seed=s, test_samples=50) for s in (0, 0, 1))
+    assert torch.equal(few.test(1).x, again.test(1).x)
+    assert not torch.equal(few.test(1).x, other.test(1).x)
+    whole = {row.numpy().tobytes() for row in make(name).test(1).x}
+    drawn = {row.numpy().tobytes() for row in few.test(1).x}
+    assert len(drawn) == 50
+    assert drawn <= whole
+    assert torch.equal(make(name, test_samples=10**6).test(1).x, make(name).test(1).x)
+    # The training data do not notice.
+    assert torch.equal(few.train(1).x, make(name).train(1).x)
+
+
+def test_no_number_of_samples_gives_each_silo_as_many_as_there_are(make):
+    setting = make("digits-relabel", samples_per_silo=0, cluster_sizes="3,2,1")
+    assert [len(setting.train(i).y) for i in range(6)] == [233] * 6
+    with pytest.raises(SpcacwError, match="1400 training images, but 1401 silos × 1"):
+        make("digits-relabel", samples_per_silo=0, cluster_sizes="1401")
+
+
+def test_the_number_of_silos_may_be_said_twice_but_not_differently(make):
+    assert make("digits-relabel", silos=7).num_silos == 7
+    with pytest.raises(SpcacwError, match=r"silos = 5 contradicts cluster-sizes = '3,2,2'"):
+        make("digits-relabel", silos=5)
+    with pytest.raises(SpcacwError, match="set silos"):
+        make("mnist-rotate", data_dir="-", silos=0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from partitions import fetch
-from partitions.sources import MNIST_SHAPES, load_digits, load_mnist
+from partitions.sources import MNIST_MD5, MNIST_SHAPES, load_digits, load_mnist
 from spcacw_flwr.keys import SpcacwError
 
 # Per class 0 … 9, from the counts published with the data set.
@@ -33,6 +33,12 @@ def test_mnist_has_its_known_shapes_and_class_counts(mnist_dir):
     assert np.bincount(arrays[1]).tolist() == TRAIN_COUNTS
     assert np.bincount(arrays[3]).tolist() == TEST_COUNTS
     assert arrays[0].max() == 255
+
+
+def test_the_md5s_are_torchvisions():
+    from torchvision.datasets import MNIST
+
+    assert dict(MNIST.resources) == MNIST_MD5
 
 
 def test_loading_again_gives_the_same_arrays_which_cannot_be_written_to(tiny, tmp_path):

@@ -1,0 +1,151 @@
+"""Latent clusters: which silo gets how much of which class.
+
+The algorithm "CIFAR-100 Partitioning (Latent Clusters)" of the paper's appendix on data
+partitioning (Kiselman & Levy, SP-CACW, arXiv 2606.29322), in NumPy alone: labels in, indices out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spcacw_flwr.keys import SpcacwError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DEVIATION = {
+    "variance": lambda epsilon: epsilon**0.5,
+    "deviation": lambda epsilon: epsilon,
+    "fourth-power": lambda epsilon: epsilon**0.25,
+}
+"""Standard deviation of the noise N(0, √ε), by what ε is taken to be (READING row 14)."""
+
+
+def cluster_of_class(
+    num_classes: int, num_clusters: int, class_sizes: Sequence[int] | None = None
+) -> Ints:
+    """Return the cluster that each class belongs to: consecutive classes, in order.
+
+    By default class j is in the cluster k with kP ≤ j < (k+1)P, where P = ``num_classes`` /
+    ``num_clusters``, as the algorithm says.
+
+    Raises
+    ------
+    SpcacwError
+        There are fewer classes than clusters, or ``class_sizes`` does not share out the classes.
+    """
+    if class_sizes is None:
+        if num_clusters > num_classes:
+            raise SpcacwError(
+                f"{num_clusters} clusters cannot share {num_classes} classes: a cluster needs at "
+                "least one class, so name fewer clusters in cluster-sizes."
+            )
+        return np.arange(num_classes) * num_clusters // num_classes
+    if len(class_sizes) != num_clusters or sum(class_sizes) != num_classes:
+        raise SpcacwError(
+            f"cluster-classes names {len(class_sizes)} clusters with {sum(class_sizes)} classes, "
+            f"but there are {num_clusters} clusters and {num_classes} classes."
+        )
+    return np.repeat(np.arange(num_clusters), class_sizes)
+
+
+def base_mass(cluster_sizes: Sequence[int], class_clusters: Ints) -> Floats:
+    """Return X before the noise, (N, classes): B = 1/M where the class is the cluster's, else 0.
+
+    M is the number of silos in the silo's own cluster, so that each column sums to 1.
+    """
+    silo_clusters = np.repeat(np.arange(len(cluster_sizes)), cluster_sizes)
+    mass = 1 / np.asarray(cluster_sizes, dtype=np.float64)[silo_clusters]
+    return np.where(silo_clusters[:, None] == class_clusters, mass[:, None], 0.0)
+
+
+def allocate(base: Floats, noise: Floats, normalise: str = "columns") -> Floats:
+    """Return the allocation matrix X (N, classes): add the noise, rectify, normalise by column.
+
+    ``X[i, j]`` is the share of class j's samples that silo i gets: columns sum to 1. With
+    ``normalise = "rows"`` the rows sum to 1 first (READING row 15). Where the noise takes a class
+    from every silo, the algorithm would divide by 0: that class goes as it would without noise.
+    """
+    x = np.maximum(base + noise, 0.0)
+    lost = x.sum(axis=0) == 0
+    x[:, lost] = base[:, lost]
+    if normalise == "rows":
+        totals = x.sum(axis=1, keepdims=True)
+        x = np.divide(x, totals, out=np.zeros_like(x), where=totals > 0)
+    return x / x.sum(axis=0)
+
+
+def latent_clusters(
+    cluster_sizes: Sequence[int],
+    num_classes: int,
+    epsilon: float,
+    rng: np.random.Generator,
+    *,
+    class_sizes: Sequence[int] | None = None,
+    epsilon_is: str = "variance",
+    normalise: str = "columns",
+) -> Floats:
+    """Return the allocation matrix X (N, classes) of the algorithm.
+
+    Parameters
+    ----------
+    cluster_sizes : sequence of int
+        M silos in each of the C clusters, in order.
+    num_classes : int
+        Columns of X.
+    epsilon : float
+        ε ≥ 0, the heterogeneity noise.
+    rng : Generator
+        Draws the noise, one number per silo and class.
+    class_sizes, epsilon_is, normalise
+        See :func:`cluster_of_class`, :data:`DEVIATION` and :func:`allocate`.
+
+    Raises
+    ------
+    SpcacwError
+        ε < 0, or the classes cannot be shared out among the clusters.
+    """
+    if epsilon < 0:
+        raise SpcacwError(f"epsilon = {epsilon:g} is not allowed: a variance is at least 0.")
+    clusters = cluster_of_class(num_classes, len(cluster_sizes), class_sizes)
+    base = base_mass(cluster_sizes, clusters)
+    noise = rng.normal(0.0, DEVIATION[epsilon_is](epsilon), size=base.shape)
+    return allocate(base, noise, normalise)
+
+
+def counts_of(x: Floats, class_counts: Ints) -> Ints:
+    """Return how many samples of each class each silo gets, (N, classes).
+
+    Every sample goes to one silo: silo i gets those between the rounded running sums of its column
+    before and after it, so that its share is within one sample of ``x[i, j] · class_counts[j]``.
+    """
+    ends = np.floor(np.cumsum(x, axis=0) * class_counts + 0.5).astype(np.int64)
+    ends[-1] = class_counts  # whatever the rounding of the sums, no sample is left over
+    return np.diff(ends, axis=0, prepend=0)
+
+
+def deal(x: Floats, labels: Ints, rng: np.random.Generator) -> list[Ints]:
+    """Deal samples out by the allocation matrix: the indices of each silo, in random order.
+
+    Which samples of a class a silo gets is drawn by ``rng``; each sample goes to exactly one silo.
+    """
+    counts = counts_of(x, np.bincount(labels, minlength=x.shape[1]))
+    parts: list[list[Ints]] = [[] for _ in x]
+    for j in range(x.shape[1]):
+        mine = rng.permutation(np.flatnonzero(labels == j))
+        for silo, part in enumerate(np.split(mine, np.cumsum(counts[:-1, j]))):
+            parts[silo].append(part)
+    return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+def check_nobody_empty(counts: Ints, name: str) -> None:
+    """Raise SpcacwError, naming the first silo, if a silo gets no sample at all."""
+    empty = np.flatnonzero(counts.sum(axis=1) == 0)
+    if len(empty):
+        raise SpcacwError(
+            f"Silo {empty[0]} of {name} has no data: the noise took all its classes, so choose "
+            "another seed, a smaller epsilon, or fewer silos."
+        )

@@ -1,0 +1,160 @@
+"""Latent clusters of CIFAR-100: silos whose classes overlap within a cluster, and leak beyond it.
+
+"We partition 20 clients into 4 distinct clusters (assigned 25 disjoint classes each) and evaluate
+under varying intra-cluster noise levels" (Kiselman & Levy, SP-CACW, arXiv 2606.29322, "CIFAR-100";
+the algorithm is in the appendix on data partitioning and in ``allocation``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from partitions.allocation import check_nobody_empty, counts_of, deal, latent_clusters
+from partitions.augment import crop_and_flip
+from partitions.cifar import Cifar100, load_cifar100
+from partitions.sizes import clusters_of, parse_sizes
+from partitions.streams import NOISE, SPLIT, TEST, stream
+from partitions.types import PartitionKeys, Setting, SiloData
+
+_PER_CLASS = {"train": 500, "test": 100}
+# Of the training pixels in [0, 1], per channel.
+_MEAN = torch.tensor([0.5070751592371323, 0.486548873314951, 0.4409178433670343])
+_STD = torch.tensor([0.2673342858792401, 0.2564384629170883, 0.27615047132568404])
+
+
+class Cifar100Clusters(Setting):
+    """Silos in 4 latent clusters of 25 classes each of CIFAR-100, with noise ε (paper).
+
+    All 50,000 training images are dealt out by the allocation matrix (READING row 15); the test is
+    all 10,000 test images, weighted by the silo's own classes (READING row 13).
+    """
+
+    name = "cifar100-clusters"
+    # η = .1, largest norm 5: the paper's appendix; 100 epochs: its figures.
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "cluster_sizes": "5,5,5,5",
+        "samples_per_silo": 0,
+        "input_scale": "standard",
+        "eta": 0.1,
+        "max_norm": 5.0,
+        "epochs": 100,
+    }
+    num_classes = 100
+    input_shape = (3, 32, 32)
+    group_kind = "cluster"
+
+    def __init__(self, keys: PartitionKeys, seed: int) -> None:
+        """Draw the allocation matrix; reads no data.
+
+        Raises SpcacwError if the clusters cannot share the classes, or a silo gets no data.
+        """
+        super().__init__(keys, seed)
+        self._clusters = clusters_of(keys)
+        named = keys.cluster_classes
+        self.allocation = latent_clusters(
+            parse_sizes(keys.cluster_sizes), self.num_classes, keys.epsilon, stream(seed, NOISE),
+            class_sizes=parse_sizes(named, "cluster-classes") if named else None,
+            epsilon_is=keys.epsilon_is, normalise=keys.normalise,
+        )  # fmt: skip
+        """X (N, 100): the share of each class that each silo gets."""
+        self._counts = self._counts_of("train")
+        check_nobody_empty(self._counts, self.name)
+        if keys.test_distribution == "split":
+            check_nobody_empty(self._counts_of("test"), f"{self.name} for the test")
+        self._kept: dict[tuple[str, int], SiloData] = {}
+        self._dealt: dict[str, list[NDArray[np.int64]]] = {}
+        self._all_tests: Tensor | None = None
+
+    @property
+    def groups(self) -> list[float]:
+        """The cluster number of each silo: 0 five times, 1 five times, …"""
+        return [float(cluster) for cluster in self._clusters]
+
+    @property
+    def expected_sizes(self) -> list[int]:
+        """The number of training images that X gives each silo."""
+        return [int(size) for size in self._counts.sum(axis=1)]
+
+    def prepare(self) -> None:
+        """Find, fetch, decode and verify CIFAR-100; SpcacwError if it cannot be had."""
+        self._data()
+
+    def train(self, silo: int) -> SiloData:
+        """Return the images of ``silo``, kept after the first call; no two silos share an image."""
+        self.check_silo(silo)
+        if ("train", silo) not in self._kept:
+            rows = self._rows("train", silo)[: self.keys.samples_per_silo or None]
+            data = self._data()
+            self._kept["train", silo] = self._view(data.x_train[rows], data.y_train[rows])
+        return self._kept["train", silo]
+
+    def test(self, silo: int) -> SiloData:
+        """Return the test images of ``silo``, with the weights of its own class distribution."""
+        self.check_silo(silo)
+        if ("test", silo) not in self._kept:
+            self._kept["test", silo] = self._test(silo)
+        return self._kept["test", silo]
+
+    def augment(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        """Crop and mirror a batch at random, if ``augmentation`` says so (READING row 19)."""
+        if not self.keys.augmentation:
+            return x
+        # Padding is black, which standardising moved.
+        return crop_and_flip(x, rng, edge=self._scaled(torch.zeros(1, 3, 1, 1)).flatten())
+
+    def _test(self, silo: int) -> SiloData:
+        data = self._data()
+        if self.keys.test_distribution == "split":
+            rows = self._rows("test", silo)[: self.keys.test_samples or None]
+            return self._view(data.x_test[rows], data.y_test[rows])
+        rows = self._balanced(data.y_test)[: self.keys.test_samples or None]
+        if self._all_tests is None:  # 123 MB that all silos share
+            self._all_tests = self._view(data.x_test[rows], data.y_test[rows]).x
+        y = torch.from_numpy(data.y_test[rows].astype(np.int64))
+        weighted = self.keys.test_distribution == "target"
+        return SiloData(self._all_tests, y, self._weights(silo, y) if weighted else None)
+
+    def _weights(self, silo: int, y: Tensor) -> Tensor:
+        """Weigh test images such that each class counts as it does in the silo's training data."""
+        share = torch.from_numpy(self._counts[silo] / self._counts[silo].sum())
+        tested = torch.bincount(y, minlength=self.num_classes).clamp(min=1)
+        return (share / tested * len(y))[y].float()
+
+    def _balanced(self, labels: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Order the test images such that any number of the first has all classes about alike."""
+        order = stream(self.seed, TEST).permutation(len(labels))
+        turn = np.empty(len(labels), dtype=np.int64)
+        for label in range(self.num_classes):
+            mine = labels[order] == label
+            turn[mine] = np.arange(mine.sum())
+        return order[np.argsort(turn, kind="stable")]
+
+    def _counts_of(self, split: str) -> NDArray[np.int64]:
+        each = np.full(self.num_classes, _PER_CLASS[split])
+        return counts_of(self.allocation, each)
+
+    def _rows(self, split: str, silo: int) -> NDArray[np.int64]:
+        if split not in self._dealt:
+            data = self._data()
+            labels = data.y_train if split == "train" else data.y_test
+            rng = stream(self.seed, SPLIT if split == "train" else TEST)
+            self._dealt[split] = deal(self.allocation, labels.astype(np.int64), rng)
+        return self._dealt[split][silo]
+
+    def _data(self) -> Cifar100:
+        return load_cifar100(self.keys.data_dir)
+
+    def _view(self, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> SiloData:
+        x = torch.from_numpy(images.astype(np.float32)).div_(255)
+        return SiloData(self._scaled(x), torch.from_numpy(labels.astype(np.int64)))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        if self.keys.input_scale == "standard":
+            return (x - _MEAN[:, None, None]) / _STD[:, None, None]
+        return x

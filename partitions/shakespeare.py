@@ -1,0 +1,110 @@
+"""Shakespeare: each silo holds what a few speaking roles say, and there are no clusters.
+
+The paper's columns are n = 15 silos of m = 7 roles, and n = 30 silos of m = 3 (Kiselman & Levy,
+SP-CACW, arXiv 2606.29322, "LEAF Shakespeare"; READING row 20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from partitions.gutenberg import Roles, load_roles
+from partitions.leaf import VOCABULARY
+from partitions.roles import draw_roles, pooled_windows, split_by_time
+from partitions.sizes import counted_silos
+from partitions.streams import ROLE, TEST, WINDOW, kept_rows, stream
+from partitions.types import PartitionKeys, Setting, SiloData
+from spcacw_flwr.keys import SpcacwError
+
+
+class Shakespeare(Setting):
+    """Silos that each hold the speeches of 7 (``roles-per-silo``) roles; the paper's setting.
+
+    A sample is a window of 50 characters, labelled at every position with the character after it.
+    The last tenth of each role is for the test; no window crosses from one into the other.
+    """
+
+    name = "shakespeare"
+    # η = .01, λ = 1e-4, largest norm 1: the paper's appendix; 100 epochs: its figures.
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "silos": 15,
+        "samples_per_silo": 0,
+        "eta": 0.01,
+        "weight_decay": 1e-4,
+        "max_norm": 1.0,
+        "epochs": 100,
+    }
+    num_classes = len(VOCABULARY)
+    group_kind = "none"
+
+    def __init__(self, keys: PartitionKeys, seed: int) -> None:
+        """Fix the number of silos; reads no data. SpcacwError without ``silos``."""
+        super().__init__(keys, seed)
+        self._silos = counted_silos(keys, self.name)
+        self.input_shape = (keys.window,)
+        self._kept: dict[tuple[str, int], SiloData] = {}
+
+    @property
+    def groups(self) -> list[None]:
+        """Nobody knows: the setting has no clusters."""
+        return [None] * self._silos
+
+    @cached_property
+    def roles_of_silos(self) -> list[NDArray[np.int64]]:
+        """The roles of each silo, drawn by the seed; SpcacwError if there are too few."""
+        keys = self.keys
+        return draw_roles(
+            self.roles.sizes, self._silos, keys.roles_per_silo, keys.role_characters,
+            stream(self.seed, ROLE), "characters",
+        )  # fmt: skip
+
+    @property
+    def roles(self) -> Roles:
+        """All roles of the plays; cheap once they were loaded."""
+        return load_roles(self.keys.data_dir)
+
+    def prepare(self) -> None:
+        """Find, parse and verify the plays, and draw the roles.
+
+        Raises SpcacwError if that fails, or a silo's roles are too short for a single window.
+        """
+        for silo in range(self._silos):
+            for part in ("train", "test"):
+                if not len(self._windows(part, silo)):
+                    raise SpcacwError(
+                        f"Silo {silo} of {self.name} has no data for the {part}: none of its "
+                        f"roles has {self.keys.window + 1} characters there, so raise "
+                        "role-characters, or lower window."
+                    )
+
+    def train(self, silo: int) -> SiloData:
+        """Return the training windows of ``silo``, kept after the first call."""
+        return self._data("train", silo, self.keys.samples_per_silo, WINDOW)
+
+    def test(self, silo: int) -> SiloData:
+        """Return the test windows of ``silo``, one after the other whatever the stride."""
+        return self._data("test", silo, self.keys.test_samples, TEST)
+
+    def _data(self, part: str, silo: int, most: int, purpose: int) -> SiloData:
+        self.check_silo(silo)
+        if (part, silo) not in self._kept:
+            cut = self._windows(part, silo)
+            cut = cut[kept_rows(len(cut), most, stream(self.seed, purpose, silo))]
+            tokens = torch.from_numpy(cut.astype(np.int64))
+            self._kept[part, silo] = SiloData(tokens[:, :-1], tokens[:, 1:])
+        return self._kept[part, silo]
+
+    def _windows(self, part: str, silo: int) -> NDArray[np.uint8]:
+        texts = [self.roles.of(role) for role in self.roles_of_silos[silo]]
+        halves = [split_by_time(text, self.keys.test_share) for text in texts]
+        if part == "train":
+            mine, stride = [first for first, _ in halves], self.keys.window_stride
+        else:
+            mine, stride = [last for _, last in halves], self.keys.window
+        return pooled_windows(mine, self.keys.window, stride)

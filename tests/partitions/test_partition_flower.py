@@ -1,0 +1,185 @@
+"""The Partitioners, as a Flower user has them: with flwr-datasets, on a data set in memory."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Image, Value
+from flwr_datasets import FederatedDataset
+from PIL import Image as Picture
+
+from partitions.flower import (
+    LatentClusterPartitioner,
+    RelabelPartitioner,
+    RolePartitioner,
+    RotatePartitioner,
+)
+from partitions.relabel import permutations
+from partitions.rotate import rotated
+from partitions.streams import NOISE, stream
+from spcacw_flwr.keys import SpcacwError
+
+
+def labelled(n, classes, column="fine_label"):
+    """A data set with ids, and labels of which all classes have about the same number."""
+    labels = np.random.default_rng(0).permutation(np.arange(n) % classes)
+    features = Features({"id": Value("int64"), column: ClassLabel(num_classes=classes)})
+    return Dataset.from_dict({"id": range(n), column: labels}, features=features)
+
+
+def assigned(partitioner, dataset):
+    partitioner.dataset = dataset
+    return partitioner
+
+
+def ids_of(partitioner):
+    return [partitioner.load_partition(i)["id"][:] for i in range(partitioner.num_partitions)]
+
+
+def test_latent_clusters_deal_out_everything_by_their_matrix():
+    data = labelled(2000, 20)
+    partitioner = assigned(LatentClusterPartitioner((2, 3), epsilon=0.01, seed=4), data)
+    shares = [partitioner.load_partition(i) for i in range(5)]
+    assert sorted(i for share in shares for i in share["id"][:]) == list(range(2000))
+    counts = np.stack([np.bincount(share["fine_label"][:], minlength=20) for share in shares])
+    x = partitioner.allocation
+    assert np.abs(counts - 100 * x).max() <= 1
+    noise = stream(4, NOISE).normal(0, 0.1, size=(5, 20))
+    mass = np.zeros((5, 20))
+    mass[:2, :10], mass[2:, 10:] = 1 / 2, 1 / 3
+    rectified = np.maximum(mass + noise, 0)
+    np.testing.assert_allclose(x, rectified / rectified.sum(axis=0))
+    # The test split of the same seed is dealt out in the same shares.
+    test = assigned(LatentClusterPartitioner((2, 3), epsilon=0.01, seed=4), labelled(400, 20))
+    np.testing.assert_array_equal(test.allocation, x)
+
+
+def test_our_setting_and_the_partitioner_agree(make, cifar_dir):
+    from partitions.cifar import load_cifar100
+
+    labels = load_cifar100(cifar_dir).y_train
+    features = Features({"id": Value("int64"), "fine_label": ClassLabel(num_classes=100)})
+    data = Dataset.from_dict({"id": range(50_000), "fine_label": labels}, features=features)
+    partitioner = assigned(LatentClusterPartitioner(seed=2), data)
+    setting = make("cifar100-clusters", seed=2)
+    assert partitioner.load_partition(7)["id"][:] == setting._rows("train", 7).tolist()
+
+
+def test_labels_need_not_be_class_labels():
+    data = Dataset.from_dict({"y": [0, 1, 2, 3] * 5})
+    partitioner = assigned(LatentClusterPartitioner((1, 1), 0.0, partition_by="y"), data)
+    assert set(partitioner.load_partition(1)["y"][:]) == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "why"),
+    [
+        (LatentClusterPartitioner((1,) * 5, 0.0), "5 clusters cannot share 4 classes"),
+        (LatentClusterPartitioner((2, 2), -1.0), "epsilon = -1"),
+        (LatentClusterPartitioner((30, 1), 0.0), r"Silo \d+ of LatentClusterPartitioner has no"),
+        (RotatePartitioner(21, image="id", samples_per_partition=1), "21 silos × 1"),
+        (RotatePartitioner(21, image="id"), "21 silos × 1"),
+        (RelabelPartitioner(samples_per_partition=3), "7 silos × 3 samples"),
+        (RelabelPartitioner(), "no column 'label', only id, fine_label: .* RelabelPartitioner"),
+        (LatentClusterPartitioner(partition_by="x"), "no column 'x'"),
+        (RolePartitioner(), "no column 'character_id'"),
+        (RotatePartitioner(2), "no column 'image'"),
+        (RelabelPartitioner((1,) * 5, partition_by="fine_label"), "5 clusters"),
+    ],
+)
+def test_bad_input_is_one_sentence(partitioner, why):
+    with pytest.raises(SpcacwError, match=why):
+        assigned(partitioner, labelled(20, 4)).load_partition(0)
+
+
+@pytest.mark.parametrize("silo", [-1, 7])
+def test_a_silo_that_does_not_exist_is_refused(silo):
+    for partitioner in (
+        RelabelPartitioner(partition_by="fine_label"),
+        RotatePartitioner(7, image="id"),
+    ):
+        with pytest.raises(SpcacwError, match=f"no silo {silo}: choose one from 0 to 6"):
+            assigned(partitioner, labelled(20, 4)).load_partition(silo)
+
+
+def test_roles():
+    names = ["a"] * 5 + ["b"] * 2 + ["c"] * 7 + ["d"] * 5 + ["e"] * 6
+    order = np.random.default_rng(0).permutation(len(names))
+    table = {"id": order, "character_id": [names[i] for i in order]}
+    partitioner = assigned(RolePartitioner(2, 2, least_samples=5, seed=1), Dataset.from_dict(table))
+    held = [partitioner.load_partition(i) for i in range(2)]
+    roles = [set(share["character_id"][:]) for share in held]
+    assert roles[0] | roles[1] == {"a", "c", "d", "e"}
+    assert not roles[0] & roles[1]
+    for share, mine in zip(held, roles, strict=True):
+        wanted = [i for i, name in zip(order, table["character_id"], strict=True) if name in mine]
+        assert share["id"][:] == wanted, "rows stay in their order"
+    few = RolePartitioner(2, 2, least_samples=6)
+    with pytest.raises(SpcacwError, match=r"only 2 of the 5 roles have at least 6 samples"):
+        assigned(few, Dataset.from_dict(table)).load_partition(0)
+
+
+@pytest.mark.parametrize("how", ["shift", "random"])
+def test_relabel(how):
+    data = labelled(70, 10, "label")
+    partitioner = assigned(RelabelPartitioner(how=how, samples_per_partition=9, seed=3), data)
+    shares = [partitioner.load_partition(i) for i in range(7)]
+    ids = [i for share in shares for i in share["id"][:]]
+    assert len(ids) == len(set(ids)) == 63
+    for share, cluster in zip(shares, [0, 0, 0, 1, 1, 2, 2], strict=True):
+        names = permutations(3, 10, how, 3)[cluster]
+        assert share["label"][:] == [names[data[i]["label"]] for i in share["id"][:]]
+        assert share.features == data.features
+
+
+def test_rotate():
+    rng = np.random.default_rng(0)
+    pictures = [Picture.fromarray(rng.integers(0, 256, (8, 8), np.uint8)) for _ in range(12)]
+    features = Features({"image": Image(), "label": ClassLabel(num_classes=2)})
+    table = {"image": pictures, "label": [0, 1] * 6}
+    data = Dataset.from_dict(table, features=features)
+    partitioner = assigned(RotatePartitioner(4, step=45.0), data)
+    shares = [partitioner.load_partition(i) for i in range(4)]
+    for i, share in enumerate(shares):
+        assert len(share) == 3
+        plain = data.select(partitioner.rows(i))
+        for k in range(3):
+            turned = np.asarray(rotated(plain[k]["image"], 45.0 * i))
+            np.testing.assert_array_equal(np.asarray(share[k]["image"]), turned)
+            assert share[k]["label"] == plain[k]["label"]
+    quarter = np.asarray(shares[2][0]["image"])
+    np.testing.assert_array_equal(
+        quarter, np.rot90(np.asarray(data[int(partitioner.rows(2)[0])]["image"]))
+    )
+    assert shares[1].with_format("numpy")["label"][:].tolist() == shares[1]["label"][:]
+
+
+def test_in_a_federated_dataset_without_the_hub(tmp_path):
+    """As in the README of flwr-datasets, on Parquet files that stand in for the hub's."""
+    (tmp_path / "cifar").mkdir()
+    labelled(200, 20).to_parquet(tmp_path / "cifar" / "train-0.parquet")
+    labelled(100, 20).to_parquet(tmp_path / "cifar" / "test-0.parquet")
+    federated = FederatedDataset(
+        dataset=str(tmp_path / "cifar"),
+        partitioners={
+            "train": LatentClusterPartitioner((2, 2), epsilon=0.01),
+            "test": LatentClusterPartitioner((2, 2), epsilon=0.01),
+        },
+        cache_dir=str(tmp_path / "cache"),
+    )
+    sizes = [len(federated.load_partition(i, "train")) for i in range(4)]
+    assert sum(sizes) == 200
+    shares = [federated.load_partition(3, split)["fine_label"][:] for split in ("train", "test")]
+    assert np.mean(np.array(shares[0]) >= 10) > 0.5
+    assert np.mean(np.array(shares[1]) >= 10) > 0.5
+
+
+def test_the_partitioners_need_no_other_part_of_the_project():
+    code = (
+        "import sys; sys.modules['flwr'] = sys.modules['ray'] = None; import partitions.flower; "
+        "mine = [m for m in sys.modules if m.startswith(('spcacw_flwr', 'baselines'))]; "
+        "sys.exit(' '.join(set(mine) - {'spcacw_flwr', 'spcacw_flwr.keys'}) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,158 @@
+"""Data of a user's own: what is accepted, and the one sentence for each thing that is not."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from partitions import PartitionKeys, make_setting
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.keys import SpcacwError
+from tests.conftest import make_pool
+
+X, Y = torch.rand(6, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+GOOD = (X, Y)
+returned = {}
+"""What the function of this test returns, by silo; silos that are not in it are good."""
+
+
+def load(silo):
+    answer = returned.get(silo, (GOOD, GOOD))
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+class Samples(Dataset):
+    """Pairs of NumPy arrays and Python numbers, as Datasets often have."""
+
+    def __init__(self, xs, ys):
+        self.xs, self.ys = xs, ys
+
+    def __len__(self):
+        return len(self.xs)
+
+    def __getitem__(self, i):
+        return np.asarray(self.xs[i]), int(self.ys[i])
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield from GOOD
+
+
+@pytest.fixture(autouse=True)
+def _nothing_returned():
+    returned.clear()
+
+
+def own(**changes):
+    keys = {"silo": f"{__name__}:load", "silos": 3, "classes": 3, **changes}
+    return make_setting("own", PartitionKeys(**keys), 0)
+
+
+def test_tensors_and_datasets_are_the_same():
+    returned[1] = (TensorDataset(X, Y), Samples(X.double().numpy(), Y))
+    returned[2] = ([X.double().numpy(), Y.int().numpy()], (X.tolist(), Y.tolist()))
+    setting = own()
+    setting.prepare()
+    assert (setting.num_silos, setting.num_classes, setting.input_shape) == (3, 3, (2, 2))
+    assert (setting.groups, setting.oracle(1)) == ([None] * 3, [])
+    for silo in range(3):
+        for data in (setting.train(silo), setting.test(silo)):
+            assert (data.x.dtype, data.y.dtype) == (torch.float32, torch.int64)
+            torch.testing.assert_close(data.x, X)
+            assert torch.equal(data.y, Y)
+    assert setting.train(1) is setting.train(1)
+
+
+def test_tokens_with_a_label_at_every_position():
+    tokens = torch.randint(0, 80, (4, 9))
+    for silo in range(3):
+        returned[silo] = ((tokens, tokens), (tokens.int(), tokens))
+    data = own(classes=80).train(2)
+    assert data.x.dtype == torch.int64
+    assert data.y.shape == (4, 9)
+
+
+def test_a_node_with_its_own_silo_only_names_the_shape():
+    returned[0] = FileNotFoundError("not on this node")
+    setting = own(input_shape="2,2")
+    setting.prepare()
+    assert len(setting.train(1).y) == 6
+    with pytest.raises(SpcacwError, match=r"Silo 0 .*FileNotFoundError: not on this node"):
+        setting.train(0)
+
+
+BAD = [
+    (None, "is a NoneType: the function must return"),
+    ((GOOD, GOOD, GOOD), "is a tuple of 3"),
+    ((X, GOOD), r"training data is a Tensor: it must be"),
+    ((GOOD, (X, Y, Y)), r"test data is a tuple of 3: it must be"),
+    ((GOOD, ("text", Y)), r"test data cannot be made into tensors"),
+    (((X, Y[:5]), GOOD), "training data: 6 inputs and 5 labels"),
+    (((X[:0], Y[:0]), GOOD), "training data: 0 inputs and 0 labels"),
+    ((GOOD, (X[:0], Y[:0])), "test data: 0 inputs and 0 labels"),
+    ((GOOD, TensorDataset(X[:0], Y[:0])), "test data: 0 inputs"),
+    (((X[:, 0, 0], Y), GOOD), r"inputs have shape \(6,\)"),
+    (((X / 0 * 0, Y), GOOD), "infinite or not a number"),
+    ((((X * 255).byte(), Y), GOOD), "torch.uint8.*scale images to float"),
+    (((X, Y.float()), GOOD), "labels are torch.float32"),
+    (((X, torch.stack([Y, Y])), GOOD), "6 inputs and 2 labels"),
+    (((X, torch.stack([Y, Y], 1)), GOOD), r"labels have shape \(6, 2\)"),
+    (((X, Y + 1), GOOD), "a label 3, outside 0 … 2"),
+    ((GOOD, (X, Y - 1)), "test data: there is a label -1"),
+    ((GOOD, (torch.rand(6, 2, 3), Y)), r"trains on inputs of shape \(2, 2\).*tested on \(2, 3\)"),
+    (((torch.rand(6, 2, 3), Y),) * 2, r"inputs of shape \(2, 3\), not \(2, 2\) as silo 0 has"),
+    ((Endless(), GOOD), "training data is a Dataset without a length"),
+    ((Samples([[1.0], [1.0, 2.0]], [0, 1]), GOOD), "a Dataset that cannot be read as pairs"),
+    ((Samples([[1.0]], ["x"]), GOOD), "ValueError"),
+    (KeyError("patients.csv"), "cannot be loaded .KeyError: 'patients.csv'"),
+]
+
+
+@pytest.mark.parametrize(("answer", "why"), BAD)
+def test_what_is_wrong_is_one_sentence_that_names_the_silo(answer, why):
+    returned[1] = answer
+    with pytest.raises(SpcacwError, match=rf"(?s)Silo 1 of .*{why}") as caught:
+        own().train(1)
+    assert str(caught.value).rstrip(".").count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"silo": ""}, "set silo = 'package.module:function'"),
+        ({"silos": 0}, "set silos"),
+        ({"input_shape": "1,x"}, "input-shape = '1,x'"),
+        ({"silo": "no_such:thing"}, "silo function 'no_such:thing' cannot be imported"),
+        ({"silo": "math:pi"}, "is a float, not a function"),
+    ],
+)
+def test_bad_keys_are_refused(changes, why):
+    with pytest.raises(SpcacwError, match=why):
+        own(**changes).prepare()
+
+
+def test_a_silo_function_without_its_setting_is_refused():
+    with pytest.raises(SpcacwError, match="needs setting = 'own'"):
+        make_setting("digits-relabel", PartitionKeys(silo="a:b"), 0)
+
+
+def test_what_is_wrong_is_said_before_training():
+    returned[2] = ((X, Y + 7), GOOD)
+    config = Config.from_keys(setting="own", silo=f"{__name__}:load", silos=3, classes=3)
+    with pytest.raises(SpcacwError, match=r"Silo 2 .* a label 7"):
+        make_pool(config).describe()
+
+
+def test_the_example():
+    """Hospital 0 learns from its peers, and not from the one that swaps the labels."""
+    config = Config.from_keys(
+        setting="own", silo="experiments.own_data:load", silos=4, classes=2, epochs=20
+    )
+    result = simulate(config)
+    assert result.alpha[3] < 0.1 < 0.3 < result.alpha[:3].sum()
+    assert result.accuracy[-1] > 90
+    assert result.accuracy[-1] >= result.accuracy_alone[-1] - 2

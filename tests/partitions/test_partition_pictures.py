@@ -1,0 +1,100 @@
+"""The pictures of each setting are drawn, and the saved allocation is the setting's own."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from experiments import draw, pictures
+from partitions import Setting
+
+
+def command(*arguments):
+    """The app of ``python -m experiments.pictures``."""
+    import typer
+
+    app = typer.Typer()
+    app.command()(pictures.main)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def colours(path):
+    with Image.open(path) as picture:
+        return len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0))
+
+
+def test_digits(tmp_path):
+    done = command("--setting", "digits-relabel", "--output", str(tmp_path / "new"))
+    assert done.exit_code == 0, done.output
+    expected = ["digits-relabel-samples.png", "digits-relabel-silos.png"]
+    assert names_in(tmp_path / "new") == expected
+    for name in expected:
+        assert colours(tmp_path / "new" / name) > 10
+        assert (tmp_path / "new" / name).stat().st_size < 150_000
+
+
+def test_latent_clusters_save_their_matrix(tmp_path, make, cifar_dir):
+    written = pictures.draw_setting("cifar100-clusters", cifar_dir, tmp_path, {"epsilon": 0.01})
+    stem = "cifar100-clusters-"
+    kinds = ["allocation.csv", "allocation.png", "samples.png", "silos.png"]
+    assert names_in(tmp_path) == [stem + kind for kind in kinds] == [path.name for path in written]
+    with (tmp_path / f"{stem}allocation.csv").open() as file:
+        header = file.readline().strip().split(",")
+        saved = np.loadtxt(file, delimiter=",")
+    assert header[:4] == ["silo", "cluster", "apple", "aquarium_fish"]
+    assert saved[:, 1].tolist() == [i // 5 for i in range(20)]
+    x = make("cifar100-clusters", epsilon=0.01).allocation
+    np.testing.assert_allclose(saved[:, 2:], x, rtol=1e-9)
+
+
+def test_shakespeare(tmp_path, plays_dir):
+    pictures.draw_setting("shakespeare", plays_dir, tmp_path, {"silos": 3})
+    assert names_in(tmp_path) == ["shakespeare-samples.png", "shakespeare-silos.png"]
+
+
+def test_89_silos(tmp_path, mnist_dir):
+    pictures.draw_setting("mnist-rotate", mnist_dir, tmp_path, {})
+    with Image.open(tmp_path / "mnist-rotate-silos.png") as picture:
+        assert picture.size[1] <= 1100
+
+
+def test_data_of_ones_own_that_are_no_pictures(tmp_path):
+    keys = {"silo": "experiments.own_data:load", "silos": 4, "classes": 2}
+    pictures.draw_setting("own", "", tmp_path, keys)
+    assert names_in(tmp_path) == ["own-silos.png"]
+
+
+def test_missing_data_end_in_one_sentence_or_are_passed_over(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("offline")
+
+    monkeypatch.setattr("torchvision.datasets.MNIST", fail)
+    monkeypatch.setattr("datasets.load_dataset", fail)
+    where = ["--data-dir", str(tmp_path / "none"), "--output", str(tmp_path / "out")]
+    one = command("--setting", "shakespeare", *where)
+    assert one.exit_code == 1
+    assert "shakespeare: Shakespeare is not in" in one.output
+    every = command("--setting", "all", *where)
+    assert every.exit_code == 0
+    assert every.output.count("data-dir") == 4
+    assert len(names_in(tmp_path / "out")) == 2
+
+
+@pytest.mark.parametrize(("groups", "edges"), [([0, 0, 1, 2, 2], [2, 3]), ([0], []), ([], [])])
+def test_lines_separate_clusters(groups, edges):
+    class Some(Setting):
+        group_kind = "cluster"
+
+        groups = property(lambda self: self.keys)
+        prepare = train = test = None
+
+    assert pictures._edges(Some(groups, 0)) == edges
+
+
+def test_text_with_a_dollar_is_no_mathematics(tmp_path):
+    draw.texts(tmp_path / "a.png", "title", ["silo 0"], ["$x"], ["$y$ _^"])
+    assert (tmp_path / "a.png").is_file()
