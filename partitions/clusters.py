@@ -44,6 +44,7 @@ class Cifar100Clusters(Setting):
         "eta": 0.1,
         "max_norm": 5.0,
         "epochs": 100,
+        "model": "vgg16",
     }
     num_classes = 100
     input_shape = (3, 32, 32)

@@ -39,6 +39,7 @@ class Shakespeare(Setting):
         "weight_decay": 1e-4,
         "max_norm": 1.0,
         "epochs": 100,
+        "model": "char-lstm",
     }
     num_classes = len(VOCABULARY)
     group_kind = "none"
