@@ -73,3 +73,17 @@ def pooled_pass(
         into = {name: rows[prefix + name] for name in names}
         x = rule.apply(module, x, Shared(silos, own, into, anchor, noise))
     return x
+
+
+def bytes_kept(model: nn.Module, weights: dict[str, Tensor], x: Tensor) -> int:
+    """Return what a pooled pass of samples keeps in memory for its backward pass."""
+    kept = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        pooled_pass(model, weights, weights, x.clone(), 1, int)
+    return kept
