@@ -40,6 +40,10 @@ faster as well (of larger activations, each page is handed out anew by the syste
 """
 
 
+def _from(start: int, seed_of: Callable[[int], int]) -> Callable[[int], int]:
+    return lambda k: seed_of(start + k)
+
+
 class SiloGradients:
     """Computes g^{(i)} = ∇ℓ(w; ξ^{(i)}) for many silos at once.
 
@@ -99,9 +103,8 @@ class SiloGradients:
         size, losses = self._group_size(vector, x), []
         for start in range(0, len(x), size):
             one = slice(start, start + size)
-            losses.append(self._pooled_group(
-                vector, x[one], y[one], rows[one], lambda k, start=start: seed_of(start + k)
-            ))  # fmt: skip
+            seeds = _from(start, seed_of)
+            losses.append(self._pooled_group(vector, x[one], y[one], rows[one], seeds))
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
     def _group_size(self, vector: Tensor, x: Tensor) -> int:
