@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from spcacw_flwr.core.layers import can_pool, pooled_pass
+from spcacw_flwr.core.layers import can_pool, pooled_pass, steps_of
 from spcacw_flwr.core.losses import Loss, losses_of
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.stateless import call
@@ -55,6 +55,7 @@ class SiloGradients:
     def __init__(self, model: nn.Module, layout: Layout, loss: Loss = losses_of) -> None:
         self.model, self.layout, self.loss = model, layout, loss
         self.way = "pooled" if can_pool(model) else "vmap"
+        self._steps = steps_of(model) if self.way == "pooled" else []
 
     def __call__(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
@@ -89,7 +90,7 @@ class SiloGradients:
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
         weights, into = self.layout.unflatten(vector), self.layout.unflatten(rows)
-        outputs = pooled_pass(self.model, weights, into, x.flatten(0, 1), len(x), seed_of)
+        outputs = pooled_pass(self._steps, weights, into, x.flatten(0, 1), len(x), seed_of)
         losses = self.loss(outputs, y.flatten(0, 1)).view(len(x), -1).mean(dim=1)
         losses.sum().backward()
         return losses.detach()

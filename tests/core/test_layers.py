@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from spcacw_flwr.core.architectures import SequenceLSTM
-from spcacw_flwr.core.layers import can_pool, pooled_pass
+from spcacw_flwr.core.layers import can_pool, pooled_pass, steps_of
 from tests.core.test_gradients import BATCH, SILOS, batch, compare
 
 
@@ -84,7 +84,7 @@ def test_masks_are_the_same_bits_as_plain_pytorchs(kind, threads):
     torch.set_num_threads(threads)
     model = nn.Sequential(kind(0.3), kind(0.5))
     x = torch.rand(3, 8, 20, 16, 16) + 1  # large enough that PyTorch shares the drawing
-    pooled = pooled_pass(model, {}, {}, x.flatten(0, 1), 3, lambda k: 70 + k)
+    pooled = pooled_pass(steps_of(model), {}, {}, x.flatten(0, 1), 3, lambda k: 70 + k)
     for k in range(3):
         torch.manual_seed(70 + k)
         assert torch.equal(pooled.unflatten(0, (3, 8))[k], model(x[k]))
