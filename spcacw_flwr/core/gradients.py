@@ -25,12 +25,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from spcacw_flwr.core.layers import can_pool, pooled_pass, steps_of
+from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass, steps_of
 from spcacw_flwr.core.losses import Loss, losses_of
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.stateless import call
 
 log = logging.getLogger(__name__)
+
+ROOM_CPU, ROOM = 192 << 20, 2 << 30
+"""Bytes that a pooled pass may keep for its backward pass, on a CPU and on another device.
+
+Silos that need more go through the model in groups: that bounds the memory, and on a CPU it is
+faster as well (of larger activations, each page is handed out anew by the system in each round).
+"""
 
 
 class SiloGradients:
@@ -56,6 +63,7 @@ class SiloGradients:
         self.model, self.layout, self.loss = model, layout, loss
         self.way = "pooled" if can_pool(model) else "vmap"
         self._steps = steps_of(model) if self.way == "pooled" else []
+        self._kept: float | None = None
 
     def __call__(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
@@ -87,6 +95,24 @@ class SiloGradients:
         return self._loop(vector, x, y, rows, seed_of)
 
     def _pooled(
+        self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
+    ) -> Tensor:
+        size, losses = self._group_size(vector, x), []
+        for start in range(0, len(x), size):
+            one = slice(start, start + size)
+            losses.append(self._pooled_group(
+                vector, x[one], y[one], rows[one], lambda k, start=start: seed_of(start + k)
+            ))  # fmt: skip
+        return losses[0] if len(losses) == 1 else torch.cat(losses)
+
+    def _group_size(self, vector: Tensor, x: Tensor) -> int:
+        if self._kept is None:  # of a sample; two, for BatchNorm may be among the layers
+            few = x[0, :2]
+            self._kept = bytes_kept(self._steps, self.layout.unflatten(vector), few) / len(few)
+        room = ROOM_CPU if x.device.type == "cpu" else ROOM
+        return max(1, int(room / max(1.0, self._kept * x.shape[1])))
+
+    def _pooled_group(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
         weights, into = self.layout.unflatten(vector), self.layout.unflatten(rows)

@@ -92,3 +92,17 @@ def pooled_pass(
         into = {name: rows[full] for name, full in step.names.items()}
         x = step.rule.apply(step.module, x, Shared(silos, own, into, anchor, noise))
     return x
+
+
+def bytes_kept(steps: Sequence[Step], weights: dict[str, Tensor], x: Tensor) -> int:
+    """Return what a pooled pass of samples keeps in memory for its backward pass."""
+    kept = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        pooled_pass(steps, weights, weights, x.clone(), 1, int)
+    return kept

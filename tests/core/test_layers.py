@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from spcacw_flwr.core import gradients, rules
 from spcacw_flwr.core.architectures import SequenceLSTM
-from spcacw_flwr.core.layers import can_pool, pooled_pass, steps_of
+from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass, steps_of
+from spcacw_flwr.core.rules.by_silo import by_silo
+from spcacw_flwr.core.rules.lstm import by_steps
 from tests.core.test_gradients import BATCH, SILOS, batch, compare
 
 
@@ -95,9 +98,11 @@ def test_embeddings():
     compare(model, symbols(6), labels(BATCH, 6), "pooled")
 
 
+@pytest.mark.parametrize("way", [by_silo, by_steps])
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2}, {"bias": False}])
-def test_lstm_is_pytorchs(options):
+def test_lstm_is_pytorchs(options, way, monkeypatch):
     """As a first layer and above an embedding; a sequence of one step too."""
+    monkeypatch.setitem(rules.RULES, SequenceLSTM, rules.Rule(way))
     lstm = SequenceLSTM(4, 5, batch_first=True, **options)
     model = nn.Sequential(nn.Embedding(7, 4), lstm, nn.Linear(5, 3))
     compare(model, symbols(6), labels(BATCH, 6), "pooled")
@@ -135,3 +140,25 @@ def test_hooks_and_frozen_weights_are_not_pooled():
     assert can_pool(model)
     model[0].bias.requires_grad_(False)
     assert not can_pool(model)
+
+
+def test_groups_of_silos_give_the_same_gradients(monkeypatch):
+    """With room for two silos of three; the masks of the third are still its own."""
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Dropout2d(0.3), nn.Flatten(), nn.Linear(80, 3)
+    )
+    x = images(2, 6, 7)
+    kept = bytes_kept(steps_of(model), dict(model.named_parameters()), x[0])
+    # Inputs of convolution, BatchNorm and linear layer, the mask, and the statistics of BatchNorm.
+    assert kept == 4 * (BATCH * (2 * 6 * 7 + 80 + 80 + 4) + 2 * 4)
+    sizes = []
+    whole = gradients.pooled_pass
+
+    def noted(*given):
+        sizes.append(given[4])
+        return whole(*given)
+
+    monkeypatch.setattr(gradients, "pooled_pass", noted)
+    monkeypatch.setattr(gradients, "ROOM_CPU", 2.9 * kept)
+    compare(model, x, labels(BATCH), "pooled")
+    assert sizes == [2, 1]

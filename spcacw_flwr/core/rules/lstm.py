@@ -1,5 +1,6 @@
-"""LSTM layers: all silos' sequences run through the cell together, step by step.
+"""LSTM layers: on a GPU, all silos' sequences run through the cell together, step by step.
 
+(On a CPU PyTorch's own kernel for one silo after another is twice as fast, see :func:`_lstm`.)
 The recurrence is that of ``torch.nn.LSTM`` (S. Hochreiter and J. Schmidhuber, Long Short-Term
 Memory, 1997, with the forget gate of Gers et al., 2000)::
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from spcacw_flwr.core.rules.base import Rule, Shared
+from spcacw_flwr.core.rules.by_silo import by_silo
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 tanh_backward = torch.ops.aten.tanh_backward.grad_input
@@ -52,16 +54,15 @@ class _Layer(torch.autograd.Function):
             if t > 0:
                 cells[t].addcmul_(f, cells[t - 1])
             torch.tanh(cells[t], out=states[t]).mul_(o)
-        ctx.save_for_backward(x, cells, states)
-        ctx.gates, ctx.suffix, ctx.layer = gates, suffix, layer
+        ctx.save_for_backward(x, gates, cells, states)
+        ctx.suffix, ctx.layer = suffix, layer
         return states
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, None, None, None]:
-        (x, cells, states), (delta,), layer = ctx.saved_tensors, upstream, ctx.layer
-        gates, inner = ctx.gates, layer.weights["weight_hh" + ctx.suffix]
-        ctx.gates = None  # the gates make room for their gradients
-        _through_time(gates, cells, delta, inner)
+        (x, gates, cells, states), (delta,), layer = ctx.saved_tensors, upstream, ctx.layer
+        # The gates make room for their gradients.
+        _through_time(gates, cells, delta, layer.weights["weight_hh" + ctx.suffix])
         _weight_gradients(gates, x, states, ctx.suffix, layer)
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
@@ -107,11 +108,21 @@ def _weight_gradients(
             rows["bias_hh" + suffix][k] = rows["bias_ih" + suffix][k]
 
 
-def _lstm(module: nn.LSTM, x: Tensor, layer: Shared) -> Tensor:
+def by_steps(module: nn.LSTM, x: Tensor, layer: Shared) -> Tensor:
+    """Apply the layers to all silos together."""
     x = x.transpose(0, 1).contiguous()
     for number in range(module.num_layers):
         x = _Layer.apply(x, layer.anchor, f"_l{number}", layer)
     return x.transpose(0, 1)
+
+
+def _lstm(module: nn.LSTM, x: Tensor, layer: Shared) -> Tensor:
+    """Choose the fastest way.
+
+    A GPU waits for each of cuDNN's steps, so that k silos by themselves cost k times as long; a CPU
+    does not, and its kernel (oneDNN) keeps a small batch in the cache.
+    """
+    return (by_silo if x.device.type == "cpu" else by_steps)(module, x, layer)
 
 
 def _plain(module: nn.LSTM) -> bool:

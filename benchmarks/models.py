@@ -1,0 +1,114 @@
+"""What the gradients of all silos cost for the paper's larger networks.
+
+    python -m benchmarks.models benchmarks/models.csv --threads 2
+
+One round of 20 silos × 32 images (VGG16) and of 15 silos × 32 windows × 50 symbols (CharLSTM), on
+random samples that lie ready, in turn within each repetition: our gradients, a row for each silo; a
+loop of plain PyTorch over the silos, which gives the same rows; and one ordinary backward pass over
+the same samples, which gives one gradient of them all and is what the arithmetic costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from benchmarks.workload import medians
+from spcacw_flwr.core.gradients import SiloGradients
+from spcacw_flwr.core.losses import losses_of
+from spcacw_flwr.core.models import Layout, make_model, parameters_of
+
+BATCH = 32
+Work = Callable[[], object]
+
+
+def images(rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return 20 silos' batches in the shape of CIFAR-100."""
+    x = torch.randn(20, BATCH, 3, 32, 32, generator=rng)
+    return x, torch.randint(100, (20, BATCH), generator=rng)
+
+
+def windows(rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return 15 silos' batches of 50 symbols, and the symbols that follow."""
+    x, y = torch.randint(80, (2, 15, BATCH, 50), generator=rng)
+    return x, y
+
+
+COLUMNS = {"vgg16": (images, (3, 32, 32), 100), "char-lstm": (windows, (50,), 80)}
+
+
+def ours(model: nn.Module, x: Tensor, y: Tensor) -> Work:
+    """Return one call for the gradients of all silos."""
+    layout = Layout.of(parameters_of(model))
+    compute, vector = SiloGradients(model, layout), layout.flatten(parameters_of(model))
+    rows = torch.empty(len(x), layout.size, device=x.device)
+    assert compute.way == "pooled"
+    return lambda: compute(vector, x, y, rows, int)
+
+
+def loop(model: nn.Module, x: Tensor, y: Tensor) -> Work:
+    """Return a backward pass for each silo, in plain PyTorch."""
+    parameters = list(model.parameters())
+    rows = torch.empty(len(x), sum(p.numel() for p in parameters), device=x.device)
+
+    def work() -> None:
+        for k in range(len(x)):
+            model.zero_grad()
+            losses_of(model(x[k]), y[k]).mean().backward()
+            rows[k] = parameters_to_vector([p.grad for p in parameters if p.grad is not None])
+
+    return work
+
+
+def together(model: nn.Module, x: Tensor, y: Tensor) -> Work:
+    """Return one ordinary backward pass over the samples of all silos."""
+    x, y = x.flatten(0, 1), y.flatten(0, 1)
+
+    def work() -> None:
+        model.zero_grad()
+        losses_of(model(x), y).mean().backward()
+
+    return work
+
+
+def measure(name: str, width: float, device: str, repetitions: int) -> Iterator[tuple]:
+    """Yield a row per way to compute, of one network."""
+    samples, shape, classes = COLUMNS[name]
+    x, y = (part.to(device) for part in samples(torch.Generator().manual_seed(0)))
+    model = make_model(shape, classes, 64, 0, name, width).to(device)
+    ways = {"ours": ours, "loop over silos": loop, "one pooled pass": together}
+    found = medians({way: f(model, x, y) for way, f in ways.items()}, repetitions, device)
+    least = found["one pooled pass"]
+    for way, ms in found.items():
+        yield name, way, f"{ms:.1f}", f"{ms / least:.2f}"
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--models", default=",".join(COLUMNS))
+    parser.add_argument("--width", type=float, default=1.0)
+    parser.add_argument("--threads", default="1")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repetitions", type=int, default=5)
+    given = parser.parse_args()
+    with given.path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["device", "threads", "width", "model", "way", "median_ms", "times_pooled"])
+        for threads in (int(n) for n in given.threads.split(",")):
+            torch.set_num_threads(threads)
+            for name in given.models.split(","):
+                for row in measure(name, given.width, given.device, given.repetitions):
+                    writer.writerow([given.device, threads, given.width, *row])
+                    print(given.device, threads, given.width, *row, sep="\t", flush=True)
+
+
+if __name__ == "__main__":
+    main()
