@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,10 @@ ROOM_CPU, ROOM = 192 << 20, 2 << 30
 Silos that need more go through the model in groups: that bounds the memory, and on a CPU it is
 faster as well (of larger activations, each page is handed out anew by the system in each round).
 """
+
+
+def _later(seed_of: Callable[[int], int], start: int, k: int) -> int:
+    return seed_of(start + k)
 
 
 class SiloGradients:
@@ -100,9 +105,8 @@ class SiloGradients:
         size, losses = self._group_size(vector, x), []
         for start in range(0, len(x), size):
             one = slice(start, start + size)
-            losses.append(self._pooled_group(
-                vector, x[one], y[one], rows[one], lambda k, start=start: seed_of(start + k)
-            ))  # fmt: skip
+            seeds = partial(_later, seed_of, start)
+            losses.append(self._pooled_group(vector, x[one], y[one], rows[one], seeds))
         return losses[0] if len(losses) == 1 else torch.cat(losses)
 
     def _group_size(self, vector: Tensor, x: Tensor) -> int:
