@@ -103,11 +103,13 @@ class SiloGradients:
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
         size, losses = self._group_size(vector, x), []
+        if size >= len(x):
+            return self._pooled_group(vector, x, y, rows, seed_of)
         for start in range(0, len(x), size):
             one = slice(start, start + size)
             seeds = partial(_later, seed_of, start)
             losses.append(self._pooled_group(vector, x[one], y[one], rows[one], seeds))
-        return losses[0] if len(losses) == 1 else torch.cat(losses)
+        return torch.cat(losses)
 
     def _group_size(self, vector: Tensor, x: Tensor) -> int:
         if self._kept is None:  # of a sample; two, for BatchNorm may be among the layers
