@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1")
     parser.add_argument("--silos", default=",".join(map(str, SILOS)))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--repetitions", type=int, default=31)
     given = parser.parse_args()
     threads, silos = ([int(n) for n in text.split(",")] for text in (given.threads, given.silos))
     with given.path.open("w", newline="") as file:

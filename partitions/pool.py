@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -76,6 +77,10 @@ class PooledSetting(Setting):
     def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:
         """Return images (n, \\*input_shape) in [0, 1] and labels (n,) as ``silo`` sees them."""
 
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        return stream(self.seed, SPLIT).permutation(self.pool_size)
+
     def prepare(self) -> None:
         """Find, fetch and verify the data; cheap once done; SpcacwError if it cannot be had."""
         self.pool()
@@ -89,9 +94,8 @@ class PooledSetting(Setting):
         self.check_silo(silo)
         if silo not in self._train_kept:
             pool = self.pool()
-            order = stream(self.seed, SPLIT).permutation(self.pool_size)
             # Deal the images out like cards, so that the first n of a silo do not depend on n.
-            mine = order[silo :: self.num_silos][: self._size]
+            mine = self._order[silo :: self.num_silos][: self._size]
             self._train_kept[silo] = self._view(pool, pool.x_train[mine], pool.y_train[mine], silo)
         return self._train_kept[silo]
 

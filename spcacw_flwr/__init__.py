@@ -10,6 +10,6 @@ import os
 
 # PyTorch's threads (GNU OpenMP) spin for milliseconds after each operation, and would keep NumPy's
 # BLAS from the cores: see spcacw_flwr.alpha.products. Read when PyTorch is imported, if ever.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""README's promises: its commands are those of CI, its numbers those of the committed tables."""
+"""What README and docs/engine.md promise: commands are CI's, numbers the committed tables'."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from spcacw_flwr.launch import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-RESULTS = ROOT / "experiments" / "results"
+RESULTS, BENCHMARKS = ROOT / "experiments" / "results", ROOT / "benchmarks"
+ENGINE = (ROOT / "docs" / "engine.md").read_text()
 
 
-def rows(name: str) -> list[dict[str, str]]:
-    with (RESULTS / name).open(newline="") as file:
+def rows(name: str, directory: Path = RESULTS) -> list[dict[str, str]]:
+    with (directory / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -66,3 +67,37 @@ def test_the_default_runs_output_is_the_committed_one():
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README))
 def test_links_lead_somewhere(path):
     assert (ROOT / path).exists()
+
+
+def test_what_a_round_costs_is_the_committed_table():
+    for row in rows("engine.csv", BENCHMARKS):
+        ms, line = float(row["median_ms"]), f"| {row['silos']} | {row['threads']} | "
+        (line,) = [one for one in ENGINE.splitlines() if one.startswith(line)]
+        if row["part"].startswith(("whole round", "arithmetic")):
+            assert f"{ms:.2f} ({row['times_vmap']} ×)" in line
+        elif row["part"].startswith("bare"):
+            assert f"| {ms:.2f} |" in line
+        elif row["threads"] == "1":
+            (line,) = [one for one in ENGINE.splitlines() if one.startswith(f"| {row['part']} |")]
+            assert f"| {1000 * ms:,.0f} |" in line
+
+
+def test_other_libraries_whole_runs_and_larger_models_are_the_committed_tables():
+    for row in rows("peers.csv", BENCHMARKS):
+        start = f"| {row['silos']} | {row['library']} {row['version']} |"
+        end = f" {float(row['median_ms']):.2f} | {row['multiple_of_our_fedavg']} |"
+        assert start + end in ENGINE
+    for row in rows("runs.csv", BENCHMARKS):
+        seconds = " | ".join(row[name] for name in ("median_s", "least_s", "most_s"))
+        accuracies = f"{row['best_accuracy']} / {row['last_accuracy']}"
+        assert f"| `{row['setting']}` | {seconds} | {accuracies} |" in ENGINE
+    for row in rows("models.csv", BENCHMARKS):
+        numbers = f"{float(row['median_ms']):,.0f} | {row['times_pooled']}"
+        assert f"| {row['model']} | {row['way']} | {numbers} |" in ENGINE
+
+
+def test_thousands_of_silos_are_the_committed_run():
+    found = json.loads((BENCHMARKS / "many.json").read_text())
+    words = " ".join(ENGINE.split())
+    for what in ("{silos:,} silos", "{seconds_per_round} s a round", "peak of {peak_gib} GiB"):
+        assert what.format(**found) in words

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass
+from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass, steps_of
 from spcacw_flwr.core.losses import Loss, losses_of
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.stateless import call
@@ -40,8 +41,8 @@ faster as well (of larger activations, each page is handed out anew by the syste
 """
 
 
-def _from(start: int, seed_of: Callable[[int], int]) -> Callable[[int], int]:
-    return lambda k: seed_of(start + k)
+def _later(seed_of: Callable[[int], int], start: int, k: int) -> int:
+    return seed_of(start + k)
 
 
 class SiloGradients:
@@ -66,6 +67,7 @@ class SiloGradients:
     def __init__(self, model: nn.Module, layout: Layout, loss: Loss = losses_of) -> None:
         self.model, self.layout, self.loss = model, layout, loss
         self.way = "pooled" if can_pool(model) else "vmap"
+        self._steps = steps_of(model) if self.way == "pooled" else []
         self._kept: float | None = None
 
     def __call__(
@@ -101,16 +103,18 @@ class SiloGradients:
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
         size, losses = self._group_size(vector, x), []
+        if size >= len(x):
+            return self._pooled_group(vector, x, y, rows, seed_of)
         for start in range(0, len(x), size):
             one = slice(start, start + size)
-            seeds = _from(start, seed_of)
+            seeds = partial(_later, seed_of, start)
             losses.append(self._pooled_group(vector, x[one], y[one], rows[one], seeds))
-        return losses[0] if len(losses) == 1 else torch.cat(losses)
+        return torch.cat(losses)
 
     def _group_size(self, vector: Tensor, x: Tensor) -> int:
         if self._kept is None:  # of a sample; two, for BatchNorm may be among the layers
             few = x[0, :2]
-            self._kept = bytes_kept(self.model, self.layout.unflatten(vector), few) / len(few)
+            self._kept = bytes_kept(self._steps, self.layout.unflatten(vector), few) / len(few)
         room = ROOM_CPU if x.device.type == "cpu" else ROOM
         return max(1, int(room / max(1.0, self._kept * x.shape[1])))
 
@@ -118,7 +122,7 @@ class SiloGradients:
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
         weights, into = self.layout.unflatten(vector), self.layout.unflatten(rows)
-        outputs = pooled_pass(self.model, weights, into, x.flatten(0, 1), len(x), seed_of)
+        outputs = pooled_pass(self._steps, weights, into, x.flatten(0, 1), len(x), seed_of)
         losses = self.loss(outputs, y.flatten(0, 1)).view(len(x), -1).mean(dim=1)
         losses.sum().backward()
         return losses.detach()

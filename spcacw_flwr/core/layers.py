@@ -12,12 +12,13 @@ batches of k silos one after another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from spcacw_flwr.core.rules import Shared, rule_of
+from spcacw_flwr.core.rules import Rule, Shared, rule_of
 
 
 def leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -48,8 +49,29 @@ def can_pool(model: nn.Module) -> bool:
     return found == [name for name, _ in own] and all(weight.requires_grad for _, weight in own)
 
 
+@dataclass(frozen=True)
+class Step:
+    """A layer of a pooled pass."""
+
+    module: nn.Module
+    rule: Rule
+    names: dict[str, str]
+    """The layer's own name of each of its parameters, and the model's."""
+
+
+def steps_of(model: nn.Module) -> list[Step]:
+    """Return the layers of a model that :func:`can_pool`, in the order of the pass."""
+    steps = []
+    for prefix, module in leaves(model):
+        rule = rule_of(module)
+        assert rule is not None  # can_pool saw to that
+        own = [name for name, _ in module.named_parameters(recurse=False)]
+        steps.append(Step(module, rule, {name: prefix + name for name in own}))
+    return steps
+
+
 def pooled_pass(
-    model: nn.Module,
+    steps: Sequence[Step],
     weights: dict[str, Tensor],
     rows: dict[str, Tensor],
     x: Tensor,
@@ -62,20 +84,17 @@ def pooled_pass(
     ``weights`` is. ``seed_of`` gives the seed of what silo 0…k−1 draws.
     """
     anchor = torch.zeros((), device=x.device, requires_grad=True)
-    layers = [(prefix, module, rule_of(module)) for prefix, module in leaves(model)]
     noise = []
-    if any(rule.draws for _, _, rule in layers if rule):
+    if any(step.rule.draws for step in steps):
         noise = [torch.Generator().manual_seed(seed_of(k)) for k in range(silos)]
-    for prefix, module, rule in layers:
-        assert rule is not None  # can_pool saw to that
-        names = [name for name, _ in module.named_parameters(recurse=False)]
-        own = {name: weights[prefix + name] for name in names}
-        into = {name: rows[prefix + name] for name in names}
-        x = rule.apply(module, x, Shared(silos, own, into, anchor, noise))
+    for step in steps:
+        own = {name: weights[full] for name, full in step.names.items()}
+        into = {name: rows[full] for name, full in step.names.items()}
+        x = step.rule.apply(step.module, x, Shared(silos, own, into, anchor, noise))
     return x
 
 
-def bytes_kept(model: nn.Module, weights: dict[str, Tensor], x: Tensor) -> int:
+def bytes_kept(steps: Sequence[Step], weights: dict[str, Tensor], x: Tensor) -> int:
     """Return what a pooled pass of samples keeps in memory for its backward pass."""
     kept = 0
 
@@ -85,5 +104,5 @@ def bytes_kept(model: nn.Module, weights: dict[str, Tensor], x: Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        pooled_pass(model, weights, weights, x.clone(), 1, int)
+        pooled_pass(steps, weights, weights, x.clone(), 1, int)
     return kept

@@ -8,7 +8,7 @@ from torch import nn
 
 from spcacw_flwr.core import gradients, rules
 from spcacw_flwr.core.architectures import SequenceLSTM
-from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass
+from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass, steps_of
 from spcacw_flwr.core.rules.by_silo import by_silo
 from spcacw_flwr.core.rules.lstm import by_steps
 from tests.core.test_gradients import BATCH, SILOS, batch, compare
@@ -87,7 +87,7 @@ def test_masks_are_the_same_bits_as_plain_pytorchs(kind, threads):
     torch.set_num_threads(threads)
     model = nn.Sequential(kind(0.3), kind(0.5))
     x = torch.rand(3, 8, 20, 16, 16) + 1  # large enough that PyTorch shares the drawing
-    pooled = pooled_pass(model, {}, {}, x.flatten(0, 1), 3, lambda k: 70 + k)
+    pooled = pooled_pass(steps_of(model), {}, {}, x.flatten(0, 1), 3, lambda k: 70 + k)
     for k in range(3):
         torch.manual_seed(70 + k)
         assert torch.equal(pooled.unflatten(0, (3, 8))[k], model(x[k]))
@@ -148,7 +148,7 @@ def test_groups_of_silos_give_the_same_gradients(monkeypatch):
         nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Dropout2d(0.3), nn.Flatten(), nn.Linear(80, 3)
     )
     x = images(2, 6, 7)
-    kept = bytes_kept(model, dict(model.named_parameters()), x[0])
+    kept = bytes_kept(steps_of(model), dict(model.named_parameters()), x[0])
     # Inputs of convolution, BatchNorm and linear layer, the mask, and the statistics of BatchNorm.
     assert kept == 4 * (BATCH * (2 * 6 * 7 + 80 + 80 + 4) + 2 * 4)
     sizes = []
