@@ -33,7 +33,7 @@ from spcacw_flwr.core.stateless import call
 
 log = logging.getLogger(__name__)
 
-ROOM_CPU, ROOM = 192 << 20, 2 << 30
+ROOM_CPU, ROOM = 256 << 20, 2 << 30
 """Bytes that a pooled pass may keep for its backward pass, on a CPU and on another device.
 
 Silos that need more go through the model in groups: that bounds the memory, and on a CPU it is
