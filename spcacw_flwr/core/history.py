@@ -25,6 +25,8 @@ class History:
         self.federation: Federation | None = None
         self.rounds = self.round = 0
         self.accuracy_alone: list[float] = []
+        self.state: Mapping[str, Tensor] = {}
+        """The model after the last epoch, as ``state_dict`` names it."""
         self._started = time.perf_counter()
 
     @property
@@ -51,6 +53,7 @@ class History:
 
         ``state`` holds the model's parameters and the buffers that it was evaluated with.
         """
+        self.state = state
         self.epochs.append({
             "epoch": len(self.epochs) + 1, "round": self.round, "loss": report["loss"],
             "accuracy": accuracy, "L": report["L"], "lambda_reg": report["lambda_reg"],
