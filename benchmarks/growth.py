@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -34,8 +33,13 @@ COLUMNS = ("against", "silos", "dimension", "sketch", "median_ms", "memory_in_ma
 
 
 def peak_bytes() -> int:
-    """Return the largest resident size of this process so far."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Return the largest resident size of this process so far (Linux).
+
+    ``ru_maxrss`` would not do: it starts at what the parent process held when it forked.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])
 
 
 def point(silos: int, hidden: int, sketch: int) -> dict[str, float]:

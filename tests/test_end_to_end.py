@@ -173,7 +173,7 @@ def test_an_unknown_key_is_refused_by_flwr_run(tmp_path):
         (["--set", "beta=1.5"], ["beta = 1.5", "(0, 1]"]),
         (["--set", "beta"], ["key=value"]),
         (["--set", "target=7"], ["target = 7", "0…6"]),
-        (["--engine", "in-process"], ["in-process", "use 'ray'"]),
+        (["--engine", "fast"], ["engine = 'fast'", "ray, in-process"]),
         (["--config", "none.toml"], ["none.toml"]),
         (["--setting", "mnist-relabel", "--data-dir", "nothing"], ["nothing", "data-dir"]),
         (["--output", "file/run"], ["file/run", "cannot be written"]),

@@ -28,6 +28,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+SPIN = "20000"
+"""What importing spcacw_flwr before PyTorch sets GOMP_SPINCOUNT to."""
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 COLUMNS = ("silos", "library", "version", "median_ms", "multiple_of_our_fedavg")
@@ -77,8 +79,9 @@ def python_of(library: Library, environments: Path) -> str:
 def measure(library: Library, python: str, silos: int, rounds: int) -> dict[str, Any]:
     """Run the library's script in a process of its own and return what its last line says."""
     command = [python, str(HERE / library.script), str(silos), str(rounds), library.method]
-    # Only ours may import this repository.
-    path = {"PYTHONPATH": str(ROOT)} if library in OURS else {}
+    # Only ours may import this repository; its script imports PyTorch first, so that the package
+    # cannot set this itself.
+    path = {"PYTHONPATH": str(ROOT), "GOMP_SPINCOUNT": SPIN} if library in OURS else {}
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | path
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     if done.returncode != 0:
