@@ -53,9 +53,9 @@ def train(pool: SiloPool, method: WeightedGradients, history: History) -> None:
             history.weights(round_, method.alpha)
         history.progress(round_)
         if round_ % rounds == 0:
-            accuracy = pool.evaluate(method.parameters, federation.target)[0]
-            parameters = pool.layout.unflatten(method.parameters)
-            history.epoch(method.epoch_report(), accuracy, parameters)
+            accuracy, _, buffers = pool.evaluate(method.parameters, federation.target)
+            state = pool.layout.unflatten(method.parameters) | buffers
+            history.epoch(method.epoch_report(), accuracy, state)
 
 
 def train_alone(config: Config, pool: SiloPool) -> list[float]:

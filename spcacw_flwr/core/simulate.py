@@ -40,7 +40,7 @@ class Result:
     alphas: list[tuple[int, NDArray[np.float64]]]
     """Round and weights (M,) at every update."""
     parameters: dict[str, Tensor]
-    """The trained model."""
+    """The trained model: its parameters, and the buffers that it was evaluated with."""
     accuracy_alone: list[float]
     """Accuracy after each epoch of training alone; empty unless ``compare-alone``."""
     directory: Path | None
@@ -88,6 +88,6 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         history.finish()
     return Result(
         config, history.epochs, history.alphas,
-        {name: part.clone() for name, part in pool.layout.unflatten(method.parameters).items()},
+        {name: part.clone() for name, part in history.state.items()},
         history.accuracy_alone, output,
     )  # fmt: skip

@@ -46,4 +46,4 @@ def test_an_epoch_of_each_column(keys, root, tmp_path):
     shape, classes = ((3, 32, 32), 100) if images else ((50,), 80)
     model = make_model(shape, classes, 64, 0, config.training.model, 1 / 32)
     saved = load_file(tmp_path / "run" / "model.safetensors")
-    model.load_state_dict(saved, strict=False)
+    model.load_state_dict(saved)

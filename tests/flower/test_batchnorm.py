@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.loop import answer
 from spcacw_flwr.core.models import Layout, make_model, parameters_of
+from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.strategy import GradientStrategy
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
@@ -79,6 +82,17 @@ def test_flower_and_the_bare_loop_evaluate_and_save_the_same_model(nodes, tmp_pa
     data = pool.setting.test(0)
     right = model.eval()(data.x).argmax(1) == data.y
     assert 100 * right.double().mean().item() == pytest.approx(accuracies[-1])
+
+
+def test_both_engines_save_the_same_file(tmp_path):
+    strategy = flower(1, tmp_path / "flower")
+    result = simulate(replace(CONFIG, run=replace(CONFIG.run, output=str(tmp_path / "process"))))
+    files = [tmp_path / name / "model.safetensors" for name in ("flower", "process")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert result.accuracy == [line["accuracy"] for line in strategy.history.epochs]
+    saved = load_file(files[1])
+    assert set(saved) == set(result.parameters)
+    assert all(torch.equal(saved[name], part) for name, part in result.parameters.items())
 
 
 def test_a_clientapp_without_buffers_is_as_good(tmp_path):
