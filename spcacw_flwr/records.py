@@ -197,7 +197,7 @@ def content_to_replies(content: RecordDict, request: Request, silos: list[int]) 
         )
     table = torch.tensor(losses, dtype=torch.float32)
     table = table.nan_to_num(nan=torch.inf).view(len(silos), -1) if judging else table
-    return Replies(tuple(silos), torch.from_numpy(gradients.copy()), table)
+    return Replies(tuple(silos), torch.from_numpy(gradients), table)
 
 
 def error_content(sentence: str) -> RecordDict:
