@@ -60,6 +60,12 @@ class RunKeys:
     device: str = key(
         "cpu", "Where silos and method compute: cpu, cuda, cuda:1, … (PyTorch's names)."
     )
+    threads: int = key(
+        0,
+        "CPU threads of the in-process engine; 0 is one where a round is small, so that runs side "
+        "by side do not wait for each other, and PyTorch's own number elsewhere.",
+        least=0,
+    )
     output: str = key("", "Directory of the results, absolute; empty is a dated default.")
     compare_alone: bool = key(
         True, "Also train the target alone (α = e₀, same seed and batches) for comparison."

@@ -12,12 +12,14 @@ messages, and needs PyTorch and the scientific stack alone::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,6 +30,9 @@ from spcacw_flwr.core.loop import train, train_alone
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
+
+SMALL_ROUND = 512
+"""Samples of a round, M·b, up to which a second thread gains nothing (docs/engine.md)."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,28 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         size = config.training.batch_size
         federation = Federation(silos, config.run.target, size, pool.layout)
         method = method_of(config, federation, pool.initial_parameters())
-        train(pool, method, history)
-        if config.run.compare_alone and config.run.method != "local":
-            history.accuracy_alone = train_alone(config, pool)
+        with _threads(config.run.threads, setting.num_silos * size):
+            train(pool, method, history)
+            if config.run.compare_alone and config.run.method != "local":
+                history.accuracy_alone = train_alone(config, pool)
         history.finish()
     return Result(
         config, history.epochs, history.alphas,
         {name: part.clone() for name, part in history.state.items()},
         history.accuracy_alone, output,
     )  # fmt: skip
+
+
+@contextmanager
+def _threads(wanted: int, samples: int) -> Iterator[None]:
+    """Compute with ``wanted`` threads, or by the size of a round when that is 0.
+
+    OpenMP's threads spin while they wait for each other, and when two processes share the cores
+    each waits for threads that do not run: two small runs side by side then take ten times as long.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or (1 if samples <= SMALL_ROUND else before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

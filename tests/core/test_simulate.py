@@ -138,3 +138,27 @@ def test_a_sketch_larger_than_the_model_is_one_sentence():
         SpcacwError, match=r"sketch = 9999 is more than the model's 4810 parameters"
     ):
         simulate(config(sketch=9999))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "clusters", "threads"), [(0, "3,2,2", 1), (0, "10,10", 3), (2, "3,2,2", 2)]
+)
+def test_a_small_round_takes_one_thread_and_all_are_back_afterwards(
+    wanted, clusters, threads, monkeypatch
+):
+    seen, compute, before = [], SiloPool.gradients, torch.get_num_threads()
+
+    def spy(*args, **kwargs):
+        seen.append(torch.get_num_threads())
+        return compute(*args, **kwargs)
+
+    monkeypatch.setattr(SiloPool, "gradients", spy)
+    silos = sum(map(int, clusters.split(",")))
+    keys = {"silos": silos, "cluster_sizes": clusters, "samples_per_silo": 40, "threads": wanted}
+    torch.set_num_threads(3)
+    try:
+        simulate(config(epochs=1, compare_alone=False, **keys))
+        assert set(seen) == {threads}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
