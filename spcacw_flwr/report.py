@@ -11,6 +11,8 @@ from rich.table import Table
 
 MOST_SILOS = 12
 """Rows of the α table; of many silos the heaviest are shown."""
+COLUMNS = {"bias": "bias ‖b‖", "sigma": "noise σ", "closed_form": "closed form"}
+"""Titles of what SP-CACW finds out about each silo."""
 
 
 def accuracy_table(summary: dict[str, Any]) -> Table:
@@ -33,15 +35,21 @@ def alpha_table(summary: dict[str, Any]) -> Table:
     alpha, groups = summary["alpha"], summary["groups"]
     heaviest = sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))[:MOST_SILOS]
     some = f", the {MOST_SILOS} heaviest" if len(alpha) > MOST_SILOS else ""
+    figures = summary.get("figures") or {}
     table = Table(title=f"final α of {len(alpha)} silos{some}")
-    table.add_column("silo", justify="right")
-    table.add_column("true group", justify="right")
-    table.add_column("α", justify="right")
+    for name in ("silo", "true group", "α", *(COLUMNS.get(name, name) for name in figures)):
+        table.add_column(name, justify="right")
     for silo in heaviest:
         mark = " (target)" if silo == summary["target"] else ""
         group = "–" if groups[silo] is None else f"{groups[silo]:g}"
-        table.add_row(f"{silo}{mark}", group, f"{alpha[silo]:.4f}")
+        rest = (decimal(values[silo]) for values in figures.values())
+        table.add_row(f"{silo}{mark}", group, f"{alpha[silo]:.4f}", *rest)
     return table
+
+
+def decimal(value: float | None) -> str:
+    """Return four decimals, and a dash for what is not known."""
+    return "–" if value is None else f"{value:.4f}"
 
 
 def print_report(console: Console, directory: Path) -> None:

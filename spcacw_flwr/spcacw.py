@@ -20,20 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.alpha import (
-    BiasTracker,
-    CountSketch,
-    RunningVariance,
-    Smoothed,
-    cost,
-    cost_matrix,
-    grams,
-    make_learner,
-)
-from spcacw_flwr.core.batches import SKETCH, stream
-from spcacw_flwr.core.config import Config
+from spcacw_flwr.alpha import BiasTracker, CountSketch, RunningVariance, Smoothed, make_learner
+from spcacw_flwr.core.batches import PARTICIPATION, SKETCH, stream
+from spcacw_flwr.core.config import Config, SPCACWKeys
 from spcacw_flwr.core.exchange import Replies, Request
 from spcacw_flwr.core.method import Federation, WeightedGradients
+from spcacw_flwr.costs import CostBook, Heard
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -42,10 +34,12 @@ class SPCACWMethod(WeightedGradients):
 
     name = "spcacw"
     regularised: ClassVar[bool] = False
+    needs_evidence: ClassVar[bool] = False
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         keys, training, silos = config.spcacw, config.training, federation.num_silos
+        self._check(keys)
         self.sketch: CountSketch | None = None
         if keys.sketch:
             self.sketch = make_sketch(config, len(parameters), parameters.device)
@@ -54,28 +48,57 @@ class SPCACWMethod(WeightedGradients):
             schedule=keys.beta_schedule, device=parameters.device,
         )  # fmt: skip
         clipped = training.clip == "silo" and training.max_norm > 0
-        bound = training.max_norm / training.participation if clipped else None  # of g̃ = g z/p
-        self.learner = make_learner(keys.solver, silos, training.eta, bound)
+        largest = training.max_norm / training.participation if clipped else None  # of g̃ = g z/p
+        bound = keys.g_max or largest
+        fading = keys.half_life * federation.rounds_per_epoch
+        retention = 0.5 ** (1 / fading) if fading else 1.0
+        self.learner = make_learner(keys.solver, silos, training.eta, bound, retention)
         self.smoothness = Smoothed(keys.smoothness_decay)
         if keys.smoothness > 0:
             self.smoothness.update(keys.smoothness)
         self.variance = RunningVariance()
         self.every = keys.update_every or federation.rounds_per_epoch
+        self.book = CostBook(
+            config, federation, self.bias, bound=bound, every=self.every, retention=retention,
+            evidence=self.needs_evidence,
+        )  # fmt: skip
         self.lambda_reg = 0.0
         self._seen = parameters[:0]
         """The round's gradients as bias and products see them: sketched, or as they came."""
-        self._costs: list[float] = []
+
+    def _check(self, keys: SPCACWKeys) -> None:
+        """See that the keys go together; SpcacwError if not."""
+        exact = keys.solver in ("ftl", "ftal")
+        if not exact and (self.regularised or keys.half_life):
+            what = "the cubic term of spcacw-reg" if self.regularised else "half-life"
+            raise SpcacwError(f"solver = {keys.solver!r} does not go with {what}: use ftl or ftal.")
+        forgets = keys.beta_schedule == "constant" and keys.beta == 1
+        if forgets and (keys.bias_correction or self.needs_evidence):
+            raise SpcacwError(
+                "With beta = 1 nothing is averaged, and the noise of the bias estimates cannot be "
+                "told from the biases: set beta below 1."
+            )
 
     def initial_weights(self) -> NDArray[np.float64]:
         """α_0 = e_0: before anything is learned the target trusts only itself."""
         return np.eye(self.federation.num_silos)[self.federation.target]
 
     def request(self, round_: int) -> Request:
-        """Ask every silo (with chance p): a peer of weight 0 may become useful again."""
+        """Ask every silo (with chance p): a peer of weight 0 may become useful again.
+
+        With ``probe`` < 1 such peers are asked more rarely. One that is not counts as one that
+        stayed silent, not as one that was not sampled: its g̃ is not needed to be unbiased.
+        """
         keys = self.config.spcacw
         unknown = math.isnan(self.smoothness.value)
         due = keys.smoothness == 0 and (round_ - 1) % keys.smoothness_interval == 0
         silos = self.sampled(round_)
+        if keys.probe < 1:
+            rng = stream(PARTICIPATION, self.config.run.seed, round_, 1)
+            probed = rng.random(self.federation.num_silos) < keys.probe
+            kept = probed | (self.alpha > 0)
+            kept[self.target] = True
+            silos = tuple(silo for silo in silos if kept[silo])
         return Request(round_, silos, self.parameters, smoothness=unknown or due)
 
     def observe(self, request: Request, replies: Replies) -> None:
@@ -94,55 +117,43 @@ class SPCACWMethod(WeightedGradients):
 
     def learn(self, request: Request, replies: Replies) -> None:
         """Add the round's cost matrix; every K rounds, α ← the leader so far."""
-        keys, round_ = self.config.spcacw, request.round
-        biases, gradients = self._products(request, replies)
-        matrix = cost_matrix(biases, gradients, self.config.training.eta, self.smoothness.value)
-        self._costs.append(cost(self.alpha, matrix))
-        if round_ >= keys.t_start:
-            norm = math.sqrt(gradients.diagonal().max())
-            self.learner.add(
-                matrix, self.alpha, smoothness=self.smoothness.value, gradient_norm=norm
-            )
-        if round_ % self.every == 0 and round_ >= keys.t_start:
+        keys, round_, smoothness = self.config.spcacw, request.round, self.smoothness.value
+        counts = round_ >= keys.t_start
+        matrix, norm = self.book.matrix(self._heard(request, replies), smoothness, counts=counts)
+        self.book.note(matrix, self.alpha, smoothness, norm if counts else None)
+        if not counts:
+            return
+        self.learner.add(matrix, self.alpha, smoothness=smoothness, gradient_norm=norm)
+        if round_ % self.every == 0:
             if self.regularised:
                 self.lambda_reg = keys.gamma * self.variance.squared_norm()
-            found = self.learner.minimise(self.alpha, cubic=self.lambda_reg)
-            self.set_weights(found.alpha, round_)
+            self.set_weights(self.leader(), round_)
             self.variance.reset()
 
-    def _products(
-        self, request: Request, replies: Replies
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return B̂B̂ᵀ and G̃G̃ᵀ (M, M) of the round; silos that were not sampled have g̃ = 0.
+    def leader(self) -> NDArray[np.float64]:
+        """Return the weights that the rounds so far speak for."""
+        return self.learner.minimise(self.alpha, cubic=self.lambda_reg).alpha
 
-        A silo that was asked and stayed silent must not look like a free gradient of norm 0, or
-        weight would flow to the dead: its row is what b̂ predicts, g_0 + b̂_i, which carries all of
-        the target's noise and so promises no variance reduction.
-        """
-        rows, silos, target = self._seen, replies.silos, self.federation.target
-        if silent := sorted(set(request.silos) - set(silos)):
-            predicted = rows[silos.index(target)] + self.bias.estimate[silent]
-            rows, silos = torch.cat((rows, predicted)), silos + tuple(silent)
-        biases, products = grams(self.bias.estimate, rows)
-        if self.config.training.participation < 1:
-            factors = self.factors(silos)
-            products *= np.outer(factors, factors)
-        if silos == tuple(range(self.federation.num_silos)):
-            return biases, products
-        full = np.zeros((self.federation.num_silos, self.federation.num_silos))
-        full[np.ix_(silos, silos)] = products
-        return biases, full
+    def _heard(self, request: Request, replies: Replies) -> Heard:
+        asked = request.silos if self.config.spcacw.probe == 1 else self.sampled(request.round)
+        silent = sorted(set(asked) - set(replies.silos))
+        return Heard(self._seen, replies.silos, self.factors(replies.silos), silent)
 
     def epoch_report(self) -> dict[str, float]:
-        """Add L, λ_reg and the epoch's mean of L̂_t(α_{t−1}) to the report."""
-        mean = math.fsum(self._costs) / max(1, len(self._costs))
-        self._costs.clear()
+        """Add L, λ_reg, the epoch's mean of L̂_t(α_{t−1}), and the regret so far, to the report."""
         return {
             **super().epoch_report(),
             "L": self.smoothness.value,
             "lambda_reg": self.lambda_reg,
-            "cost": mean,
+            **self.book.report(),
         }
+
+    def silo_figures(self) -> dict[str, NDArray[np.float64]]:
+        """Return each silo's estimated ‖b_i‖ and σ_i, and the closed-form weight of both."""
+        evidence = self.book.evidence
+        if evidence is None:
+            return {}
+        return evidence.figures(self.config.training.eta, self.smoothness.value)
 
 
 def make_sketch(config: Config, dimension: int, device: torch.device) -> CountSketch:
@@ -167,3 +178,19 @@ class RegularisedSPCACW(SPCACWMethod):
 
     name = "spcacw-reg"
     regularised = True
+
+
+class ClosedFormSPCACW(SPCACWMethod):
+    """SP-CACW with the weights of the lemma "Optimal Weights", from online estimates.
+
+    α = [(λ − C₁‖b_i‖²) / (2C₂σ_i²)]₊: it bounds ‖Σ α b‖² by Σ α‖b‖², so that biases never cancel
+    and only silos as unbiased as the target's share its weight.
+    """
+
+    name = "spcacw-closed-form"
+    needs_evidence = True
+
+    def leader(self) -> NDArray[np.float64]:
+        """Return the lemma's weights for the means of ‖b_i‖² and σ_i² so far."""
+        assert self.book.evidence is not None
+        return self.book.evidence.closed_form(self.config.training.eta, self.smoothness.value)

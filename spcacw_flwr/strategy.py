@@ -18,11 +18,13 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr import records
@@ -46,6 +48,8 @@ class Epoch:
     report: dict[str, float]
     personal: Tensor
     """(d,) the model to be evaluated; a copy."""
+    figures: dict[str, NDArray[np.float64]]
+    """(M,) each: what the method has found out about each silo."""
 
 
 @dataclass
@@ -223,7 +227,7 @@ class GradientStrategy(Strategy):
         if method.ends_epoch(server_round):
             if training.ended:  # the target was not asked anything in a whole epoch
                 self._evaluate(grid, training.ended)
-            training.ended = Epoch(server_round, method.epoch_report(), method.personal.clone())
+            training.ended = self._epoch(server_round)
         self.history.progress(server_round)
         return records.model_to_arrays(training.layout, method.personal), metrics
 
@@ -265,15 +269,21 @@ class GradientStrategy(Strategy):
         content = self._answer_of_target(grid.send_and_receive([message], timeout=timeout))
         self._end_epoch(records.metric(content, records.ACCURACY)[0], records.buffers(content))
 
+    def _epoch(self, round_: int) -> Epoch:
+        """Return what an epoch that ends with this round is judged by, before the next begins."""
+        method = self.method
+        personal = method.personal.clone()
+        return Epoch(round_, method.epoch_report(), personal, method.silo_figures())
+
     def _end_epoch(self, accuracy: float, buffers: dict[str, Tensor]) -> MetricRecord:
         """Note the target's accuracy, the epoch's figures, and the model that was evaluated."""
         training = self.training
         ended, training.ended = training.ended, None
         if ended is None:  # training was stopped within an epoch
-            personal = self.method.personal.clone()
-            ended = Epoch(self._last_round, self.method.epoch_report(), personal)
+            ended = self._epoch(self._last_round)
         loss, parameters = ended.report["loss"], training.layout.unflatten(ended.personal)
-        self.history.epoch(ended.round, ended.report, accuracy, parameters | buffers)
+        state = parameters | buffers
+        self.history.epoch(ended.round, ended.report, accuracy, state, ended.figures)
         epoch = ended.round / training.rounds_per_epoch
         log(INFO, "epoch %g: accuracy %.2f %%, loss %.4f", epoch, accuracy, loss)
         return MetricRecord({records.ACCURACY: accuracy, "loss": loss})

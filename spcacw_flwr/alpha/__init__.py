@@ -6,14 +6,14 @@ line 9). :class:`CountSketch` keeps all of it in few dimensions.
 """
 
 from spcacw_flwr.alpha.bias import BiasTracker
+from spcacw_flwr.alpha.closed_form import OptimalWeights, optimal_weights
 from spcacw_flwr.alpha.cost import RunningVariance, cost, cost_matrix
-from spcacw_flwr.alpha.learners import (
-    FollowTheApproximateLeader,
-    FollowTheLeader,
-    Learner,
-    make_learner,
-)
+from spcacw_flwr.alpha.evidence import Evidence, differences
+from spcacw_flwr.alpha.leaders import FollowTheApproximateLeader, FollowTheLeader
+from spcacw_flwr.alpha.learners import Learner, make_learner
+from spcacw_flwr.alpha.noise import NoiseTracker, PositivePart
 from spcacw_flwr.alpha.products import grams
+from spcacw_flwr.alpha.regret import Regret, RegretMeter
 from spcacw_flwr.alpha.simplex import project_simplex
 from spcacw_flwr.alpha.sketch import CountSketch
 from spcacw_flwr.alpha.smoothness import Smoothed, spectral_norm
@@ -22,17 +22,25 @@ from spcacw_flwr.alpha.solver import Solution, minimise
 __all__ = [
     "BiasTracker",
     "CountSketch",
+    "Evidence",
     "FollowTheApproximateLeader",
     "FollowTheLeader",
     "Learner",
+    "NoiseTracker",
+    "OptimalWeights",
+    "PositivePart",
+    "Regret",
+    "RegretMeter",
     "RunningVariance",
     "Smoothed",
     "Solution",
     "cost",
     "cost_matrix",
+    "differences",
     "grams",
     "make_learner",
     "minimise",
+    "optimal_weights",
     "project_simplex",
     "spectral_norm",
 ]

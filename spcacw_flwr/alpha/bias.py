@@ -107,6 +107,13 @@ class BiasTracker:
                 self._fold(slice(silo, silo + 1), gradients[row : row + 1], own)
         self.estimate[self.target] = 0.0  # a fused multiply-add may leave a rounding error there
 
+    def rates(self, silos: Sequence[int]) -> NDArray[np.float64]:
+        """Return βₜ, (k,), with which the last :meth:`update` moved the estimates of ``silos``."""
+        if self.schedule == "constant":
+            return np.full(len(silos), self.beta)
+        rates: NDArray[np.float64] = 1.0 / self.reports[list(silos)]
+        return rates
+
     def _fold(self, rows: slice, gradients: Tensor, own: Tensor) -> None:
         estimate = self.estimate[rows]
         if self.schedule == "constant":

@@ -1,7 +1,8 @@
 """What a run leaves behind, written as it happens so that a crash loses at most one epoch.
 
 ``config.toml`` (resolved; repeats the run), ``alpha.csv`` (a row per weight update),
-``metrics.jsonl`` (a line per epoch), ``model.safetensors`` (after every epoch), ``status.json``
+``metrics.jsonl`` (a line per epoch), ``silos.csv`` (what the method found out about each silo, a
+row per epoch and silo), ``model.safetensors`` (after every epoch), ``status.json``
 (where the run is, or the one sentence that ended it), and at the end ``summary.json``,
 ``accuracy.png`` and ``alpha.png`` (of methods with weights); TensorBoard events by a switch.
 """
@@ -79,6 +80,11 @@ def as_json(table: Mapping[str, Any]) -> str:
     """Return one line of JSON in which NaN (not a number in JSON) is null."""
     plain = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in table.items()}
     return json.dumps(plain, allow_nan=False)
+
+
+def as_list(values: NDArray[np.float64]) -> list[float | None]:
+    """Return numbers for JSON, in which NaN is null."""
+    return [None if math.isnan(value) else float(value) for value in values]
 
 
 def as_toml(table: Mapping[str, Any]) -> str:
@@ -164,11 +170,13 @@ class Recorder(History):
 
     def epoch(
         self, round_: int, report: Mapping[str, float], accuracy: float,
-        state: Mapping[str, Tensor],
+        state: Mapping[str, Tensor], figures: Mapping[str, NDArray[np.float64]] | None = None,
     ) -> None:  # fmt: skip
-        """Append a line to metrics.jsonl and save the model."""
-        super().epoch(round_, report, accuracy, state)
+        """Append a line to metrics.jsonl and rows to silos.csv, and save the model."""
+        super().epoch(round_, report, accuracy, state, figures)
         line = self.epochs[-1]
+        if figures:
+            self._write_figures(figures)
         with (self.directory / "metrics.jsonl").open("a") as file:
             file.write(as_json(line) + "\n")
         self._save_model(state)
@@ -176,6 +184,16 @@ class Recorder(History):
             for name in ("accuracy", *report):
                 self._scalars.add_scalar(name, line[name], round_)
         self._status("training")
+
+    def _write_figures(self, figures: Mapping[str, NDArray[np.float64]]) -> None:
+        first = len(self.epochs) == 1
+        table = {"alpha": self.alphas[-1][1], **figures} if self.alphas else figures
+        with (self.directory / "silos.csv").open("w" if first else "a", newline="") as file:
+            rows = csv.writer(file)
+            if first:
+                rows.writerow(["epoch", "silo", *table])
+            for silo, values in enumerate(zip(*table.values(), strict=True)):
+                rows.writerow([len(self.epochs), silo, *(repr(float(v)) for v in values)])
 
     def _save_model(self, state: Mapping[str, Tensor]) -> None:
         content = save({name: tensor.contiguous() for name, tensor in state.items()})
@@ -215,6 +233,7 @@ class Recorder(History):
             "alpha": [float(a) for a in self.alphas[-1][1]] if self.alphas else None,
             "target_gradients": self.epochs[-1]["target_gradients"],
             "floats": self.epochs[-1]["floats"],
+            "figures": {name: as_list(values) for name, values in self.figures.items()},
             "groups": [info.group for info in self.federation.silos],
             "seconds": round(self.seconds, 3), "versions": versions(),
         }  # fmt: skip

@@ -136,8 +136,35 @@ class SPCACWKeys:
     )
     solver: str = key(
         "ftl",
-        "Leader of the exact cumulative cost (ftl), or of FTAL's rank-one surrogates (ftal).",
+        "Who learns α: the leader of the exact cumulative cost (ftl) or of FTAL's rank-one "
+        "surrogates (ftal), online Newton steps (ons), exponentiated gradient (eg).",
         choices=SOLVERS,
+    )
+    g_max: float = key(
+        0.0,
+        "g_max, bound on gradient norms in FTAL's and ONS's constants and the regret bound; 0 is "
+        "max-norm/p where silos clip, and the largest norm seen elsewhere.",
+        least=0,
+    )
+    half_life: float = key(
+        0.0,
+        "Epochs after which a round counts half in the cumulative cost (ftl, ftal); 0 forgets "
+        "nothing, as in the paper.",
+        least=0,
+    )
+    bias_correction: bool = key(
+        False, "Take the noise of the bias estimates out of the cost (ours: docs/theory.md)."
+    )
+    probe: float = key(
+        1.0,
+        "Chance that a peer of weight 0 is asked in a round (of the p of participation): less "
+        "traffic, later returns.",
+        above=0,
+        most=1,
+    )
+    diagnostics: bool = key(
+        True,
+        "Log regret, and each silo's bias, noise and closed-form weight (O(M²) memory and time).",
     )
     sketch: int = key(
         0,

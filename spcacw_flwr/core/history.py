@@ -21,6 +21,8 @@ class History:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.epochs: list[dict[str, float]] = []
+        self.figures: Mapping[str, NDArray[np.float64]] = {}
+        """What the method says of each silo, (M,) each, after the last epoch."""
         self.alphas: list[tuple[int, NDArray[np.float64]]] = []
         self.federation: Federation | None = None
         self.rounds = self.round = 0
@@ -49,13 +51,14 @@ class History:
 
     def epoch(
         self, round_: int, report: Mapping[str, float], accuracy: float,
-        state: Mapping[str, Tensor],
+        state: Mapping[str, Tensor], figures: Mapping[str, NDArray[np.float64]] | None = None,
     ) -> None:  # fmt: skip
         """Note an epoch: its last round, the method's figures, the target's accuracy, its model.
 
-        ``state`` holds the model's parameters and the buffers that it was evaluated with.
+        ``state`` holds the model's parameters and the buffers that it was evaluated with;
+        ``figures`` are those of each silo.
         """
-        self.state = state
+        self.state, self.figures = state, figures or {}
         self.epochs.append({
             "epoch": len(self.epochs) + 1, "round": round_, "accuracy": accuracy, **report,
             "seconds": round(self.seconds, 3),

@@ -78,7 +78,8 @@ def train(pool: SiloPool, method: Method, history: History) -> None:
         if method.ends_epoch(round_):
             accuracy, _, buffers = pool.evaluate(method.personal, federation.target)
             state = pool.layout.unflatten(method.personal) | buffers
-            history.epoch(round_, method.epoch_report(), accuracy, state)
+            report, figures = method.epoch_report(), method.silo_figures()
+            history.epoch(round_, report, accuracy, state, figures)
 
 
 def train_alone(config: Config, pool: SiloPool) -> list[float]:

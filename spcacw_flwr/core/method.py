@@ -175,6 +175,10 @@ class Method:
         self._losses.clear()
         return {"loss": loss, **self._cost}
 
+    def silo_figures(self) -> dict[str, Weights]:
+        """Return what the method has found out about each silo, (M,) each, for the log."""
+        return {}
+
 
 class WeightedGradients(Method):
     """Family W: weights on the silos' gradients at one shared model. Subclasses choose α."""

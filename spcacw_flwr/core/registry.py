@@ -13,6 +13,7 @@ from spcacw_flwr.keys import SpcacwError, did_you_mean, import_by_path
 METHODS = {
     "spcacw": "spcacw_flwr.spcacw:SPCACWMethod",
     "spcacw-reg": "spcacw_flwr.spcacw:RegularisedSPCACW",
+    "spcacw-closed-form": "spcacw_flwr.spcacw:ClosedFormSPCACW",
     "local": "baselines.local:Local",
     "fedavg": "baselines.fedavg:FedAvg",
     "oracle": "baselines.oracle:Oracle",

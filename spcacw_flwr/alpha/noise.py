@@ -1,0 +1,141 @@
+"""The noise in the bias estimates, from M×M inner products alone, and its removal.
+
+Ours, not the paper's. Eq. (alg_single_est) averages noisy differences δᵢ = gᵢ − g₀, so that
+E⟨b̂ᵢ, b̂ⱼ⟩ = ⟨bᵢ, bⱼ⟩ + cᵢⱼ Σᵢⱼ, where Σ is the covariance of the differences, σᵢ² + σ₀² on the
+diagonal and σ₀² elsewhere, as all share −g₀, and c is what the average leaves of it: β/(2 − β) in
+the long run, 1/t under the harmonic schedule. An unbiased peer thus looks biased by
+β/(2 − β)(σᵢ² + σ₀²), and a cost that believes it keeps weight at the target.
+
+Σ is seen in the innovations eᵢ = δᵢ − b̂ᵢ (b̂ before the round). While the bias stands still,
+E⟨eᵢ, eⱼ⟩ = (1 + cᵢⱼ) Σᵢⱼ + rᵢⱼ⟨bᵢ, bⱼ⟩, where r is what is left in b̂ of its start at 0, and so
+E(⟨eᵢ, eⱼ⟩ − rᵢⱼ⟨δᵢ, δⱼ⟩) = (1 + cᵢⱼ − rᵢⱼ) Σᵢⱼ: the ratio of running means of both sides is Σ.
+No d-dimensional work is needed for it: with the products K of the b̂ before and K' after the round,
+D of the δ, and b̂' = (1 − β) b̂ + β δ,
+
+    ⟨b̂ᵢ, δⱼ⟩ + ⟨δᵢ, b̂ⱼ⟩ = (K' − (1 − β)² K − β² D) / (β (1 − β)),    ⟨eᵢ, eⱼ⟩ = D + K − that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+
+
+class NoiseTracker:
+    """Running estimates of Σ and of the noise in the products of the bias estimates.
+
+    A pair of silos is seen when both reported with one β. The estimate of Σ forgets at the rate at
+    which b̂ does, since the noise changes as training goes on.
+
+    Parameters
+    ----------
+    num_silos : int
+        M.
+    target : int
+        The target's row, which is zero in all products.
+
+    Attributes
+    ----------
+    products : (M, M) float64 array
+        K, of the last :meth:`update`.
+    factor : (M, M) float64 array
+        c: exact for any participation, by the recursion
+        cᵢⱼ ← (1 − βᵢ)(1 − βⱼ) cᵢⱼ + βᵢ βⱼ, where βᵢ = 0 for a silo that did not report.
+    """
+
+    def __init__(self, num_silos: int, target: int) -> None:
+        self.target = target
+        self.products: Matrix = np.zeros((num_silos, num_silos))
+        self.factor: Matrix = np.zeros((num_silos, num_silos))
+        self._sum: Matrix = np.zeros((num_silos, num_silos))
+        self._weight: Matrix = np.zeros((num_silos, num_silos))
+        self._start: NDArray[np.float64] = np.ones(num_silos)
+
+    def update(self, products: Matrix, differences: Matrix, betas: NDArray[np.float64]) -> None:
+        """Fold in one round.
+
+        Parameters
+        ----------
+        products : (M, M) array
+            B̂B̂ᵀ after the round.
+        differences : (M, M) array
+            D, of δᵢ = gᵢ − g₀; entries of silos that did not report are not used.
+        betas : (M,) array
+            βᵢ of the round, in (0, 1]; 0 for a silo that did not report, and for the target.
+        """
+        keep = 1.0 - betas
+        kept, new = np.outer(keep, keep), np.outer(betas, betas)
+        seen = (new > 0) & np.equal.outer(betas, betas)
+        used = seen & (betas < 1.0)  # at β = 1 nothing of b̂ is left to learn from
+        cross = products - kept * self.products - new * differences
+        cross = np.divide(cross, betas * keep, out=np.zeros_like(cross), where=used)
+        left = np.outer(self._start, self._start)
+        excess = differences + self.products - cross - left * differences
+        rate = np.where(used, betas, 0.0)
+        self._sum += rate * (excess - self._sum)
+        self._weight += rate * (1.0 + self.factor - left - self._weight)
+        self._start = self._start * keep
+        self.factor = kept * self.factor + new
+        self.products = products
+
+    @property
+    def seen(self) -> NDArray[np.bool_]:
+        """(M,) which silos' noise is known: of the target, once that of any peer is."""
+        seen: NDArray[np.bool_] = self._weight.diagonal() > 0
+        seen[self.target] = seen.any()
+        return seen
+
+    @property
+    def covariance(self) -> Matrix:
+        """Σ, (M, M), as estimated; 0 for pairs that were never seen."""
+        weight = self._weight
+        return np.divide(self._sum, weight, out=np.zeros_like(weight), where=weight > 0)
+
+    def corrected(self) -> Matrix:
+        """Return K − c ∘ Σ, (M, M): unbiased for the products of the biases; may be indefinite."""
+        return self.products - self.factor * self.covariance
+
+    def variances(self) -> NDArray[np.float64]:
+        """Return σᵢ², (M,), each ≥ 0.
+
+        σ₀² is the mean of Σᵢⱼ over pairs of different peers; with a single peer there is none, and
+        the noise of its difference is put down to both silos in equal parts.
+        """
+        covariance, seen = self.covariance, self._weight > 0
+        peers = np.arange(len(covariance)) != self.target
+        pairs = seen & np.outer(peers, peers) & ~np.eye(len(covariance), dtype=bool)
+        own = covariance.diagonal()
+        if pairs.any():
+            shared = float(covariance[pairs].mean())
+        else:
+            shared = 0.5 * float(own[peers].max(initial=0.0))
+        variances = np.maximum(own - shared, 0.0)
+        variances[self.target] = max(shared, 0.0)
+        return variances
+
+
+class PositivePart:
+    """Summands whose running sum is the positive semi-definite part of that of their arguments.
+
+    Corrected products of one round are indefinite, and their positive part alone would bring back
+    the noise: it is the sum over rounds in which the noise averages out. With X₁, X₂, … put in,
+    ``add`` returns P_t − ρ P_{t−1}, where P_t is the matrix without negative eigenvalues that is
+    nearest to Σ_τ ρ^{t−τ} X_τ in Frobenius norm (N. J. Higham, Computing a nearest symmetric
+    positive semidefinite matrix, Linear Algebra and its Applications 103, 1988).
+    """
+
+    def __init__(self, size: int, retention: float = 1.0) -> None:
+        """Start with no rounds; ``retention`` is ρ, that of the learner which adds them up."""
+        self.retention = retention
+        self._sum: Matrix = np.zeros((size, size))
+        self._part: Matrix = np.zeros((size, size))
+
+    def add(self, summand: Matrix) -> Matrix:
+        """Return the (M, M) summand to use in place of this one."""
+        self._sum = self.retention * self._sum + summand
+        values, vectors = np.linalg.eigh(self._sum)
+        part: Matrix = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        before, self._part = self._part, part
+        return part - self.retention * before
