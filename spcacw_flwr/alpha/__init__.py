@@ -2,18 +2,19 @@
 
 Round by round: :class:`BiasTracker` (Eq. (alg_single_est)), :func:`grams` and :func:`cost_matrix`
 (Eq. (CostDef)), a learner's ``add`` and, when new weights are due, its ``minimise`` (Algorithm 1,
-line 9). :class:`CountSketch` keeps all of it in few dimensions.
+line 9). :class:`CountSketch` keeps all of it in few dimensions. :class:`RegretMeter` and
+:func:`optimal_weights` are the theory's yardsticks.
 """
 
 from spcacw_flwr.alpha.bias import BiasTracker
+from spcacw_flwr.alpha.closed_form import OptimalWeights, optimal_weights, proxy_cost
 from spcacw_flwr.alpha.cost import RunningVariance, cost, cost_matrix
-from spcacw_flwr.alpha.learners import (
-    FollowTheApproximateLeader,
-    FollowTheLeader,
-    Learner,
-    make_learner,
-)
+from spcacw_flwr.alpha.exponentiated import ExponentiatedGradient
+from spcacw_flwr.alpha.leaders import FollowTheApproximateLeader, FollowTheLeader
+from spcacw_flwr.alpha.learners import Learner, make_learner
+from spcacw_flwr.alpha.newton import OnlineNewtonStep
 from spcacw_flwr.alpha.products import grams
+from spcacw_flwr.alpha.regret import Regret, RegretMeter
 from spcacw_flwr.alpha.simplex import project_simplex
 from spcacw_flwr.alpha.sketch import CountSketch
 from spcacw_flwr.alpha.smoothness import Smoothed, spectral_norm
@@ -22,9 +23,14 @@ from spcacw_flwr.alpha.solver import Solution, minimise
 __all__ = [
     "BiasTracker",
     "CountSketch",
+    "ExponentiatedGradient",
     "FollowTheApproximateLeader",
     "FollowTheLeader",
     "Learner",
+    "OnlineNewtonStep",
+    "OptimalWeights",
+    "Regret",
+    "RegretMeter",
     "RunningVariance",
     "Smoothed",
     "Solution",
@@ -33,6 +39,8 @@ __all__ = [
     "grams",
     "make_learner",
     "minimise",
+    "optimal_weights",
     "project_simplex",
+    "proxy_cost",
     "spectral_norm",
 ]
