@@ -5,7 +5,7 @@ Machine Learning 69, 2007: with Aₜ = εI + Σ ∇∇ᵀ over the rounds up to 
 
     xₜ₊₁ = Π(xₜ − (1/β) Aₜ⁻¹ ∇ₜ),   Π the projection in the norm of Aₜ,   ε = 1/(β²D²).
 
-Its regret is at most 5 (1/γ + GD) M log T (their Theorem 2).
+Their bound on its regret is 5 (1/γ + GD) M log T.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class OnlineNewtonStep:
         self.point = alpha_played.copy()
         slope = 2.0 * (H_t @ alpha_played)
         if slope.any():
-            self._slope += slope
             self._inverse_beta += 1.0 / ftal_beta(self.eta, smoothness, self.gradients.value)
+            self._slope += slope
 
     def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
         """Take one step from the point played; ``start``, if no round with a cost was added.
