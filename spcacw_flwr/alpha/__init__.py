@@ -2,15 +2,18 @@
 
 Round by round: :class:`BiasTracker` (Eq. (alg_single_est)), :func:`grams` and :func:`cost_matrix`
 (Eq. (CostDef)), a learner's ``add`` and, when new weights are due, its ``minimise`` (Algorithm 1,
-line 9). :class:`CountSketch` keeps all of it in few dimensions.
+line 9). :class:`CountSketch` keeps all of it in few dimensions. :class:`Evidence` tells biases from
+their noise; :class:`RegretMeter` and :func:`optimal_weights` are the theory's yardsticks.
 """
 
 from spcacw_flwr.alpha.bias import BiasTracker
-from spcacw_flwr.alpha.closed_form import OptimalWeights, optimal_weights
+from spcacw_flwr.alpha.closed_form import OptimalWeights, optimal_weights, proxy_cost
 from spcacw_flwr.alpha.cost import RunningVariance, cost, cost_matrix
 from spcacw_flwr.alpha.evidence import Evidence, differences
+from spcacw_flwr.alpha.exponentiated import ExponentiatedGradient
 from spcacw_flwr.alpha.leaders import FollowTheApproximateLeader, FollowTheLeader
 from spcacw_flwr.alpha.learners import Learner, make_learner
+from spcacw_flwr.alpha.newton import OnlineNewtonStep
 from spcacw_flwr.alpha.noise import NoiseTracker, PositivePart
 from spcacw_flwr.alpha.products import grams
 from spcacw_flwr.alpha.regret import Regret, RegretMeter
@@ -23,10 +26,12 @@ __all__ = [
     "BiasTracker",
     "CountSketch",
     "Evidence",
+    "ExponentiatedGradient",
     "FollowTheApproximateLeader",
     "FollowTheLeader",
     "Learner",
     "NoiseTracker",
+    "OnlineNewtonStep",
     "OptimalWeights",
     "PositivePart",
     "Regret",
@@ -42,5 +47,6 @@ __all__ = [
     "minimise",
     "optimal_weights",
     "project_simplex",
+    "proxy_cost",
     "spectral_norm",
 ]

@@ -1,4 +1,4 @@
-"""Follow the leader and its approximate form: surrogates by hand, bounds, equal answers."""
+"""Follow the leader and its approximate form: surrogates by hand, bounds, equal answers; names."""
 
 import math
 
@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from spcacw_flwr.alpha import cost, make_learner, minimise
+from spcacw_flwr.alpha.learners import SOLVERS
 
 TARGET_ALONE = np.array([1.0, 0.0])
 HALVES = np.array([0.5, 0.5])
@@ -64,6 +65,99 @@ def test_ftal_surrogate_lies_below_the_cost_and_touches_it(seed):
     assert surrogate(beta, H, played, played) == pytest.approx(cost(played, H), rel=1e-14)
     for x in [*np.eye(6), *rng.dirichlet(np.ones(6), size=50)]:
         assert surrogate(beta, H, played, x) <= cost(x, H) + 1e-12
+
+
+UNIT = math.sqrt(1.0 / (64.0 * math.sqrt(2.0)))
+"""The g_max at which, with L = 0, G = 8 g_max² = 1/(8 √2) and so β = 1/(8 √2 G) = 1."""
+
+
+def ftal_plays(rounds, start):
+    """Weights after each round, with β = 1; then the learner."""
+    learner = make_learner("ftal", len(start), eta=0.1, gradient_bound=UNIT)
+    assert learner.curvature(0.0) == pytest.approx(1.0, rel=1e-15)
+    played = [np.array(start)]
+    for H in rounds:
+        learner.add(np.array(H), played[-1], smoothness=0.0)
+        played.append(learner.minimise(played[-1]).alpha)
+    return played[1:]
+
+
+def test_ftal_three_rounds_of_two_silos_by_hand():
+    plays = ftal_plays(
+        [[[1 / 2, 0], [0, 1 / 2]], [[1 / 2, 0], [0, 1]], [[5 / 2, 0], [0, 5 / 6]]], [1.0, 0.0]
+    )
+    # x = (a, 1-a), each f̃ up to a constant.
+    # 1: x = (1, 0), ∇ = (1, 0): (a-1) + (a-1)²/2 = a²/2. Least at a = 0.
+    # 2: x = (0, 1), ∇ = (0, 2): -2a + 2a². Sum 5a²/2 - 2a, least at a = 2/5.
+    # 3: x = (2/5, 3/5), ∇ = (2, 1): ∇ᵀ(x' - x) = a - 2/5. 5a - 2 + 1 + (a - 2/5) = 0: a = 7/30.
+    assert_allclose(plays, [[0, 1], [2 / 5, 3 / 5], [7 / 30, 23 / 30]], atol=1e-12)
+
+
+def test_ftal_three_rounds_of_three_silos_by_hand():
+    first = [[1 / 2, 1 / 4, 0], [1 / 4, 1, 0], [0, 0, 1]]
+    plays = ftal_plays([first, np.diag([0, 0, 1.0]), np.diag([0, 17 / 16, 0])], [1.0, 0.0, 0.0])
+    # x = (a, b, 1-s), s = a + b, each f̃ up to a constant.
+    # 1: ∇ = (1, 1/2, 0), ∇ᵀx₁ = 1: (a + b/2)²/2, least, 0, at s = 0 only.
+    # 2: ∇ = (0, 0, 2): -2s + 2s². For a given s, a = 0 is best: s²/8 + 2s² - 2s, s = 8/17.
+    # 3: ∇ = (0, 1, 0): (b - 8/17) + (b - 8/17)²/2. With b = 0: a²/2 + 2a² - 2a is least at
+    #    a = 2/5, where ∂/∂b = 1/5 - 2 + 8/5 + 1 - 8/17 = 28/85 > 0, so that b stays 0.
+    assert_allclose(plays, [[0, 0, 1], [0, 8 / 17, 9 / 17], [2 / 5, 0, 3 / 5]], atol=1e-12)
+
+
+def rounds_of(silos, count, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, silos, 3))
+    return rows @ rows.transpose(0, 2, 1), rng.dirichlet(np.ones(silos), size=count)
+
+
+def test_retention_is_the_weighted_sum():
+    costs, plays = rounds_of(4, 7, 0)
+    fading = {name: make_learner(name, 4, 0.1, 9.0, retention=0.75) for name in ("ftl", "ftal")}
+    quadratic, linear = np.zeros((4, 4)), np.zeros(4)
+    for age, (H, played) in enumerate(zip(costs, plays, strict=True)):
+        for learner in fading.values():
+            learner.add(H, played, smoothness=2.0)
+        alone = make_learner("ftal", 4, 0.1, 9.0)
+        alone.add(H, played, smoothness=2.0)
+        quadratic += 0.75 ** (6 - age) * alone.quadratic
+        linear += 0.75 ** (6 - age) * alone.linear
+    total = sum(0.75 ** (6 - age) * H for age, H in enumerate(costs))
+    assert_allclose(fading["ftl"].total, total, rtol=1e-14)
+    assert_allclose(fading["ftal"].quadratic, quadratic, rtol=1e-13)
+    assert_allclose(fading["ftal"].linear, linear, rtol=1e-13)
+    # A round without a cost ages the others too.
+    fading["ftal"].add(np.zeros((4, 4)), plays[0], smoothness=2.0)
+    assert_allclose(fading["ftal"].linear, 0.75 * linear, rtol=1e-13)
+
+
+def test_retention_forgets_an_old_truth():
+    """First silo 1 is the better one, for 50 rounds, then silo 0."""
+    shares = []
+    for retention in (1.0, 0.5):
+        learner = make_learner("ftl", 2, 0.1, None, retention=retention)
+        for H in [np.diag([4.0, 1.0])] * 50 + [np.diag([1.0, 4.0])] * 10:
+            learner.add(H, HALVES, smoothness=1.0)
+        shares.append(learner.minimise(HALVES).alpha[0])
+    # Σ = diag(210, 90) gives 90/300. With ρ = 1/2 the last ten have all but 2⁻¹⁰ of the weight
+    # 2 (1 - 2⁻⁶⁰), so Σ = 2 diag(1 + 3q, 4 - 3q), q = 2⁻¹⁰, and the share is (4 - 3q)/5.
+    assert_allclose(shares, [0.3, 0.8 - 0.6 / 1024], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ftl", "ftal"])
+def test_retention_1_changes_no_bit(name):
+    """The sums are those written out here; nothing is multiplied."""
+    costs, plays = rounds_of(5, 20, 1)
+    learner = make_learner(name, 5, 0.1, 9.0)
+    quadratic, linear = np.zeros((5, 5)), np.zeros(5)
+    bound = (8.0 + 2.0 * 2.0 * 0.1) * 9.0**2
+    beta = 0.5 * min(1.0 / (4.0 * bound * math.sqrt(2.0)), 1.0 / bound)
+    for H, played in zip(costs, plays, strict=True):
+        learner.add(H, played, smoothness=2.0)
+        slope = 2.0 * (H @ played)
+        quadratic += H if name == "ftl" else 0.5 * beta * np.outer(slope, slope)
+        linear += (1.0 - beta * (slope @ played)) * slope
+    assert_array_equal(learner.total if name == "ftl" else learner.quadratic, quadratic)
+    assert name == "ftl" or (learner.linear == linear).all()
 
 
 def test_ftal_tracks_the_largest_gradient():
@@ -129,8 +223,27 @@ def test_ftal_nears_the_leader_on_a_repeated_cost(silos):
     assert np.mean(played[-100:]) < np.mean(played[:100])
 
 
-def test_unknown_solver():
-    with pytest.raises(ValueError, match="ftl, ftal"):
-        make_learner("adam", 2, 0.1, None)
-    with pytest.raises(ValueError, match="gradient bound"):
-        make_learner("ftal", 2, 0.1, 0.0)
+def test_names():
+    names = [type(make_learner(name, 2, 0.1, None)).__name__ for name in SOLVERS]
+    assert names == [
+        "FollowTheLeader", "FollowTheApproximateLeader", "OnlineNewtonStep",
+        "ExponentiatedGradient",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("adam", 2, 0.1, None), "ftl, ftal, ons, eg"),
+        (("ftal", 2, 0.1, 0.0), "gradient bound"),
+        (("ons", 2, 0.1, math.nan), "gradient bound"),
+        (("ftl", 2, 0.1, None, 0.0), r"\(0, 1\]"),
+        (("ftal", 2, 0.1, None, 1.1), r"\(0, 1\]"),
+        (("ftal", 2, 0.1, None, math.nan), r"\(0, 1\]"),
+        (("ons", 2, 0.1, None, 0.5), "ons needs retention 1"),
+        (("eg", 2, 0.1, None, 0.5), "eg needs retention 1"),
+    ],
+)
+def test_rejects(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_learner(*arguments)

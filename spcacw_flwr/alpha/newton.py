@@ -1,0 +1,95 @@
+"""Online Newton step on the simplex.
+
+E. Hazan, A. Agarwal and S. Kale, Logarithmic regret algorithms for online convex optimization,
+Machine Learning 69, 2007: with Aₜ = εI + Σ ∇∇ᵀ over the rounds up to t,
+
+    xₜ₊₁ = Π(xₜ − (1/β) Aₜ⁻¹ ∇ₜ),   Π the projection in the norm of Aₜ,   ε = 1/(β²D²).
+
+Their bound on its regret is 5 (1/γ + GD) M log T.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spcacw_flwr.alpha.constants import DIAMETER, LargestGradient, ftal_beta
+from spcacw_flwr.alpha.solver import Solution, minimise
+
+
+class OnlineNewtonStep:
+    """ONS; a step and its projection are one quadratic problem, and no Aₜ⁻¹ is needed.
+
+    The projection's ½(x − y)ᵀβAₜ(x − y), at y = xₜ − (βAₜ)⁻¹∇ₜ, is up to a constant
+
+        ∇ₜᵀ(x − xₜ) + ½(x − xₜ)ᵀ βAₜ (x − xₜ),
+
+    to be minimised over the simplex. ``metric`` is βAₜ (M, M): kept in this scale, rounds may
+    differ in β (through L and a measured g_max), each adding βₜ∇ₜ∇ₜᵀ, and the regret proof goes
+    through; its part 1/(βD²) · I is that of the smallest β so far. With one β it is the published
+    algorithm. The first point is the one first played.
+
+    With new weights every K rounds, the rounds since the last are one block, whose cost is their
+    sum: so is its gradient, at the point played in all of them. Σ∇ (Σ∇)ᵀ ≼ (Σ 1/γₜ) Σ γₜ∇∇ᵀ makes
+    its 1/γ the sum of theirs, its G is the sum of theirs, and so is its 1/β (K/β for equal ones).
+
+    Parameters
+    ----------
+    num_silos : int
+        M.
+    eta : float
+        Step size η.
+    gradient_bound : float or None
+        g_max; with None, the largest ``gradient_norm`` passed to :meth:`add` so far.
+
+    Raises
+    ------
+    ValueError
+        For a bound that is not positive and finite.
+    """
+
+    def __init__(self, num_silos: int, eta: float, gradient_bound: float | None) -> None:
+        self.metric = np.zeros((num_silos, num_silos))
+        self.eta = eta
+        self.gradients = LargestGradient(gradient_bound)
+        self.point = np.full(num_silos, 1.0 / num_silos)
+        self._regular = 0.0  # the multiple of I in the metric
+        self._slope = np.zeros(num_silos)  # ∇ of the block
+        self._inverse_beta = 0.0  # 1/β of the block; 0 while it has no cost
+
+    def add(
+        self,
+        H_t: NDArray[np.float64],
+        alpha_played: NDArray[np.float64],
+        *,
+        smoothness: float,
+        gradient_norm: float | None = None,
+    ) -> None:
+        """Add ∇ₜ = 2Hₜxₜ to the block; ValueError if g_max is unknown."""
+        self.gradients.see(gradient_norm)
+        self.point = alpha_played.copy()
+        slope = 2.0 * (H_t @ alpha_played)
+        if slope.any():
+            self._inverse_beta += 1.0 / ftal_beta(self.eta, smoothness, self.gradients.value)
+            self._slope += slope
+
+    def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
+        """Take one step from the point played; ``start``, if no round with a cost was added.
+
+        Raises
+        ------
+        ValueError
+            If ``cubic`` is not 0: the method sees gradients only.
+        """
+        if cubic:
+            raise ValueError(f"The online Newton step has no cubic term: not {cubic}, but 0.")
+        if self._inverse_beta == 0.0:
+            return Solution(self.point if start is None else start, 0.0, 0)
+        regular = max(self._regular, self._inverse_beta / DIAMETER**2)
+        self.metric[np.diag_indices_from(self.metric)] += regular - self._regular
+        self.metric += np.outer(self._slope, self._slope) / self._inverse_beta
+        linear = self._slope - self.metric @ self.point
+        solution = minimise(0.5 * self.metric, linear=linear, start=self.point)
+        self.point, self._regular = solution.alpha, regular
+        self._slope, self._inverse_beta = np.zeros_like(self._slope), 0.0
+        return solution

@@ -1,0 +1,99 @@
+"""Exponentiated gradient: rounds by hand, the published recursion, blocks, extremes."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from spcacw_flwr.alpha import ExponentiatedGradient, make_learner
+
+HALVES = np.array([0.5, 0.5])
+
+
+def sigmoid(x):
+    return 1.0 / (1.0 + math.exp(-x))
+
+
+def test_three_rounds_of_two_silos_by_hand():
+    learner = make_learner("eg", 2, eta=0.1, gradient_bound=None)
+    # 1, played at e₀: ∇ = (1, 0), r = 1/2, η = 2 √ln 2, α₀ : α₁ = exp(-2 √ln 2) : 1.
+    learner.add(np.diag([0.5, 3.0]), np.array([1.0, 0.0]), smoothness=9.0)
+    first = learner.minimise(np.array([1.0, 0.0])).alpha
+    assert_allclose(first[0], sigmoid(-2 * math.sqrt(math.log(2))), rtol=1e-14)
+    # 2, played at (1/2, 1/2): ∇ = (1, 4), Σ∇ = (2, 4), Σr² = 1/4 + 9/4 = 5/2.
+    learner.add(np.diag([1.0, 4.0]), HALVES, smoothness=9.0)
+    second = learner.minimise(HALVES).alpha
+    assert_allclose(second[0], sigmoid(2 * math.sqrt(math.log(2) / 2.5)), rtol=1e-14)
+    # 3, at (1/4, 3/4): ∇ = 2 (1/4 + 6/4, 2/4 + 12/4) = (7/2, 7), Σ∇ = (11/2, 11),
+    #    r² = 49/16, Σr² = 89/16.
+    learner.add(np.array([[1.0, 2.0], [2.0, 4.0]]), np.array([0.25, 0.75]), smoothness=9.0)
+    third = learner.minimise(HALVES).alpha
+    assert_allclose(third[0], sigmoid(5.5 * math.sqrt(math.log(2) * 16 / 89)), rtol=1e-14)
+
+
+def test_is_the_published_recursion_while_the_step_is_constant():
+    """αₜ₊₁ ∝ αₜ exp(-η∇ₜ): after a first round with a large r the step hardly falls."""
+    rng = np.random.default_rng(0)
+    learner = ExponentiatedGradient(4)
+    learner.add(np.diag([1e6, 0.0, 0.0, 0.0]), np.eye(4)[0])  # ∇ = (2e6, 0, 0, 0), r = 1e6
+    alpha, eta = learner.minimise(None).alpha, math.sqrt(math.log(4)) / 1e6
+    for _ in range(5):
+        rows = 100 * rng.normal(size=(4, 3))
+        H = rows @ rows.T  # η∇ is some 1e-2, and η falls by some 1e-4 of itself
+        learner.add(H, alpha)
+        expected = alpha * np.exp(-eta * 2 * H @ alpha)
+        moved = learner.minimise(None).alpha
+        assert_allclose(moved, expected / expected.sum(), rtol=1e-3)
+        assert np.abs(moved / alpha - 1).max() > 5e-3
+        alpha = moved
+
+
+def test_a_block_is_one_round_with_the_summed_gradient():
+    rows = np.random.default_rng(0).normal(size=(6, 3, 2))
+    costs = rows @ rows.transpose(0, 2, 1)
+    lazy, whole = ExponentiatedGradient(3), ExponentiatedGradient(3)
+    alpha = np.eye(3)[0]
+    for block in (costs[:3], costs[3:]):
+        for H in block:
+            lazy.add(H, alpha)
+        whole.add(block.sum(axis=0), alpha)
+        one, other = lazy.minimise(alpha).alpha, whole.minimise(alpha).alpha
+        assert_allclose(one, other, rtol=1e-12)
+        alpha = one
+
+
+def test_what_all_gradients_share_does_not_matter():
+    """cᵀα with c = 5 for all is constant on the simplex: H + (5/2)(11ᵀ) adds 5 to ∇."""
+    plain, shifted = ExponentiatedGradient(3), ExponentiatedGradient(3)
+    for H in (np.diag([1.0, 2.0, 3.0]), np.diag([3.0, 1.0, 0.0])):
+        plain.add(H, np.full(3, 1 / 3))
+        shifted.add(H + 2.5, np.full(3, 1 / 3))
+        assert_allclose(plain.minimise(None).alpha, shifted.minimise(None).alpha, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
+def test_units_do_not_matter_and_nothing_overflows(scale):
+    learner, plain = ExponentiatedGradient(3), ExponentiatedGradient(3)
+    for _ in range(4):
+        with np.errstate(all="raise", under="ignore"):
+            learner.add(scale * np.diag([1.0, 2.0, 3.0]), np.eye(3)[2])
+            alpha = learner.minimise(None).alpha
+        plain.add(np.diag([1.0, 2.0, 3.0]), np.eye(3)[2])
+        assert_allclose(alpha, plain.minimise(None).alpha, rtol=1e-12)
+        assert alpha[2] < alpha[0] == alpha[1]
+
+
+def test_without_any_difference_it_stays_uniform():
+    learner, start = ExponentiatedGradient(4), np.eye(4)[0]
+    assert_array_equal(learner.minimise(start).alpha, np.full(4, 0.25))
+    learner.add(np.ones((4, 4)), start)
+    assert_array_equal(learner.minimise(start).alpha, np.full(4, 0.25))
+    single = ExponentiatedGradient(1)
+    single.add(np.ones((1, 1)), np.ones(1))
+    assert_array_equal(single.minimise(None).alpha, [1.0])
+
+
+def test_no_cubic_term():
+    with pytest.raises(ValueError, match="no cubic term"):
+        ExponentiatedGradient(2).minimise(None, cubic=1.0)
