@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.cells import REFERENCE, Cell
 from experiments.draw import new_figure, save
@@ -147,7 +148,7 @@ def picture(
             if (cell := place.get((row, column))) is None:
                 axes.text(k + 0.5, j + 0.5, NONE, ha="center", va="center", fontsize=9)
                 continue
-            look = {"color": "tab:blue", "weight": "bold"} if cell.top else {}
+            look: dict[str, Any] = {"color": "tab:blue", "weight": "bold"} if cell.top else {}
             axes.text(k + 0.5, j + 0.36, shown(cell.best), ha="center", va="center", fontsize=9,
                       **look)  # fmt: skip
             if cell.paper:

@@ -1,7 +1,7 @@
 """What finished runs logged, and a line of CSV for each.
 
-``table1.csv`` has a line per column × method × seed. ``best_accuracy`` and ``last_accuracy`` are the
-run's own, on test data (percent). ``validation_accuracy`` is its *test* accuracy at the honest
+``table1.csv`` has a line per column × method × seed. ``best_accuracy`` and ``last_accuracy`` are
+the run's own, on test data (percent). ``validation_accuracy`` is its *test* accuracy at the honest
 epoch, the one that held-out training data chose; it is empty where there are none.
 
 To choose it, each run has a twin of the same seed that trains without a fifth of the target's
