@@ -189,7 +189,7 @@ def tune(
     output: Annotated[Path, typer.Option(help="directory of trials and choices")] = Path("tuned"),
 ) -> None:
     """Choose each method's hyper-parameters on held-out training data of the target."""
-    from experiments.tune import tune as tune_all  # the one command that needs experiments
+    from experiments.tune import tune as tune_all  # only here and in table1
 
     where = absolute(str(data_dir)) if data_dir else ""
     console = Console()
@@ -203,6 +203,17 @@ def tune(
     for name, chosen in choice.items():
         table.add_row(name, ", ".join(f"{key} = {value}" for key, value in chosen.items()))
     console.print(table)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def table1(ctx: typer.Context) -> None:
+    """Fill and write the paper's Table 1: methods × settings × seeds (--help says more)."""
+    from experiments.__main__ import main
+
+    main(["table1", *ctx.args])
 
 
 @app.command()

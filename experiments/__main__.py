@@ -1,0 +1,132 @@
+"""The experiments' commands: ``python -m experiments table1``, ``calibrate`` and ``variants``.
+
+``spcacw table1`` is the first of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from experiments import conf, readings, silos, table1
+from spcacw_flwr.cli import absolute, parse_assignments
+from spcacw_flwr.keys import SpcacwError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+MNIST = "mnist-rotate,mnist-relabel"
+
+Columns = Annotated[str, typer.Option(help="comma-separated, or TOML files; empty is all")]
+Rows = Annotated[str, typer.Option(help="comma-separated; empty is all")]
+Seeds = Annotated[int, typer.Option(help="how many seeds, from 0 on")]
+DataDir = Annotated[Path | None, typer.Option(help="directory of the data sets")]
+Workers = Annotated[int, typer.Option(help="processes; 0 is one for each core or device")]
+Device = Annotated[str, typer.Option(help="comma-separated; one named twice takes two runs")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any key")]
+ReportOnly = Annotated[bool, typer.Option("--report-only", help="run nothing")]
+
+
+def names(text: str) -> list[str]:
+    """Split names at commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def more_keys(data_dir: Path | None, engine: str, assignments: list[str] | None) -> dict[str, Any]:
+    """Return the keys that the command line adds to every run."""
+    where = {"data-dir": absolute(str(data_dir))} if data_dir else {}
+    return {**where, "engine": engine, **parse_assignments(assignments or [])}
+
+
+def one_sentence(command: Callable[..., list[Path]]) -> Callable[..., None]:
+    """Print the files that a command made, or the one sentence that says why it could not."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        console = Console()
+        try:
+            files = command(*args, **kwargs)
+        except SpcacwError as error:
+            console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            console.print("[bold red]spcacw:[/] stopped; the same command goes on from here.")
+            raise typer.Exit(130) from None
+        for file in files:
+            console.print(str(file), soft_wrap=True, highlight=False)
+
+    return guarded
+
+
+@app.command("table1")
+@one_sentence
+def table(
+    columns: Columns = "", rows: Rows = "", seeds: Seeds = 5, data_dir: DataDir = None,
+    output: Annotated[Path, typer.Option(help="directory of all results")] = Path("runs/table1"),
+    workers: Workers = 0, device: Device = "cpu",
+    engine: Annotated[str, typer.Option(help="in-process or ray")] = "in-process",
+    tuned: Annotated[bool, typer.Option("--tuned", help="keys from experiments/tuned")] = False,
+    validation: Annotated[
+        bool, typer.Option(help="also the twins that choose the honest epoch")
+    ] = True,
+    targets: Annotated[str, typer.Option(help="all, or silos: each as target in turn")] = "",
+    report_only: ReportOnly = False, set_: Set = None,
+) -> list[Path]:  # fmt: skip
+    """Fill and write the paper's Table 1; with --targets, the table over silos as targets."""
+    more = more_keys(data_dir, engine, set_)
+    of, which = conf.columns(names(columns)), conf.rows(names(rows))
+    where = table1.Where(output, tuple(names(device)), workers, report_only)
+    if targets:
+        jobs = silos.silo_jobs(of, which, range(seeds), more, targets, tuned)
+        return silos.report(jobs, where.run(jobs, Console()), of, which, output)
+    jobs = conf.make_jobs(of, which, range(seeds), more, tuned=tuned, validation=validation)
+    runs = where.run(jobs, Console())
+    return table1.report(jobs, runs, of, which, output, "table1-tuned" if tuned else "table1")
+
+
+@app.command()
+@one_sentence
+def calibrate(
+    columns: Columns = MNIST, seeds: Seeds = 3, data_dir: DataDir = None,
+    output: Annotated[Path, typer.Option(help="of calibration.csv")] = Path("experiments/results"),
+    runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/calibration"),
+    workers: Workers = 0, device: Device = "cpu", report_only: ReportOnly = False,
+    set_: Set = None,
+) -> list[Path]:  # fmt: skip
+    """Run Local alone over conf/calibration.toml, beside the paper's Local."""
+    of, (local,) = conf.columns(names(columns)), conf.rows(["local"])
+    more = more_keys(data_dir, "in-process", set_)
+    jobs = readings.calibration_jobs(of, local, range(seeds), more)
+    made = table1.Where(runs, tuple(names(device)), workers, report_only).run(jobs, Console())
+    return readings.calibrated(jobs, made, of, output)
+
+
+@app.command()
+@one_sentence
+def variants(
+    columns: Columns = MNIST, rows: Rows = "spcacw,local", seeds: Seeds = 3,
+    data_dir: DataDir = None,
+    only: Annotated[str, typer.Option(help="comma-separated variants; empty is all")] = "",
+    output: Annotated[Path, typer.Option(help="of variants.csv")] = Path("experiments/results"),
+    runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/table1"),
+    workers: Workers = 0, device: Device = "cpu", report_only: ReportOnly = False,
+    set_: Set = None,
+) -> list[Path]:  # fmt: skip
+    """Run the alternative readings of conf/variants.toml; what each one moves."""
+    of, which = conf.columns(names(columns)), conf.rows(names(rows))
+    more = more_keys(data_dir, "in-process", set_)
+    jobs, of_reading = readings.variant_jobs(of, which, range(seeds), more, names(only))
+    made = table1.Where(runs, tuple(names(device)), workers, report_only).run(jobs, Console())
+    return readings.moved(jobs, made, of_reading, output)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command."""
+    app(arguments, prog_name="python -m experiments" if arguments is None else "spcacw")
+
+
+if __name__ == "__main__":
+    main()

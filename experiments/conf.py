@@ -1,0 +1,149 @@
+"""What to run: columns × rows × seeds, from the small TOML files in ``experiments/conf/``.
+
+``columns/<name>.toml`` is plain run config: ``flwr run --run-config`` and ``spcacw run --config``
+read it too. ``rows.toml`` has the methods, ``paper.toml`` the paper's numbers. The keys of a run
+are those of its column, then (with ``tuned``) what ``experiments/tuned/<column>.toml`` chose for
+its method, then those of its row, then those of the command line; the last one wins.
+
+Without ``tuned`` every method has the paper's optimiser and, as the paper does not disclose what it
+gave to its rivals, their authors' defaults: nothing is fitted to our data, for anyone. Such
+defaults suit other models and amounts of local work, so that table can say how near we are to the
+paper, and not which method is best. With ``tuned`` every method that has a choice, SP-CACW too,
+was given the same number of candidates, and chose on held-out training data.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spcacw_flwr.core.config import Config, flattened
+from spcacw_flwr.keys import SpcacwError, did_you_mean
+
+CONF = Path(__file__).parent / "conf"
+TUNED = Path(__file__).parent / "tuned"
+HOLDOUT = 0.2
+"""Share of the target's training data that a validation run holds out, as in ``spcacw tune``."""
+Keys = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A setting of the table: its name, what the table says, and its run-config keys."""
+
+    name: str
+    title: str
+    keys: Keys
+    paper: Mapping[str, tuple[float, float]]
+    """Of each row that the paper has: mean and sample standard deviation over its five seeds."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method of the table, with the keys that make it what the row says."""
+
+    name: str
+    title: str
+    keys: Keys
+    without: tuple[str, ...] = ()
+    """Columns that have no such row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run to be made, and where it belongs."""
+
+    column: str
+    row: str
+    keys: Keys
+    note: str = ""
+    """What sets it apart from other runs of its cell, such as a variant's name."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything random."""
+        return int(self.keys["seed"])
+
+    def config(self) -> Config:
+        """Return the checked configuration; SpcacwError if the keys are wrong."""
+        return Config.from_flat(self.keys)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a TOML file's tables; SpcacwError if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SpcacwError(f"{path} cannot be read: {error}.") from error
+
+
+def chosen(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
+    """Return ``names``, all known ones if there are none; SpcacwError names an unknown one."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise SpcacwError(f"There is no {what} {name!r}{hint}: choose of {', '.join(known)}.")
+    return list(names) or known
+
+
+def columns(names: Sequence[str] = ()) -> list[Column]:
+    """Return columns by their names, or by the paths of TOML files of one's own; none: all."""
+    paper = read(CONF / "paper.toml")
+    own = {Path(name).stem: Path(name) for name in names if name.endswith(".toml")}
+    stems = [Path(name).stem if name.endswith(".toml") else name for name in names]
+    found = []
+    for name in chosen(stems, [*paper, *own], "column"):
+        table = dict(paper.get(name, {}))
+        title = table.pop("title", name)
+        keys = flattened(read(own.get(name, CONF / "columns" / f"{name}.toml")))
+        found.append(Column(name, title, keys, {row: tuple(x) for row, x in table.items()}))
+    return found
+
+
+def rows(names: Sequence[str] = (), path: Path = CONF / "rows.toml") -> list[Row]:
+    """Return rows of the table, in the order of the file."""
+    tables = read(path)
+    wanted = chosen(names, tables, "row")
+    found = []
+    for name, table in tables.items():
+        keys = flattened(table)
+        title, without = keys.pop("title", name), tuple(keys.pop("without", ()))
+        if name in wanted:
+            found.append(Row(name, title, keys, without))
+    return found
+
+
+def tuned_keys(column: str, method: str, directory: Path = TUNED) -> dict[str, Any]:
+    """Return what tuning chose for a method on a column; nothing where it was not tuned."""
+    path = directory / f"{column}.toml"
+    return flattened(read(path).get(method, {})) if path.exists() else {}
+
+
+def make_jobs(
+    of: Sequence[Column], rows: Sequence[Row], seeds: Iterable[int], more: Keys,
+    *, tuned: bool = False, validation: bool = False, note: str = "",
+) -> list[Job]:  # fmt: skip
+    """Return the runs of a table, one seed of everything before the next one.
+
+    With ``validation`` each has a twin that holds out :data:`HOLDOUT` of the target's training
+    data and is evaluated on that in place of test data.
+    """
+    jobs = []
+    for seed in seeds:
+        for column in of:
+            for row in rows:
+                if column.name in row.without:
+                    continue
+                method = row.keys["method"]
+                choice = tuned_keys(column.name, method) if tuned else {}
+                common = {"compare-alone": False, "engine": "in-process", "seed": seed}
+                keys = {**common, **column.keys, **choice, **row.keys, **more}
+                jobs.append(Job(column.name, row.name, keys, note))
+                if validation:
+                    held = {**keys, "holdout": HOLDOUT}
+                    jobs.append(Job(column.name, row.name, held, note or "held out"))
+    return jobs

@@ -1,0 +1,132 @@
+"""What the paper leaves open, in numbers: calibration of a column, and the alternative readings.
+
+*Calibration* (READING 8): the values that the paper does not give (samples per silo, input scale)
+are set by matching the row Local alone; everything else is then a prediction. Each combination of
+``conf/calibration.toml`` runs Local, and ``calibration.csv`` has its distance to the paper's Local,
+in points and in standard errors, by the paper's own rule.
+
+*Variants*: each set of keys in ``conf/variants.toml`` is another reading; rows run with it and
+without it on the same seeds, and ``variants.csv`` has how much it moves them: the mean difference
+of the best scores in points, and the p of the paired t-test over seeds at the last epoch, by Holm
+over all variants of a column and row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from experiments.conf import CONF, Column, Job, Keys, Row, chosen, make_jobs, read
+from experiments.render import line
+from experiments.results import Curves, read_curves, write_csv
+from experiments.runs import FINISHED, Run
+from experiments.scores import best_epoch, difference, holm, paired_p, score_at
+from spcacw_flwr.core.config import flattened
+
+AS_IS = "as it is"
+CALIBRATION = ("column", "keys", "seeds", "mean", "std", "paper_mean", "paper_std", "points",
+               "standard_errors")  # fmt: skip
+VARIANTS = ("column", "method", "variant", "reading", "seeds", "mean", "std", "moves_by", "p_holm")
+
+
+def calibration_jobs(
+    columns: Sequence[Column], local: Row, seeds: Sequence[int], more: Keys,
+    path: Path = CONF / "calibration.toml",
+) -> list[Job]:  # fmt: skip
+    """Return Local's runs for every combination of the columns' lists."""
+    grids = read(path)
+    jobs = []
+    for column in columns:
+        axes = flattened(grids.get(column.name, {}))
+        for values in product(*axes.values()):
+            keys = dict(zip(axes, values, strict=True))
+            if keys:
+                jobs += make_jobs([column], [local], seeds, {**more, **keys}, note=json.dumps(keys))
+    return jobs
+
+
+def variant_jobs(
+    columns: Sequence[Column], rows: Sequence[Row], seeds: Sequence[int], more: Keys,
+    names: Sequence[str] = (), path: Path = CONF / "variants.toml",
+) -> tuple[list[Job], dict[str, int]]:  # fmt: skip
+    """Return the runs as they are and under each variant, and each variant's reading."""
+    tables = {AS_IS: {"reading": 0}, **read(path)}
+    wanted = {AS_IS, *chosen(names, list(tables)[1:], "variant")}
+    jobs, readings = [], {}
+    for name, table in tables.items():
+        keys = flattened(table)
+        readings[name] = keys.pop("reading")
+        prefixes = tuple(keys.pop("columns", ("",)))
+        of = [column for column in columns if column.name.startswith(prefixes)]
+        if name in wanted:
+            jobs += make_jobs(of, rows, seeds, {**more, **keys}, note=name)
+    return jobs, readings
+
+
+def by_note(jobs: Sequence[Job], runs: Sequence[Run]) -> dict[tuple[str, str, str], Curves]:
+    """Return what is finished by column, row and note."""
+    groups: dict[tuple[str, str, str], list[Run]] = {}
+    for job, run in zip(jobs, runs, strict=True):
+        if run.state == FINISHED:
+            groups.setdefault((job.column, job.row, job.note), []).append(run)
+    return {where: read_curves(group) for where, group in groups.items()}
+
+
+def write(output: Path, name: str, head: Sequence[str], lines: Sequence[Mapping[str, Any]]
+          ) -> list[Path]:  # fmt: skip
+    """Write lines as CSV and Markdown; return the files."""
+    paths = [output / f"{name}.csv", output / f"{name}.md"]
+    write_csv(paths[0], head, lines)
+    text = [line(head), line(["---"] * len(head))]
+    text += [line(["–" if one[c] is None else str(one[c]) for c in head]) for one in lines]
+    paths[1].write_text("\n".join(text) + "\n", encoding="utf-8")
+    return paths
+
+
+def rounded(value: float | None, digits: int = 2) -> float | None:
+    """Round a number that may be missing."""
+    return None if value is None else round(value, digits)
+
+
+def calibrated(
+    jobs: Sequence[Job], runs: Sequence[Run], columns: Sequence[Column], output: Path
+) -> list[Path]:
+    """Write calibration.csv and .md, the nearest to the paper's Local first in each column."""
+    paper = {column.name: column.paper.get("local") for column in columns}
+    lines = []
+    for (column, _, keys), c in by_note(jobs, runs).items():
+        score, theirs = score_at(c.accuracy, best_epoch(c.accuracy)), paper[column]
+        values = (column, keys, score.seeds, round(score.mean, 2), rounded(score.std),
+                  *(theirs or (None, None)), rounded(score.mean - theirs[0]) if theirs else None,
+                  rounded(difference(score, theirs), 1) if theirs else None)  # fmt: skip
+        lines.append(dict(zip(CALIBRATION, values, strict=True)))
+    order = list(paper)
+    lines.sort(key=lambda one: (order.index(str(one["column"])), abs(one["points"] or 0)))
+    return write(output, "calibration", CALIBRATION, lines)
+
+
+def moved(
+    jobs: Sequence[Job], runs: Sequence[Run], readings: Mapping[str, int], output: Path
+) -> list[Path]:
+    """Write variants.csv and .md."""
+    found = by_note(jobs, runs)
+    lines = []
+    for column, row in dict.fromkeys(where[:2] for where in found):
+        scores, tests = {}, {}
+        for name in (note for c, r, note in found if (c, r) == (column, row)):
+            c = found[column, row, name]
+            scores[name] = score_at(c.accuracy, best_epoch(c.accuracy))
+            if name != AS_IS and (base := found.get((column, row, AS_IS))):
+                last = [dict(zip(x.seeds, x.accuracy[:, -1], strict=True)) for x in (c, base)]
+                both = sorted(last[0].keys() & last[1].keys())
+                tests[name] = paired_p(*([one[s] for s in both] for one in last))
+        p = holm(tests)
+        for name, score in scores.items():
+            by = score.mean - scores[AS_IS].mean if name in tests else None
+            values = (column, row, name, readings[name] or None, score.seeds, round(score.mean, 2),
+                      rounded(score.std), rounded(by), rounded(p.get(name), 4))  # fmt: skip
+            lines.append(dict(zip(VARIANTS, values, strict=True)))
+    return write(output, "variants", VARIANTS, lines)

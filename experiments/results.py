@@ -1,0 +1,116 @@
+"""What finished runs logged, and a line of CSV for each.
+
+``table1.csv`` has a line per column × method × seed. ``best_accuracy`` and ``last_accuracy`` are
+the run's own, on test data (percent). ``validation_accuracy`` is its *test* accuracy at the honest
+epoch, the one that held-out training data chose; it is empty where there are none.
+
+To choose it, each run has a twin of the same seed that trains without a fifth of the target's
+training data and is evaluated on that fifth: the honest epoch of a method on a column is the one
+with the highest mean accuracy over the twins. The run that is scored trains on all data, as the
+paper's does, and its epochs are passes over a quarter more of them. That the same count of passes
+suits both is an approximation; it may choose too long or too short a training, and knows nothing of
+the test data.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.conf import Job
+from experiments.runs import FINISHED, Run
+from experiments.scores import Array, best_epoch
+
+RUN_COLUMNS = (
+    "column", "method", "seed", "epochs", "best_accuracy", "last_accuracy", "validation_accuracy",
+    "seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What the finished seeds of a cell logged after each epoch; arrays are (seeds, epochs)."""
+
+    seeds: tuple[int, ...]
+    directories: tuple[Path, ...]
+    accuracy: Array
+    seconds: Array
+    floats: Array
+
+
+def read_curves(runs: Iterable[Run]) -> Curves:
+    """Read finished runs of one cell, in order of their seeds."""
+    runs = sorted(runs, key=lambda run: run.job.seed)
+    parts = []
+    for run in runs:
+        lines = (run.directory / "metrics.jsonl").read_text().splitlines()
+        epochs = [json.loads(line) for line in lines]
+        parts.append([[e[name] for e in epochs] for name in ("accuracy", "seconds", "floats")])
+    accuracy, seconds, floats = np.array(parts, dtype=np.float64).transpose(1, 0, 2)
+    places = tuple(run.directory for run in runs)
+    return Curves(tuple(run.job.seed for run in runs), places, accuracy, seconds, floats)
+
+
+def grouped(jobs: Iterable[Job], runs: Iterable[Run], *keys: str) -> dict[tuple[Any, ...], Curves]:
+    """Return what is finished, by column, row and the values of run-config ``keys``."""
+    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    for job, run in zip(jobs, runs, strict=True):
+        if run.state == FINISHED and run.config is not None:
+            flat = run.config.to_flat()
+            groups[job.column, job.row, *(flat[key] for key in keys)].append(run)
+    return {where: read_curves(group) for where, group in groups.items()}
+
+
+@dataclass(frozen=True)
+class Results:
+    """The finished runs of a table, and those of their twins, by column and row."""
+
+    tests: Mapping[tuple[str, str], Curves]
+    twins: Mapping[tuple[str, str], Curves]
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], runs: Sequence[Run]) -> Results:
+        """Read what is finished; a run that holds data out is a twin."""
+        found = grouped(jobs, runs, "holdout")
+        tests = {(c, r): curves for (c, r, held), curves in found.items() if not held}
+        return cls(tests, {(c, r): curves for (c, r, held), curves in found.items() if held})
+
+    def honest_epoch(self, where: tuple[str, str]) -> int | None:
+        """Return the epoch, from 1 on, that the twins of a cell choose; None without twins."""
+        twins = self.twins.get(where)
+        return best_epoch(twins.accuracy) if twins else None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the lines of table1.csv."""
+        lines = []
+        for (column, row), c in self.tests.items():
+            epoch = self.honest_epoch((column, row))
+            for k, seed in enumerate(c.seeds):
+                at = c.accuracy[k]
+                honest = round(at[epoch - 1], 3) if epoch else None
+                values = (column, row, seed, len(at), round(at.max(), 3), round(at[-1], 3), honest,
+                          c.seconds[k, -1])  # fmt: skip
+                lines.append(dict(zip(RUN_COLUMNS, values, strict=True)))
+        return lines
+
+
+def write_csv(path: Path, names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
+    """Write a table; None is an empty field."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Return the lines of a table."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,103 @@
+"""The runs of a sweep: where each lies, whether it is done, and what keeps it from being made.
+
+A run's directory is called by a hash of its resolved configuration and the package's version, and
+so finds itself again: a sweep that was interrupted goes on with the runs that are not finished, and
+two tables that share a run make it once. A run is finished when its ``status.json`` says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from experiments.conf import Job
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.launch import read_status
+
+IRRELEVANT = (
+    "output", "data-dir", "threads", "nodes", "node-gpus", "node-timeout", "round-timeout",
+    "tensorboard",
+)  # fmt: skip
+"""Keys that change where or how fast a run is made, and not what it computes."""
+WAITING, RUNNING, FINISHED, FAILED = "waiting", "running", "finished", "failed"
+
+
+def fingerprint(config: Config) -> str:
+    """Return a hash of what a run computes: its keys, the kind of device, the version."""
+    keys = {k: v for k, v in config.to_flat().items() if k not in IRRELEVANT}
+    keys["device"] = config.run.device.split(":")[0]
+    text = json.dumps([version("spcacw-flwr"), keys], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(eq=False)
+class Run:
+    """A run of a sweep, and how far it is."""
+
+    job: Job
+    directory: Path
+    state: str = WAITING
+    error: str = ""
+    config: Config | None = None
+    """None if the keys are wrong."""
+
+    def status(self) -> dict[str, Any]:
+        """Return the run's own word of where it is; empty before it has said anything."""
+        return read_status(self.directory)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has finished, now or in an earlier sweep."""
+        status = self.status().get("state")
+        return status == FINISHED and (self.directory / "summary.json").is_file()
+
+    def fail(self, sentence: str) -> None:
+        """Note why there is no result."""
+        self.state, self.error = FAILED, sentence
+
+
+def plan(jobs: Sequence[Job], root: Path) -> list[Run]:
+    """Return the run of each job, the same one for jobs that compute the same."""
+    known: dict[Path, Run] = {}
+    runs = []
+    for job in jobs:
+        try:
+            config = job.config()
+        except SpcacwError as error:
+            runs.append(Run(job, root, FAILED, str(error)))
+            continue
+        name = f"{config.run.setting}_{config.run.method}_seed{config.run.seed}"
+        directory = root / f"{name.replace(':', '.')}_{fingerprint(config)}"
+        if directory not in known:
+            run = known[directory] = Run(job, directory, config=config)
+            run.state = FINISHED if run.done else WAITING
+        runs.append(known[directory])
+    return runs
+
+
+def prepare(runs: Sequence[Run]) -> None:
+    """Check settings and make their data ready, each once; runs that cannot be made fail here."""
+    said: dict[Any, str] = {}
+    for run in runs:
+        if run.config is None or run.state != WAITING:
+            continue
+        data = (run.config.run.setting, run.config.run.seed, run.config.partition)
+        try:
+            setting = run.config.checked_setting()
+        except SpcacwError as error:
+            run.fail(str(error))
+            continue
+        if data not in said:
+            said[data] = ""
+            try:
+                setting.prepare()
+            except SpcacwError as error:
+                said[data] = str(error)
+        if said[data]:
+            run.fail(said[data])

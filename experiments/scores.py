@@ -1,0 +1,117 @@
+"""How seeds become a cell of Table 1, and when two cells differ: pure functions, arrays in.
+
+Three rules say at which epoch a method is scored; all report the mean over seeds there and the
+sample standard deviation (divisor n − 1) over the seeds at that same epoch (READING 18):
+
+* *best*: the epoch of the highest mean test accuracy, the rule of the paper's caption. Test data
+  choose the epoch, so it flatters, and flatters a curve that jumps most;
+* *last*: the last epoch; nothing is chosen;
+* *honest*: the epoch of the highest mean accuracy on held-out training data of the target, "the
+  highest mean validation performance" of the paper's appendix.
+
+The distance to the paper is in standard errors of the difference, as in Welch's test: (m − m₀) /
+√(s²/n + s₀²/n₀). Methods are compared by paired t-tests over seeds, since with one seed all have
+the same silos, first weights and batches; Holm's step-down keeps the chance of any false claim in a
+column below the level (S. Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scand. J.
+Statistics 6, 1979). Rank tests have no say here: with five seeds no two-sided p is below 1/16.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import ttest_rel
+
+Array = NDArray[np.float64]
+TOP = 3
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy in percent at an epoch (from 1 on), over seeds; of one seed there is no std."""
+
+    epoch: int
+    mean: float
+    std: float | None
+    seeds: int
+
+
+def score_at(curves: Array, epoch: int) -> Score:
+    """Return the score of ``curves`` (seeds, epochs) at ``epoch``, from 1 on."""
+    values = curves[:, epoch - 1]
+    std = float(values.std(ddof=1)) if len(values) > 1 else None
+    return Score(epoch, float(values.mean()), std, len(values))
+
+
+def best_epoch(curves: Array) -> int:
+    """Return the epoch, from 1 on, of the highest mean over seeds; the first of equals."""
+    return int(curves.mean(axis=0).argmax()) + 1
+
+
+def difference(ours: Score, paper: tuple[float, float], seeds: int = 5) -> float | None:
+    """Return (ours − paper's) in standard errors; None without spread.
+
+    ``paper`` is mean and sample standard deviation over ``seeds``.
+    """
+    if ours.std is None:
+        return None
+    error = math.sqrt(ours.std**2 / ours.seeds + paper[1] ** 2 / seeds)
+    return (ours.mean - paper[0]) / error if error else None
+
+
+def paired_p(a: ArrayLike, b: ArrayLike) -> float | None:
+    """Return the two-sided p of a paired t-test, a[k] and b[k] of one seed; None of one pair."""
+    gap = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
+    if len(gap) < 2:
+        return None
+    if np.ptp(gap) == 0:  # no spread, where t would be 0/0 or infinite
+        return 1.0 if gap[0] == 0 else 0.0
+    return float(ttest_rel(a, b).pvalue)
+
+
+def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return Holm's adjusted p of each test: max over smaller p_(j) of (m − j) p_(j), at most 1.
+
+    j counts from 0 in the order of p; a test without p takes no part.
+    """
+    known = sorted((value, name) for name, value in p.items() if value is not None)
+    adjusted: dict[str, float | None] = dict.fromkeys(p)
+    largest = 0.0
+    for j, (value, name) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - j) * value))
+        adjusted[name] = largest
+    return adjusted
+
+
+def top(means: Mapping[str, float], count: int = TOP) -> set[str]:
+    """Return the names with fewer than ``count`` better ones; equals share a place."""
+    return {n for n, m in means.items() if sum(other > m for other in means.values()) < count}
+
+
+def to_reach(curves: Array, cost: Array, levels: ArrayLike) -> Array:
+    """Return the mean over seeds of the cost at the first epoch with accuracy ≥ each level.
+
+    ``curves`` and ``cost`` are (seeds, epochs); NaN where some seed never gets there.
+    """
+    found = []
+    for level in np.asarray(levels, dtype=np.float64):
+        there = curves >= level
+        first = there.argmax(axis=1)
+        at = cost[np.arange(len(cost)), first]
+        found.append(at.mean() if there.any(axis=1).all() else math.nan)
+    return np.array(found)
+
+
+def over_silos(scores: Sequence[float], alone: Sequence[float]) -> tuple[float, float, float]:
+    """Return mean, worst decile and the share that beats training alone, over silos as targets.
+
+    The worst decile is the mean of the lowest tenth, at least one silo; to beat is to be higher.
+    """
+    ordered = np.sort(np.asarray(scores, dtype=np.float64))
+    worst = ordered[: max(1, len(ordered) // 10)]
+    beats = np.asarray(scores) > np.asarray(alone)
+    return float(ordered.mean()), float(worst.mean()), float(beats.mean())

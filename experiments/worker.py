@@ -1,0 +1,68 @@
+"""One run of a sweep, in a process of its own: whatever happens there, the others go on.
+
+All that comes back is what the run leaves in its directory. ``status.json`` says how it ended, and
+``worker.log`` has what was printed, which would tear a live display apart.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from spcacw_flwr import launch
+from spcacw_flwr.core.artefacts import as_json, write_atomically
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.keys import SpcacwError
+
+
+def note_failure(directory: Path, sentence: str) -> None:
+    """Write the sentence that ended a run into its status."""
+    directory.mkdir(parents=True, exist_ok=True)
+    table = {"state": "failed", "error": sentence}
+    write_atomically(directory / "status.json", as_json(table).encode())
+
+
+def watch_parent(_: dict[str, Any]) -> None:
+    """Stop when the sweep itself is gone: nobody would wait for the result."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        raise KeyboardInterrupt
+
+
+def compute(config: Config) -> None:
+    """Run a configuration by its engine."""
+    if config.run.engine == "in-process":
+        simulate(config, watch_parent)
+    else:
+        launch.run(config, config.checked_setting().num_silos, watch_parent)
+
+
+def work(flat: dict[str, Any]) -> None:
+    """Run a flat configuration; its directory, of which nothing is kept, becomes the result."""
+    directory = Path(flat["output"])
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    with (directory / "worker.log").open("wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    # Ctrl-C goes to the whole group: the sweep ends its runs in order, by SIGTERM, which lets a
+    # run under Ray end the SuperLink that it started.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            compute(Config.from_flat(flat))
+    except SpcacwError as error:
+        note_failure(directory, str(error))
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
