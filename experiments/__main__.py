@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from experiments import conf, readings, silos, table1
+from experiments import conf, options, readings, silos, table1
 from spcacw_flwr.cli import absolute, parse_assignments
 from spcacw_flwr.keys import SpcacwError
 
@@ -121,6 +121,24 @@ def variants(
     jobs, of_reading = readings.variant_jobs(of, which, range(seeds), more, names(only))
     made = table1.Where(runs, tuple(names(device)), workers, report_only).run(jobs, Console())
     return readings.moved(jobs, made, of_reading, output)
+
+
+@app.command("options")
+@one_sentence
+def study_options(
+    csv: Annotated[Path, typer.Argument(help="table to write")],
+    page: Annotated[Path, typer.Argument(help="Markdown to write")],
+    seeds: Seeds = 3, data_dir: DataDir = None,
+    only: Annotated[str, typer.Option(help="comma-separated studies; empty is all")] = "",
+    runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/options"),
+    workers: Workers = 0, device: Device = "cpu", report_only: ReportOnly = False,
+    set_: Set = None,
+) -> list[Path]:  # fmt: skip
+    """Run the studies of SP-CACW's options in conf/options.toml."""
+    more = more_keys(data_dir, "in-process", set_)
+    jobs = options.option_jobs(range(seeds), more, names(only))
+    made = table1.Where(runs, tuple(names(device)), workers, report_only).run(jobs, Console())
+    return options.write(options.table(jobs, made), csv, page)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -65,6 +65,28 @@ def test_flower_and_the_bare_loop_have_one_trajectory(method, nodes):
         assert torch.equal(flower.parameters, loop.parameters)
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"bias_correction": True, "probe": 0.5, "participation": 0.6},
+        {"solver": "ftal", "half_life": 1.0},
+        {"solver": "ons"},
+        {"solver": "eg"},
+        {"method": "spcacw-closed-form"},
+    ],
+)
+def test_every_option_of_spcacw_has_one_trajectory(keys):
+    config = small(update_every=5, **keys)
+    strategy, loop = play(config, LocalGrid(config, 3)), bare(config)
+    flower = strategy.method
+    np.testing.assert_allclose(flower.alpha, loop.alpha, atol=1e-4)
+    torch.testing.assert_close(flower.parameters, loop.parameters, rtol=1e-3, atol=1e-5)
+    for name, values in loop.silo_figures().items():
+        np.testing.assert_allclose(strategy.history.figures[name], values, rtol=2e-3, atol=2e-3)
+    cost = strategy.history.epochs[-1]["cumulative_cost"]
+    assert cost == pytest.approx(loop.epoch_report()["cumulative_cost"], rel=1e-3)
+
+
 @pytest.mark.parametrize("target", [3, 6])
 def test_any_silo_can_be_the_target(target):
     config = small(target=target)
@@ -311,8 +333,13 @@ def test_artefacts_of_a_run(tmp_path):
     assert [line["round"] for line in lines] == [7, 14]
     assert set(lines[0]) == {
         "epoch", "round", "loss", "accuracy", "L", "lambda_reg", "cost", "seconds",
-        "target_gradients", "floats",
+        "target_gradients", "floats", "cumulative_cost", "best_fixed_cost", "regret",
+        "regret_bound",
     }  # fmt: skip
+    silos = pd.read_csv(directory / "silos.csv")
+    assert list(silos.silo) == [*range(7), *range(7)]
+    np.testing.assert_array_equal(silos.alpha[7:], summary["alpha"])
+    np.testing.assert_array_equal(silos.sigma[7:], summary["figures"]["sigma"])
     assert summary["last_accuracy"] == lines[-1]["accuracy"]
     assert summary["best_accuracy"] == max(line["accuracy"] for line in lines)
     assert lines[-1]["lambda_reg"] > 0
