@@ -113,7 +113,8 @@ class NoiseTracker:
         """
         covariance = self.covariance if covariance is None else covariance
         peers = np.arange(len(covariance)) != self.target
-        pairs = np.outer(peers, peers) & ~np.eye(len(covariance), dtype=bool) & (self._weight > _LEAST)
+        pairs = np.outer(peers, peers) & (self._weight > _LEAST)
+        np.fill_diagonal(pairs, False)
         own = covariance.diagonal()
         if pairs.any():
             shared = float(covariance[pairs].mean())
