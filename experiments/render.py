@@ -133,7 +133,7 @@ def picture(
     """Draw the overview: ours, below it the paper's in grey, the three best in bold blue."""
     titles, place = by_place(cells)
     rows = ordered_rows(cells, order)
-    figure = new_figure(2.2 + 1.75 * len(columns), 0.9 + 0.46 * len(rows))
+    figure = new_figure(max(5.0, 2.2 + 1.75 * len(columns)), 1.1 + 0.46 * len(rows))
     axes = figure.add_subplot()
     axes.axis("off")
     axes.set_xlim(-1.15, len(columns))
@@ -149,7 +149,7 @@ def picture(
                 axes.text(k + 0.5, j + 0.5, NONE, ha="center", va="center", fontsize=9)
                 continue
             look: dict[str, Any] = {"color": "tab:blue", "weight": "bold"} if cell.top else {}
-            axes.text(k + 0.5, j + 0.36, shown(cell.best), ha="center", va="center", fontsize=9,
+            axes.text(k + 0.5, j + (0.36 if cell.paper else 0.5), shown(cell.best), ha="center", va="center", fontsize=9,
                       **look)  # fmt: skip
             if cell.paper:
                 axes.text(k + 0.5, j + 0.74, f"paper {pair(*cell.paper)}", ha="center",
