@@ -18,11 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from experiments.cells import REFERENCE, Cell
-from experiments.draw import colour, new_figure, save
+from experiments.draw import new_figure, save
 from experiments.render import NONE, by_place, ordered_rows, pair, shown
 from experiments.results import Curves
 from experiments.scores import Array, to_reach
-from experiments.weights import alpha
+from experiments.weights import alpha, colour
 
 FLOAT_BYTES = 4
 LEVELS = 60
@@ -87,7 +87,7 @@ def table(
     axes.set_xlim(-1.15, len(columns))
     axes.set_ylim(len(rows), -0.6)
     for k, title in enumerate(columns.values()):
-        axes.text(k + 0.5, -0.2, title, ha="center", fontsize=9, weight="bold")
+        axes.text(k + 0.5, -0.2, title, ha="center", fontsize=8, weight="bold")
     for edge in (-0.55, 0.0, len(rows)):
         axes.axhline(edge, color="black", linewidth=1.2 if edge else 0.6, clip_on=False)
     for j, row in enumerate(rows):
