@@ -1,0 +1,106 @@
+"""Run every study: ``python -m experiments.theory OUT_DIR PICTURE_DIR``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import typer
+
+from experiments.table import line
+from experiments.theory import moving, participation, pictures, rates, schedule, separation
+from experiments.theory.measure import Cell, in_processes, measured, run
+from experiments.theory.problems import Logistic, Quadratics
+
+STUDIES: dict[str, Callable[[bool], list[Cell]]] = {
+    "quadratics-rounds": rates.quadratics_T,
+    "quadratics-helpers": rates.quadratics_n,
+    "logistic-rounds": rates.logistic_T,
+    "separation": separation.cells,
+    "moving-bias": moving.cells,
+    "schedule": schedule.cells,
+    "participation-training": participation.cells,
+}
+
+
+def compute(quick: bool, workers: int) -> dict[str, pd.DataFrame]:
+    """Run all studies and return their tables."""
+    tables = {}
+    with in_processes(workers) as pool:
+        for name, study in STUDIES.items():
+            began, cells = time.perf_counter(), study(quick)
+            tables[name] = measured(cells, pool.map(run, cells, chunksize=4))
+            typer.echo(f"{name}: {len(cells)} runs, {time.perf_counter() - began:.0f} s")
+        runs = moving.trials(quick, (0.0, *moving.TRACED))
+        results = list(pool.map(moving.trace, [trial for _, _, trial in runs]))
+        tables["bias-estimates"] = moving.traced(runs, results)
+        draws = participation.draws(quick)
+        tables["participation"] = pd.DataFrame(pool.map(participation.draw, draws))
+    found = rates.slopes("quadratics-rounds", "T", tables["quadratics-rounds"])
+    found += rates.slopes("quadratics-helpers", "n₀", tables["quadratics-helpers"])
+    found += rates.slopes("logistic-rounds", "T", tables["logistic-rounds"])
+    tables["slopes"] = pd.DataFrame(found + separation.slopes(tables["separation"]))
+    return tables
+
+
+def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:
+    """Draw all pictures."""
+    slopes = tables["slopes"].groupby("study")
+    problem, logistic = Quadratics(), Logistic()
+    half = problem.off / (problem.own + problem.off)
+    for name, across, title, floor in (
+        ("quadratics-rounds", "T, rounds", "Quadratics: n₀ = 8 of M = 16, σ² = 10, ‖b‖ = 1, L = 1, "
+         "δ₁ = 1, d = 20", half**2 * problem.distance**2),
+        ("quadratics-helpers", "n₀, silos of the target's cluster",
+         "Quadratics: M = n₀ + 8, T = 1000, σ² = 10, ‖b‖ = 1", 0.0),
+        ("logistic-rounds", "T, rounds", f"Logistic regression: n₀ = 8 of M = 16, "
+         f"σ² = {logistic.variance:.1f}, L = {logistic.smoothness:.2f}, δ₁ = {logistic.gap:.2f}, "
+         "labels turned by 90°", 0.0),
+    ):  # fmt: skip
+        pictures.rates(to / f"{name}.png", tables[name], slopes.get_group(name), across, title,
+                       floor)  # fmt: skip
+    pictures.separation(to / "separation.png", tables["separation"])
+    pictures.moving(to / "moving-bias.png", tables["bias-estimates"], tables["moving-bias"])
+    pictures.cumulative(to / "cumulative-bias.png", tables["bias-estimates"])
+    pictures.schedule(to / "schedule.png", tables["schedule"])
+    pictures.participation(to / "participation.png", tables["participation"],
+                           tables["participation-training"])  # fmt: skip
+
+
+def as_markdown(slopes: pd.DataFrame) -> str:
+    """Return the slopes as a Markdown table."""
+    rows = [line(["study", "error of", "against", "η", "fitted slope [95 %]", "theory"])]
+    rows.append(line(["---"] * 6))
+    for row in slopes.itertuples():
+        fitted = f"{row.slope:.2f} [{row.low:.2f}, {row.high:.2f}]"
+        theory = "–" if np.isnan(row.theory) else f"{row.theory:g}"
+        rows.append(line([row.study, row.label, row.against, row.step_size, fitted, theory]))
+    return "\n".join(rows) + "\n"
+
+
+def main(
+    output: Annotated[Path, typer.Argument(help="directory of the tables")],
+    picture_dir: Annotated[Path, typer.Argument(help="directory of the pictures")],
+    quick: Annotated[bool, typer.Option(help="tiny runs, to see that it works")] = False,
+    workers: Annotated[int, typer.Option(help="processes, of one thread each")] = 2,
+    draw_only: Annotated[bool, typer.Option(help="draw the tables that are there")] = False,
+) -> None:
+    """Run every study, write its table and draw its picture."""
+    for directory in (output, picture_dir):
+        directory.mkdir(parents=True, exist_ok=True)
+    if draw_only:
+        tables: dict[str, Any] = {path.stem: pd.read_csv(path) for path in output.glob("*.csv")}
+    else:
+        tables = compute(quick, workers)
+        for name, table in tables.items():
+            table.to_csv(output / f"{name}.csv", index=False, float_format="%.5g")
+        (output / "slopes.md").write_text(as_markdown(tables["slopes"]))
+    draw(tables, picture_dir)
+
+
+if __name__ == "__main__":
+    typer.run(main)
