@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -13,7 +13,7 @@ import typer
 
 from experiments.table import line
 from experiments.theory import moving, participation, pictures, rates, schedule, separation
-from experiments.theory.measure import Cell, in_processes, measured, run
+from experiments.theory.measure import Cell, measured, run, spread
 from experiments.theory.problems import Logistic, Quadratics
 
 STUDIES: dict[str, Callable[[bool], list[Cell]]] = {
@@ -27,24 +27,30 @@ STUDIES: dict[str, Callable[[bool], list[Cell]]] = {
 }
 
 
-def compute(quick: bool, workers: int) -> dict[str, pd.DataFrame]:
-    """Run all studies and return their tables."""
+def compute(output: Path, quick: bool, workers: int) -> None:
+    """Run all studies and write their tables, each when it is done."""
+
+    def write(name: str, table: pd.DataFrame) -> None:
+        table.to_csv(output / f"{name}.csv", index=False, float_format="%.5g")
+        typer.echo(f"{time.perf_counter() - began:6.0f} s  {name}")
+
+    began = time.perf_counter()
     tables = {}
-    with in_processes(workers) as pool:
-        for name, study in STUDIES.items():
-            began, cells = time.perf_counter(), study(quick)
-            tables[name] = measured(cells, pool.map(run, cells, chunksize=4))
-            typer.echo(f"{name}: {len(cells)} runs, {time.perf_counter() - began:.0f} s")
-        runs = moving.trials(quick, (0.0, *moving.TRACED))
-        results = list(pool.map(moving.trace, [trial for _, _, trial in runs]))
-        tables["bias-estimates"] = moving.traced(runs, results)
-        draws = participation.draws(quick)
-        tables["participation"] = pd.DataFrame(pool.map(participation.draw, draws))
-    found = rates.slopes("quadratics-rounds", "T", tables["quadratics-rounds"])
-    found += rates.slopes("quadratics-helpers", "n₀", tables["quadratics-helpers"])
-    found += rates.slopes("logistic-rounds", "T", tables["logistic-rounds"])
-    tables["slopes"] = pd.DataFrame(found + separation.slopes(tables["separation"]))
-    return tables
+    for name, study in STUDIES.items():
+        cells = study(quick)
+        tables[name] = measured(cells, spread(run, cells, workers))
+        write(name, tables[name])
+    runs = moving.trials(quick, (0.0, *moving.TRACED))
+    results = spread(moving.trace, [trial for _, _, trial in runs], workers)
+    write("bias-estimates", moving.traced(runs, results))
+    draws = spread(participation.draw, participation.draws(quick), workers)
+    write("participation", pd.DataFrame(draws))
+    found = separation.slopes(tables["separation"])
+    for name, axis in (("quadratics-rounds", "T"), ("quadratics-helpers", "n₀"),
+                       ("logistic-rounds", "T")):  # fmt: skip
+        found += rates.slopes(name, axis, tables[name])
+    write("slopes", pd.DataFrame(found))
+    (output / "slopes.md").write_text(as_markdown(pd.DataFrame(found)))
 
 
 def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:
@@ -86,20 +92,15 @@ def main(
     output: Annotated[Path, typer.Argument(help="directory of the tables")],
     picture_dir: Annotated[Path, typer.Argument(help="directory of the pictures")],
     quick: Annotated[bool, typer.Option(help="tiny runs, to see that it works")] = False,
-    workers: Annotated[int, typer.Option(help="processes, of one thread each")] = 2,
+    workers: Annotated[int, typer.Option(help="processes of one thread each; 0: none")] = 2,
     draw_only: Annotated[bool, typer.Option(help="draw the tables that are there")] = False,
 ) -> None:
     """Run every study, write its table and draw its picture."""
     for directory in (output, picture_dir):
         directory.mkdir(parents=True, exist_ok=True)
-    if draw_only:
-        tables: dict[str, Any] = {path.stem: pd.read_csv(path) for path in output.glob("*.csv")}
-    else:
-        tables = compute(quick, workers)
-        for name, table in tables.items():
-            table.to_csv(output / f"{name}.csv", index=False, float_format="%.5g")
-        (output / "slopes.md").write_text(as_markdown(tables["slopes"]))
-    draw(tables, picture_dir)
+    if not draw_only:
+        compute(output, quick, workers)
+    draw({path.stem: pd.read_csv(path) for path in output.glob("*.csv")}, picture_dir)
 
 
 if __name__ == "__main__":

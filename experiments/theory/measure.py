@@ -7,7 +7,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -18,16 +18,17 @@ from experiments.theory.trial import Trial
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-Sweep = Callable[[Callable[[In], Out], list[In]], list[Out]]
-"""What maps a function over a list, in this process or in several."""
 
 
-def in_processes(workers: int) -> Any:
-    """Return a pool of processes, of one thread each."""
+def spread(function: Callable[[In], Out], work: list[In], workers: int) -> list[Out]:
+    """Map a function over a list in several processes of one thread each; in this one for 0."""
+    if workers == 0:
+        return list(map(function, work))
     context = multiprocessing.get_context("spawn")  # a fork would inherit PyTorch's threads
-    return ProcessPoolExecutor(
+    with ProcessPoolExecutor(
         workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
-    )
+    ) as pool:
+        return list(pool.map(function, work, chunksize=4))
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def variant(beta: float) -> Variant:
 
 def trials(quick: bool, betas: tuple[float, ...]) -> list[tuple[str, float, Trial]]:
     """Return problem, β and run."""
-    T, seeds = (40, 2) if quick else (2000, 10)
+    T, seeds = (40, 2) if quick else (1000, 10)
     return [
         (name, beta, Trial(problem, variant(beta), T, seed, FACTOR))
         for name, problem in problems(T).items() for beta in betas for seed in range(seeds)
@@ -64,7 +64,8 @@ def trace(trial: Trial) -> dict[str, list[float]]:
     Σ_{s≤t} ‖B α_s‖² and Σ ‖B̂_s α_s‖², where B̂_s and α_s are those after round s.
     """
     noted = set(log_spaced(trial.rounds, 40))
-    own, found = trial.problem.own, {"t": [], "estimate": [], "true": [], "estimated": []}
+    own = trial.problem.own
+    found: dict[str, list[float]] = {"t": [], "estimate": [], "true": [], "estimated": []}
     true = estimated = 0.0
     before = trial.problem.start
     for next_round, point, method in trial.play():
@@ -80,7 +81,7 @@ def trace(trial: Trial) -> dict[str, list[float]]:
                 for name, value in zip(found, (t, error, true, estimated), strict=True):
                     found[name].append(value)
         before = point
-    return cast(dict[str, list[float]], found)
+    return found
 
 
 def traced(
@@ -106,5 +107,3 @@ def theory(label: str, beta: float, t: float) -> float:
         return bound / t
     left = (1 - beta) ** (2 * t)
     return bound * beta / (2 - beta) * (1 - left) + left * problem.distance**2
-
-

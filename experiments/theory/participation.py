@@ -16,9 +16,8 @@ from experiments.theory.measure import Cell
 from experiments.theory.problems import Pool, Quadratics
 from experiments.theory.trial import HARMONIC, LEARNED, Trial, Variant
 from spcacw_flwr.core.exchange import Replies
-from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.method import Federation, WeightedGradients
 from spcacw_flwr.core.registry import method_class
-from spcacw_flwr.core.method import WeightedGradients
 
 CHANCES = (1.0, 0.5, 0.2, 0.1)
 FACTOR = 2.0
@@ -74,7 +73,7 @@ def draws(quick: bool) -> list[Draws]:
 
 def cells(quick: bool) -> list[Cell]:
     """Return training runs against p."""
-    T, seeds = (40, 2) if quick else (2000, 10)
+    T, seeds = (40, 2) if quick else (1000, 10)
     problem = Quadratics()
     named = (
         ("SP-CACW, β = 1/t", "spcacw", LEARNED + HARMONIC),

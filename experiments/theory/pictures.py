@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -20,7 +21,7 @@ LOOKS = {
     "FC, τ = √(σΔ)": ("tab:red", "*"),
 }  # fmt: skip
 ERROR = "err$_T$ = (1/T) Σ ‖∇f$^{(0)}$(w$_t$)‖²"
-THEORY = {"color": "0.6", "linewidth": 0.9, "linestyle": "--"}
+THEORY: dict[str, Any] = {"color": "0.6", "linewidth": 0.9, "linestyle": "--"}
 
 
 def line(axes: Axes, rows: pd.DataFrame, label: str, text: str = "") -> None:
@@ -76,7 +77,7 @@ def rates(
     ticks = sorted(set(chosen["x"]))
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.minorticks_off()
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right", fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     save(figure, path)
 
 
@@ -172,7 +173,7 @@ def schedule(path: Path, table: pd.DataFrame) -> None:
     panels[0].set_title("T$_{start}$ = 1", fontsize=10)
     panels[1].set_title("K = 20", fontsize=10)
     panels[0].legend(fontsize=8)
-    figure.suptitle("SP-CACW on quadratics, n₀ = 8 of M = 16, T = 2000, η = 2 × formula",
+    figure.suptitle("SP-CACW on quadratics, n₀ = 8 of M = 16, T = 1000, η = 2 × formula",
                     fontsize=10)  # fmt: skip
     save(figure, path)
 
@@ -195,7 +196,7 @@ def participation(path: Path, draws: pd.DataFrame, table: pd.DataFrame) -> None:
     left.legend(fontsize=8)
     for label, rows in table.groupby("label", sort=False):
         line(right, rows, label)
-    logarithmic(right, "participation p", "Training, T = 2000, η = 2 × formula")
+    logarithmic(right, "participation p", "Training, T = 1000, η = 2 × formula")
     right.legend(fontsize=8)
     ticks = sorted(set(table["x"]))
     for axes in (left, right):

@@ -1,4 +1,4 @@
-"""Synthetic silos: a target's cluster I₀ of n₀ silos, and an off-target cluster whose bias is known.
+"""Synthetic silos: a target's cluster I₀ of n₀ silos, and an off-target cluster of known bias.
 
 The paper's section "Illustrative Case Study: Pure Clusters": b^{(i)} = 0 in I₀, b^{(i)} = b in
 I_off, and one σ for all. Silos 0…n₀−1 are I₀; silo 0 is the target. What silo i answers at w in
@@ -30,10 +30,13 @@ NOISE, SAMPLES, DATA = 101, 102, 103
 class Problem(Protocol):
     """What a study knows about a problem; nothing of it but L is told to a method."""
 
-    own: int
-    """n₀, the silos of the target's cluster."""
-    off: int
-    """The silos of the off-target cluster."""
+    @property
+    def own(self) -> int:
+        """n₀, the silos of the target's cluster."""
+
+    @property
+    def off(self) -> int:
+        """The silos of the off-target cluster."""
 
     @property
     def start(self) -> Array:
@@ -62,9 +65,7 @@ class Problem(Protocol):
 
 
 @lru_cache(maxsize=4)
-def _normal(
-    seed: int, draw: int, block: int, silos: int, dimension: int
-) -> NDArray[np.float32]:
+def _normal(seed: int, draw: int, block: int, silos: int, dimension: int) -> NDArray[np.float32]:
     streams = (np.random.default_rng((NOISE, seed, i, draw, block)) for i in range(silos))
     each = [rng.standard_normal((BLOCK, dimension), dtype=np.float32) for rng in streams]
     return np.stack(each, axis=1)

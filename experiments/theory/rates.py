@@ -24,7 +24,7 @@ from experiments.theory.trial import (
     clustering,
 )
 
-FACTORS = (0.5, 1.0, 2.0, 4.0)
+FACTORS = (1.0, 2.0, 4.0)
 VARIANTS = (AUTARKY, UNIFORM, ORACLE, SPCACW, CONSTANT, FTAL)
 
 

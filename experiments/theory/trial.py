@@ -39,21 +39,18 @@ CONSTANT = Variant("SP-CACW, β = .1", "spcacw", LEARNED)
 FTAL = Variant("SP-CACW, β = 1/t, FTAL", "spcacw", (*LEARNED, *HARMONIC, ("solver", "ftal")))
 
 
-
-
 def clustering(own: int, off: int) -> Variant:
     """Return Federated Clustering that is told n₀: its τ is such that n₀ silos are within it."""
     quantile = (own - 0.5) / (own + off)  # between two silos' places: rounding decides nothing
-    keys = (("inner-rounds", 5), ("quantile", quantile))
+    keys = (("quantile", quantile),)
     return Variant("FC, told n₀", "fedcluster", (("fedcluster", keys),))
 
 
 def thresholded(sigma: float, separation: float) -> Variant:
     """Return Federated Clustering with τ = √(σΔ), the radius behind the bound σ³/Δ."""
     tau = math.sqrt(sigma * separation)
-    keys = (("inner-rounds", 5), ("threshold", "fixed"), ("tau", tau))
+    keys = (("threshold", "fixed"), ("tau", tau))
     return Variant("FC, τ = √(σΔ)", "fedcluster", (("fedcluster", keys),))
-
 
 
 def step_size(problem: Problem, rounds: int, helpers: int) -> float:
