@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
 
 from experiments.draw import new_figure, save
 from experiments.theory.measure import best
@@ -39,6 +40,13 @@ def guide(axes: Axes, rows: pd.DataFrame, exponent: float, label: str = "") -> N
     axes.plot(x, y[0] * (x / x[0]) ** exponent, label=label, zorder=1, **THEORY)
 
 
+def label_each(axes: Axes, values: pd.Series) -> None:
+    """Write each x that was run, and no other, on the axis."""
+    ticks = sorted(set(values))
+    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
 def logarithmic(axes: Axes, across: str, title: str, up: str = ERROR) -> None:
     """Scale, name and title the axes."""
     axes.set_xscale("log")
@@ -61,8 +69,8 @@ def rates(
     fitted = slopes[slopes["step_size"] == "best"].set_index("label")
     for label, rows in chosen.groupby("label", sort=False):
         found = fitted.loc[label]
-        text = f"{label}\n  slope {found['slope']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
-        line(axes, rows, label, text.replace("-", "−"))
+        words = f"slope {found['slope']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+        line(axes, rows, label, f"{label}\n  " + words.replace("-", "−"))
     for label in ("Autarky", "Oracle (α uniform on I₀)"):
         exponent = fitted.loc[label, "theory"]
         name = "theory: " + ("slope −½" if exponent else "no change")
@@ -74,9 +82,7 @@ def rates(
         axes.text(chosen["x"].min(), floor, "FL's floor (M − n₀)²‖b‖²/M²", fontsize=8,
                   color="tab:purple", va="bottom")  # fmt: skip
     logarithmic(axes, across, title)
-    ticks = sorted(set(chosen["x"]))
-    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-    axes.minorticks_off()
+    label_each(axes, chosen["x"])
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     save(figure, path)
 
@@ -101,8 +107,7 @@ def separation(path: Path, table: pd.DataFrame) -> None:
     right.set_ylabel("mean of Σ α$^{(i)}$ over the off-target cluster")
     right.set_title("Weight on the off-target cluster", fontsize=10)
     for axes in (left, right):
-        axes.set_xticks(x, [f"{v:g}" for v in x])
-        axes.minorticks_off()
+        label_each(axes, table["x"])
     figure.suptitle("Separation of the clusters: quadratics, n₀ = 8 of M = 16, T = 1000, "
                     "η = 2 × formula", fontsize=10)  # fmt: skip
     save(figure, path)
@@ -198,8 +203,6 @@ def participation(path: Path, draws: pd.DataFrame, table: pd.DataFrame) -> None:
         line(right, rows, label)
     logarithmic(right, "participation p", "Training, T = 1000, η = 2 × formula")
     right.legend(fontsize=8)
-    ticks = sorted(set(table["x"]))
     for axes in (left, right):
-        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-        axes.minorticks_off()
+        label_each(axes, table["x"])
     save(figure, path)
