@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,41 +17,54 @@ from experiments.theory import moving, participation, pictures, rates, schedule,
 from experiments.theory.measure import Cell, measured, run, spread
 from experiments.theory.problems import Logistic, Quadratics
 
-STUDIES: dict[str, Callable[[bool], list[Cell]]] = {
-    "quadratics-rounds": rates.quadratics_T,
-    "quadratics-helpers": rates.quadratics_n,
-    "logistic-rounds": rates.logistic_T,
-    "separation": separation.cells,
-    "moving-bias": moving.cells,
-    "schedule": schedule.cells,
-    "participation-training": participation.cells,
+
+def estimates(quick: bool, workers: int) -> pd.DataFrame:
+    """Return the traces of b̂."""
+    runs = moving.trials(quick, (0.0, *moving.TRACED))
+    return moving.traced(runs, spread(moving.trace, [trial for _, _, trial in runs], workers))
+
+
+def simulated(quick: bool, workers: int) -> pd.DataFrame:
+    """Return mean and variance of G̃(α)."""
+    return pd.DataFrame(spread(participation.draw, participation.draws(quick), workers))
+
+
+def training(study: Callable[[bool], list[Cell]], quick: bool, workers: int) -> pd.DataFrame:
+    """Return the means of a study's runs."""
+    cells = study(quick)
+    return measured(cells, spread(run, cells, workers))
+
+
+STUDIES: dict[str, Callable[[bool, int], pd.DataFrame]] = {
+    "quadratics-rounds": partial(training, rates.quadratics_T),
+    "quadratics-helpers": partial(training, rates.quadratics_n),
+    "logistic-rounds": partial(training, rates.logistic_T),
+    "separation": partial(training, separation.cells),
+    "moving-bias": partial(training, moving.cells),
+    "bias-estimates": estimates,
+    "schedule": partial(training, schedule.cells),
+    "participation": simulated,
+    "participation-training": partial(training, participation.cells),
 }
 
 
-def compute(output: Path, quick: bool, workers: int) -> None:
-    """Run all studies and write their tables, each when it is done."""
-
-    def write(name: str, table: pd.DataFrame) -> None:
-        table.to_csv(output / f"{name}.csv", index=False, float_format="%.5g")
-        typer.echo(f"{time.perf_counter() - began:6.0f} s  {name}")
-
-    began = time.perf_counter()
+def compute(output: Path, quick: bool, workers: int) -> dict[str, pd.DataFrame]:
+    """Return the studies' tables; run those that are not there, write each when it is done."""
     tables = {}
     for name, study in STUDIES.items():
-        cells = study(quick)
-        tables[name] = measured(cells, spread(run, cells, workers))
-        write(name, tables[name])
-    runs = moving.trials(quick, (0.0, *moving.TRACED))
-    results = spread(moving.trace, [trial for _, _, trial in runs], workers)
-    write("bias-estimates", moving.traced(runs, results))
-    draws = spread(participation.draw, participation.draws(quick), workers)
-    write("participation", pd.DataFrame(draws))
+        path, began = output / f"{name}.csv", time.perf_counter()
+        if not path.exists():
+            study(quick, workers).to_csv(path, index=False, float_format="%.5g")
+            typer.echo(f"{name}: {time.perf_counter() - began:.0f} s")
+        tables[name] = pd.read_csv(path)
     found = separation.slopes(tables["separation"])
     for name, axis in (("quadratics-rounds", "T"), ("quadratics-helpers", "n₀"),
                        ("logistic-rounds", "T")):  # fmt: skip
         found += rates.slopes(name, axis, tables[name])
-    write("slopes", pd.DataFrame(found))
-    (output / "slopes.md").write_text(as_markdown(pd.DataFrame(found)))
+    tables["slopes"] = pd.DataFrame(found)
+    tables["slopes"].to_csv(output / "slopes.csv", index=False, float_format="%.5g")
+    (output / "slopes.md").write_text(as_markdown(tables["slopes"]))
+    return tables
 
 
 def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:
@@ -93,14 +107,11 @@ def main(
     picture_dir: Annotated[Path, typer.Argument(help="directory of the pictures")],
     quick: Annotated[bool, typer.Option(help="tiny runs, to see that it works")] = False,
     workers: Annotated[int, typer.Option(help="processes of one thread each; 0: none")] = 2,
-    draw_only: Annotated[bool, typer.Option(help="draw the tables that are there")] = False,
 ) -> None:
-    """Run every study, write its table and draw its picture."""
+    """Run every study whose table is not there, write the table, and draw all pictures."""
     for directory in (output, picture_dir):
         directory.mkdir(parents=True, exist_ok=True)
-    if not draw_only:
-        compute(output, quick, workers)
-    draw({path.stem: pd.read_csv(path) for path in output.glob("*.csv")}, picture_dir)
+    draw(compute(output, quick, workers), picture_dir)
 
 
 if __name__ == "__main__":

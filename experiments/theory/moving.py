@@ -41,7 +41,7 @@ def variant(beta: float) -> Variant:
 
 def trials(quick: bool, betas: tuple[float, ...]) -> list[tuple[str, float, Trial]]:
     """Return problem, β and run."""
-    T, seeds = (40, 2) if quick else (1000, 10)
+    T, seeds = (20, 2) if quick else (1000, 10)
     return [
         (name, beta, Trial(problem, variant(beta), T, seed, FACTOR))
         for name, problem in problems(T).items() for beta in betas for seed in range(seeds)

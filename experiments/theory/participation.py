@@ -73,7 +73,7 @@ def draws(quick: bool) -> list[Draws]:
 
 def cells(quick: bool) -> list[Cell]:
     """Return training runs against p."""
-    T, seeds = (40, 2) if quick else (1000, 10)
+    T, seeds = (20, 2) if quick else (1000, 10)
     problem = Quadratics()
     named = (
         ("SP-CACW, β = 1/t", "spcacw", LEARNED + HARMONIC),

@@ -24,7 +24,7 @@ from experiments.theory.trial import (
     clustering,
 )
 
-FACTORS = (1.0, 2.0, 4.0)
+FACTORS = (1.0, 2.0)
 VARIANTS = (AUTARKY, UNIFORM, ORACLE, SPCACW, CONSTANT, FTAL)
 
 
@@ -39,7 +39,7 @@ def over_rounds(problem: Any, seeds: int, horizons: tuple[int, ...]) -> list[Cel
 
 def quadratics_T(quick: bool) -> list[Cell]:
     """Return the runs against T on quadratics, FC also with well separated clusters, Δ = 4σ."""
-    horizons = (20, 40, 80) if quick else (250, 500, 1000, 2000, 4000)
+    horizons = (10, 20, 40) if quick else (250, 500, 1000, 2000, 4000)
     seeds, problem = (2 if quick else 10), Quadratics()
     apart = dataclasses.replace(problem, distance=4 * problem.noise**0.5)
     far = dataclasses.replace(clustering(problem.own, problem.off), label="FC, told n₀, Δ = 4σ")
@@ -51,13 +51,13 @@ def quadratics_T(quick: bool) -> list[Cell]:
 
 def logistic_T(quick: bool) -> list[Cell]:
     """Return the runs against T on logistic regression."""
-    horizons = (20, 40, 80) if quick else (250, 500, 1000, 2000, 4000)
+    horizons = (10, 20, 40) if quick else (250, 500, 1000, 2000, 4000)
     return over_rounds(Logistic(), 2 if quick else 5, horizons)
 
 
 def quadratics_n(quick: bool) -> list[Cell]:
     """Return the runs against n₀ on quadratics, with T and the off-target silos as they are."""
-    T, seeds = (40, 2) if quick else (1000, 10)
+    T, seeds = (20, 2) if quick else (1000, 10)
     cells = []
     for own in (1, 2, 4) if quick else (1, 2, 4, 8, 16):
         problem = Quadratics(own=own)

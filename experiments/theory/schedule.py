@@ -14,7 +14,7 @@ SCHEDULES = {
 
 def cells(quick: bool) -> list[Cell]:
     """Return the runs; labels begin with K or T_start, and references have x = 0."""
-    T, seeds = (40, 2) if quick else (1000, 10)
+    T, seeds = (20, 2) if quick else (1000, 10)
     K = (1, 10, T) if quick else (1, 5, 20, 100, 400, T)
     start = (1, 10, T) if quick else (1, 20, 100, 400, T)
     problem, found = Quadratics(), []

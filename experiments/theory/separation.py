@@ -27,7 +27,7 @@ FACTOR = 2.0
 
 def cells(quick: bool) -> list[Cell]:
     """Return the runs; x is Δ/σ."""
-    T, seeds = (40, 2) if quick else (1000, 10)
+    T, seeds = (20, 2) if quick else (1000, 10)
     found = []
     for ratio in (0.5, 1.0, 4.0) if quick else (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0):
         sigma = math.sqrt(Quadratics.noise)
