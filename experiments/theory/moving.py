@@ -63,7 +63,7 @@ def trace(trial: Trial) -> dict[str, list[float]]:
     ``estimate`` is ‖b̂_t − b_t‖² of the off-target silos, their mean; ``true`` and ``estimated`` are
     Σ_{s≤t} ‖B α_s‖² and Σ ‖B̂_s α_s‖², where B̂_s and α_s are those after round s.
     """
-    noted = set(log_spaced(trial.rounds, 40))
+    noted = {*log_spaced(trial.rounds, 40), *range(10, trial.rounds + 1, 10)}
     own = trial.problem.own
     found: dict[str, list[float]] = {"t": [], "estimate": [], "true": [], "estimated": []}
     true = estimated = 0.0

@@ -18,8 +18,8 @@ LOOKS = {
     "Autarky": ("0.35", "s"), "uniform FL": ("tab:purple", "D"),
     "Oracle (α uniform on I₀)": ("black", "x"), "SP-CACW, β = 1/t": ("tab:blue", "o"),
     "SP-CACW, β = .1": ("tab:cyan", "v"), "SP-CACW, β = 1/t, FTAL": ("tab:green", "^"),
-    "FC, told n₀": ("tab:orange", "P"), "FC, told n₀, Δ = 4σ": ("tab:brown", "P"),
-    "FC, τ = √(σΔ)": ("tab:red", "*"),
+    "SP-CACW, β = 1/t, T × 4": ("navy", "o"), "FC, told n₀": ("tab:orange", "P"),
+    "FC, told n₀, Δ = 4σ": ("tab:brown", "P"), "FC, τ = √(σΔ)": ("tab:red", "*"),
 }  # fmt: skip
 ERROR = "err$_T$ = (1/T) Σ ‖∇f$^{(0)}$(w$_t$)‖²"
 THEORY: dict[str, Any] = {"color": "0.6", "linewidth": 0.9, "linestyle": "--"}
@@ -79,8 +79,8 @@ def rates(
         guide(axes, rows, exponent, name if name not in known else "")
     if floor:
         axes.axhline(floor, color="tab:purple", linewidth=0.9, linestyle=":")
-        axes.text(chosen["x"].min(), floor, "FL's floor (M − n₀)²‖b‖²/M²", fontsize=8,
-                  color="tab:purple", va="bottom")  # fmt: skip
+        axes.text(chosen["x"].max(), 1.02 * floor, "FL's floor (M − n₀)²‖b‖²/M²", fontsize=8,
+                  color="tab:purple", va="bottom", ha="right")  # fmt: skip
     logarithmic(axes, across, title)
     label_each(axes, chosen["x"])
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
@@ -101,7 +101,8 @@ def separation(path: Path, table: pd.DataFrame) -> None:
     own = Quadratics.own
     left.plot(x, oracle * np.sqrt(1 + own / x), label="shape of FC's bound", **THEORY)
     logarithmic(left, "Δ/σ = ‖b‖/σ", "Error")
-    left.legend(fontsize=7.5)
+    left.set_ylim(0.03, 1.0)  # uniform FL's error leaves the picture
+    left.legend(fontsize=7.5, loc="upper right")
     right.set_xscale("log")
     right.set_xlabel("Δ/σ = ‖b‖/σ")
     right.set_ylabel("mean of Σ α$^{(i)}$ over the off-target cluster")
@@ -120,8 +121,8 @@ CASES = {"stationary": "tab:blue", "moves with w (A_off = 2A)": "tab:orange",
 
 def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
     """Draw the error of b̂ against t for each kind of bias, and the training error against β."""
-    figure = new_figure(13, 4.2)
-    panels = figure.subplots(1, 4)
+    figure = new_figure(11, 8)
+    panels = figure.subplots(2, 2).flatten()
     for axes, (case, _) in zip(panels, CASES.items(), strict=False):
         for beta, rows in traces[traces["label"] == case].groupby("beta"):
             name = f"β = {beta:g}" if beta else "β = 1/t"
@@ -130,6 +131,8 @@ def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
         if case == "stationary":
             axes.plot([], [], label="theory", **THEORY)
         logarithmic(axes, "round t", f"b {case}", "mean of ‖b̂$_t$ − b$_t$‖²")
+        if "T/2" in case:
+            axes.set_xscale("linear")
         axes.legend(fontsize=8)
     axes = panels[3]
     for case, colour in CASES.items():
@@ -142,13 +145,14 @@ def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
     axes.plot([], [], color="0.4", linestyle="-.", label="β = 1/t")
     axes.plot([], [], color="0.4", linestyle=":", label="Oracle")
     logarithmic(axes, "β", "Training with SP-CACW")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=8, loc="upper center")
     save(figure, path)
 
 
 def cumulative(path: Path, traces: pd.DataFrame) -> None:
     """Draw both sides of the cumulative lemma for β = 1/t and stationary b."""
     rows = traces[(traces["label"] == "stationary") & (traces["beta"] == 0)]
+    rows = rows[rows["true"] > 0]  # before the first update α = e₀
     t, bound = rows["t"], 2 * Quadratics.noise
     figure = new_figure(6.4, 4.2)
     axes = figure.add_subplot()
