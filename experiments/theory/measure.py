@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import torch
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from experiments.theory.trial import Trial
 
