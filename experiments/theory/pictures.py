@@ -145,7 +145,8 @@ def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
     axes.plot([], [], color="0.4", linestyle="-.", label="β = 1/t")
     axes.plot([], [], color="0.4", linestyle=":", label="Oracle")
     logarithmic(axes, "β", "Training with SP-CACW")
-    axes.legend(fontsize=8, loc="upper center")
+    axes.set_ylim(bottom=0.028)
+    axes.legend(fontsize=8, loc="lower center", ncol=2)
     save(figure, path)
 
 

@@ -144,9 +144,9 @@ class Logistic:
     """Logistic regression; D⁽⁰⁾ is uniform on N fixed samples, so that ∇f⁽⁰⁾ is exact.
 
     x ~ N(0, I), y = ±1 with P(y = 1) = s(4 xᵀu), u a unit vector; the off-target silos draw from
-    the same x with labels of a u that is turned by ``angle``. Their bias depends on w, and the
-    noise as well: neither assumption of the lemmas holds exactly. Each silo draws ``batch`` samples
-    a round with replacement, from its cluster's distribution.
+    the same x with labels of a u that is turned by ``angle``. As x is shared, b is the mean of
+    ½(y⁽⁰⁾ − y⁽ᵒᶠᶠ⁾)x and stationary. The noise is not: it falls in I₀ as w nears the minimum, and
+    grows in the other cluster. Each silo draws ``batch`` samples a round with replacement.
     """
 
     own: int = 8
