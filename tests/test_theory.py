@@ -12,10 +12,12 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from experiments.theory.__main__ import main
+from experiments.theory.logistic import Logistic
 from experiments.theory.measure import Cell, best, fit, measured
 from experiments.theory.moving import trace, traced, variant
 from experiments.theory.participation import Draws
-from experiments.theory.problems import Logistic, Pool, Quadratics
+from experiments.theory.problems import Pool
+from experiments.theory.quadratics import Quadratics
 from experiments.theory.rates import slopes
 from experiments.theory.trial import (
     AUTARKY,

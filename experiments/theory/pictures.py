@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from experiments.draw import new_figure, save
 from experiments.theory.measure import best
-from experiments.theory.problems import Quadratics
+from experiments.theory.quadratics import Quadratics
 
 LOOKS = {
     "Autarky": ("0.35", "s"), "uniform FL": ("tab:purple", "D"),
