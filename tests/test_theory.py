@@ -12,10 +12,12 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from experiments.theory.__main__ import main
+from experiments.theory.logistic import Logistic
 from experiments.theory.measure import Cell, best, fit, measured
 from experiments.theory.moving import trace, traced, variant
 from experiments.theory.participation import Draws
-from experiments.theory.problems import Logistic, Pool, Quadratics
+from experiments.theory.problems import Pool
+from experiments.theory.quadratics import Quadratics
 from experiments.theory.rates import slopes
 from experiments.theory.trial import (
     AUTARKY,
@@ -75,6 +77,18 @@ def test_gradient_and_constants_are_those_of_the_loss(problem):
     ratios = [np.linalg.norm(problem.gradient(a) - problem.gradient(b)) / np.linalg.norm(a - b)
               for a, b in pairs]  # fmt: skip
     assert 0.2 * problem.smoothness < max(ratios) <= problem.smoothness * (1 + 1e-9)
+
+
+def test_what_moves_with_w():
+    """Of logistic silos with the same x the noise, not the bias; of the stretched the bias."""
+    stretched, logistic = PROBLEMS[1:]
+    near, far = stretched.start, 2 * stretched.start
+    moved = stretched.bias(far, 1) - stretched.bias(near, 1)
+    assert_allclose(moved, stretched.gradient(far) - stretched.gradient(near))
+    w = point_of(logistic)
+    assert_allclose(logistic.bias(w, 1), logistic.bias(logistic.start, 1), atol=1e-12)
+    by_hand = (logistic.data[0] - logistic.data[1]).mean(axis=0) / 2
+    assert_allclose(logistic.bias(w, 1), by_hand, atol=1e-12)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=["quadratics", "stretched", "logistic"])

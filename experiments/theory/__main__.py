@@ -14,8 +14,9 @@ import typer
 
 from experiments.table import line
 from experiments.theory import moving, participation, pictures, rates, schedule, separation
+from experiments.theory.logistic import Logistic
 from experiments.theory.measure import Cell, measured, run, spread
-from experiments.theory.problems import Logistic, Quadratics
+from experiments.theory.quadratics import Quadratics
 
 
 def estimates(quick: bool, workers: int) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
 from experiments.theory.measure import Cell, log_spaced
-from experiments.theory.problems import Quadratics
+from experiments.theory.quadratics import Quadratics
 from experiments.theory.trial import HARMONIC, LEARNED, ORACLE, Trial, Variant
 from spcacw_flwr.spcacw import SPCACWMethod
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from experiments.theory.measure import Cell
-from experiments.theory.problems import Pool, Quadratics
+from experiments.theory.problems import Pool
+from experiments.theory.quadratics import Quadratics
 from experiments.theory.trial import HARMONIC, LEARNED, Trial, Variant
 from spcacw_flwr.core.exchange import Replies
 from spcacw_flwr.core.method import Federation, WeightedGradients

@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from experiments.draw import new_figure, save
 from experiments.theory.measure import best
-from experiments.theory.problems import Quadratics
+from experiments.theory.quadratics import Quadratics
 
 LOOKS = {
     "Autarky": ("0.35", "s"), "uniform FL": ("tab:purple", "D"),
@@ -146,7 +146,8 @@ def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
     axes.plot([], [], color="0.4", linestyle="-.", label="β = 1/t")
     axes.plot([], [], color="0.4", linestyle=":", label="Oracle")
     logarithmic(axes, "β", "Training with SP-CACW")
-    axes.legend(fontsize=8, loc="upper center")
+    axes.set_ylim(bottom=0.028)
+    axes.legend(fontsize=8, loc="lower center", ncol=2)
     save(figure, path)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 
+from experiments.theory.logistic import Logistic
 from experiments.theory.measure import Cell, Slope, best, fit
-from experiments.theory.problems import Logistic, Quadratics
+from experiments.theory.quadratics import Quadratics
 from experiments.theory.trial import (
     AUTARKY,
     CONSTANT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.theory.measure import Cell
-from experiments.theory.problems import Quadratics
+from experiments.theory.quadratics import Quadratics
 from experiments.theory.trial import AUTARKY, HARMONIC, ORACLE, Trial, Variant
 
 FACTOR = 2.0

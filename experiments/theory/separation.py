@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd  # type: ignore[import-untyped]
 
 from experiments.theory.measure import Cell, fit
-from experiments.theory.problems import Quadratics
+from experiments.theory.quadratics import Quadratics
 from experiments.theory.trial import (
     AUTARKY,
     ORACLE,
