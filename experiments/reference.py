@@ -28,11 +28,16 @@ from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.spcacw import SPCACWMethod
 
+FRESH: dict[str, Any] = {"method": f"{__name__}:FreshReference", "diagnostics": False}
 RULES: dict[str, dict[str, Any]] = {
-    "spcacw": {"method": "spcacw"},
-    "cross-fit 2": {"method": "spcacw", "cross_fit": 2},
-    "cross-fit 5": {"method": "spcacw", "cross_fit": 5},
-    "fresh": {"method": f"{__name__}:FreshReference", "diagnostics": False},
+    "spcacw": {},
+    "half-life 1": {"half_life": 1.0},
+    "cross-fit 2": {"cross_fit": 2},
+    "cross-fit 2, half-life 1": {"cross_fit": 2, "half_life": 1.0},
+    "cross-fit 5": {"cross_fit": 5},
+    "cross-fit 5, half-life 1": {"cross_fit": 5, "half_life": 1.0},
+    "fresh": FRESH,
+    "fresh, half-life 1": {**FRESH, "half_life": 1.0},
     "local": {"method": "local"},
     "oracle-averaged": {"method": "oracle-averaged"},
 }
