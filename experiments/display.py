@@ -80,7 +80,7 @@ class Display:
     def counts(self) -> Table:
         """Return a table of how many runs of each cell are finished, running and failed."""
         columns = list(dict.fromkeys(run.job.column for run in self.runs))
-        table = Table("", *columns, title="finished of planned (▶ running, ✗ failed)")
+        table = Table("finished/planned", *columns)
         states = Counter((run.job.row, run.job.column, run.state) for run in self.runs)
         planned = Counter((run.job.row, run.job.column) for run in self.runs)
         for row in dict.fromkeys(run.job.row for run in self.runs):

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import PowerNorm
@@ -21,11 +20,6 @@ from PIL import Image
 Pixels = NDArray[np.float32]
 ROWS = 30
 """Rows that are labelled one by one; of more, every fifth is."""
-
-
-def colour(k: int) -> tuple[float, float, float, float]:
-    """Return the colour of the k-th line of a figure."""
-    return colormaps["tab20"](k % 20)
 
 
 def new_figure(width: float, height: float) -> Figure:

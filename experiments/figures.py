@@ -1,4 +1,4 @@
-"""The figures beside Table 1, for each column.
+"""Table 1 as a picture, and the figures of each column.
 
 ``accuracy-<column>.png``: test accuracy over epochs, mean and ± 1 sample std over seeds, all rows.
 ``cost-<column>.png``: seconds, and bytes between target and peers, until an accuracy is reached:
@@ -9,18 +9,20 @@ nothing has no line. ``alpha-<column>.png``: :mod:`experiments.weights`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from experiments.cells import REFERENCE
-from experiments.draw import colour, new_figure, save
+from experiments.cells import REFERENCE, Cell
+from experiments.draw import new_figure, save
+from experiments.render import NONE, by_place, ordered_rows, pair, shown
 from experiments.results import Curves
 from experiments.scores import Array, to_reach
-from experiments.weights import alpha
+from experiments.weights import alpha, colour
 
 FLOAT_BYTES = 4
 LEVELS = 60
@@ -70,6 +72,38 @@ def cost(path: Path, title: str, found: Cells) -> None:
     figure.suptitle(f"{title}: what an accuracy costs", fontsize=10)
     handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", fontsize=8)
+    save(figure, path)
+
+
+def table(
+    path: Path, cells: Sequence[Cell], columns: Mapping[str, str], order: Sequence[str]
+) -> None:
+    """Draw the overview: ours, below it the paper's in grey, the three best in bold blue."""
+    titles, place = by_place(cells)
+    rows = ordered_rows(cells, order)
+    figure = new_figure(max(5.0, 2.2 + 1.75 * len(columns)), 1.1 + 0.46 * len(rows))
+    axes = figure.add_subplot()
+    axes.axis("off")
+    axes.set_xlim(-1.15, len(columns))
+    axes.set_ylim(len(rows), -0.6)
+    for k, title in enumerate(columns.values()):
+        axes.text(k + 0.5, -0.2, title, ha="center", fontsize=8, weight="bold")
+    for edge in (-0.55, 0.0, len(rows)):
+        axes.axhline(edge, color="black", linewidth=1.2 if edge else 0.6, clip_on=False)
+    for j, row in enumerate(rows):
+        axes.text(-1.12, j + 0.5, titles[row], va="center", fontsize=9)
+        for k, column in enumerate(columns):
+            if (cell := place.get((row, column))) is None:
+                axes.text(k + 0.5, j + 0.5, NONE, ha="center", va="center", fontsize=9)
+                continue
+            look: dict[str, Any] = {"color": "tab:blue", "weight": "bold"} if cell.top else {}
+            height = j + (0.36 if cell.paper else 0.5)
+            axes.text(k + 0.5, height, shown(cell.best), ha="center", va="center", fontsize=9,
+                      **look)  # fmt: skip
+            if cell.paper:
+                axes.text(k + 0.5, j + 0.74, f"paper {pair(*cell.paper)}", ha="center",
+                          va="center", fontsize=7, color="0.45")  # fmt: skip
+    axes.set_title("Target's highest mean test accuracy (%) ± sample std over seeds", fontsize=10)
     save(figure, path)
 
 

@@ -1,13 +1,10 @@
-"""Table 1 as Markdown, as LaTeX with booktabs, and as a picture, all from the cells alone."""
+"""Table 1 as Markdown and as LaTeX with booktabs, from the cells alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from experiments.cells import REFERENCE, Cell
-from experiments.draw import new_figure, save
 from experiments.scores import Score
 
 NONE = "–"
@@ -125,34 +122,3 @@ def latex(cells: Sequence[Cell], columns: Mapping[str, str], order: Sequence[str
             parts.append(tex_pair(*cell.paper) if cell and cell.paper else "--")
         text.append(rf"{escaped(titles[row])} & {' & '.join(parts)} \\")
     return "\n".join([*text, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
-
-
-def picture(
-    path: Path, cells: Sequence[Cell], columns: Mapping[str, str], order: Sequence[str]
-) -> None:
-    """Draw the overview: ours, below it the paper's in grey, the three best in bold blue."""
-    titles, place = by_place(cells)
-    rows = ordered_rows(cells, order)
-    figure = new_figure(2.2 + 1.75 * len(columns), 0.9 + 0.46 * len(rows))
-    axes = figure.add_subplot()
-    axes.axis("off")
-    axes.set_xlim(-1.15, len(columns))
-    axes.set_ylim(len(rows), -0.6)
-    for k, title in enumerate(columns.values()):
-        axes.text(k + 0.5, -0.2, title, ha="center", fontsize=9, weight="bold")
-    for edge in (-0.55, 0.0, len(rows)):
-        axes.axhline(edge, color="black", linewidth=1.2 if edge else 0.6, clip_on=False)
-    for j, row in enumerate(rows):
-        axes.text(-1.12, j + 0.5, titles[row], va="center", fontsize=9)
-        for k, column in enumerate(columns):
-            if (cell := place.get((row, column))) is None:
-                axes.text(k + 0.5, j + 0.5, NONE, ha="center", va="center", fontsize=9)
-                continue
-            look: dict[str, Any] = {"color": "tab:blue", "weight": "bold"} if cell.top else {}
-            axes.text(k + 0.5, j + 0.36, shown(cell.best), ha="center", va="center", fontsize=9,
-                      **look)  # fmt: skip
-            if cell.paper:
-                axes.text(k + 0.5, j + 0.74, f"paper {pair(*cell.paper)}", ha="center",
-                          va="center", fontsize=7, color="0.45")  # fmt: skip
-    axes.set_title("Target's highest mean test accuracy (%) ± sample std over seeds", fontsize=10)
-    save(figure, path)

@@ -21,17 +21,17 @@ from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.launch import read_status
 
 IRRELEVANT = (
-    "output", "data-dir", "threads", "nodes", "node-gpus", "node-timeout", "round-timeout",
-    "tensorboard",
+    "output", "data-dir", "device", "threads", "nodes", "node-gpus", "node-timeout",
+    "round-timeout", "tensorboard",
 )  # fmt: skip
-"""Keys that change where or how fast a run is made, and not what it computes."""
+"""Keys that change where or how fast a run is made, and what it computes by rounding at most: a
+table may have one column from a CPU and another from a GPU (``summary.json`` says which)."""
 WAITING, RUNNING, FINISHED, FAILED = "waiting", "running", "finished", "failed"
 
 
 def fingerprint(config: Config) -> str:
-    """Return a hash of what a run computes: its keys, the kind of device, the version."""
+    """Return a hash of what a run computes: its keys and the version of the package."""
     keys = {k: v for k, v in config.to_flat().items() if k not in IRRELEVANT}
-    keys["device"] = config.run.device.split(":")[0]
     text = json.dumps([version("spcacw-flwr"), keys], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

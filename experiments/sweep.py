@@ -122,7 +122,7 @@ def sweep(runs: Sequence[Run], places: Sequence[str], root: Path, show: Show) ->
         lock.release()
 
 
-# A process of the fork server has PyTorch already, and none of the threads that a fork of this
-# process would inherit half of.
+# A process of the fork server has all modules already, which take seconds to import, and none of
+# the threads that a fork of this process would inherit half of.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["experiments.worker"])
+CONTEXT.set_forkserver_preload(["experiments.__main__", "sklearn.datasets"])

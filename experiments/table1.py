@@ -44,8 +44,7 @@ class Where:
         SpcacwError
             If a device is not there, another sweep is at work, or no run at all is finished.
         """
-        keyed = [Job(j.column, j.row, {**j.keys, "device": self.devices[0]}, j.note) for j in jobs]
-        runs = plan(keyed, self.output / "runs")
+        runs = plan(jobs, self.output / "runs")
         if not self.report_only:
             places = slots(self.devices, self.workers)
             display = Display(console, runs)
@@ -79,7 +78,7 @@ def report(
     order = [row.name for row in rows]
     files[".md"].write_text(render.markdown(cells, titles, order), encoding="utf-8")
     files[".tex"].write_text(render.latex(cells, titles, order), encoding="utf-8")
-    render.picture(files[".png"], cells, titles, order)
+    figures.table(files[".png"], cells, titles, order)
     made = list(files.values())
     folder = output / ("figures" if name == "table1" else f"figures-{name.partition('-')[2]}")
     folder.mkdir(exist_ok=True)

@@ -13,15 +13,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 
-from experiments.draw import colour, new_figure, save
+from experiments.draw import new_figure, save
 from experiments.results import Curves
 from experiments.scores import Array
 
 LABELLED = 30
 """Silos that are labelled one by one."""
+
+
+def colour(k: int) -> tuple[float, float, float, float]:
+    """Return the colour of the k-th line of a figure."""
+    return colormaps["tab20"](k % 20)
 
 
 def weights_of(directory: Path) -> tuple[Array, Array]:
@@ -87,6 +93,9 @@ def _trajectory(
     others = [i for i in order if i not in heaviest]
     if others:
         axes.step(rounds, weights[:, others].sum(axis=1), "k:", where="post", label="all others")
+    axes.set_ylim(0, 1)
+    axes.set_yscale("function", functions=(np.sqrt, np.square))  # as the colours above
+    axes.set_yticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7, 1])
     axes.set_xlabel("round")
     axes.set_ylabel("weight")
     axes.set_title(f"α of {title} over rounds, first seed; the heaviest silos", fontsize=10)

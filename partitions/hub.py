@@ -7,8 +7,11 @@ flwr-datasets is imported here alone and only when needed, for the core must run
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +55,8 @@ def fetch(dataset: str, splits: tuple[str, ...], root: Path, instead: str) -> di
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
         from flwr_datasets import FederatedDataset
 
+        if not holds(dataset, root) and not Path(dataset).is_dir():
+            _resolve()
         root.mkdir(parents=True, exist_ok=True)
         # One partition of everything: we deal the samples out ourselves, in their own order.
         whole = FederatedDataset(
@@ -64,6 +69,16 @@ def fetch(dataset: str, splits: tuple[str, ...], root: Path, instead: str) -> di
             f"{dataset} is not in {str(root)!r} and could not be fetched from the Hugging Face "
             f"hub ({reason}): {instead}."
         ) from error
+
+
+def _resolve() -> None:
+    """Raise OSError at once where the hub's name is unknown; its client would retry for long."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or getproxies().get("https"):
+        return  # nothing is asked for, or not by us
+    host = urlsplit(constants.ENDPOINT).hostname
+    socket.getaddrinfo(host, None)
 
 
 def images(split: Dataset, column: str) -> NDArray[np.uint8]:

@@ -92,9 +92,9 @@ class CostBook:
             betas[self.target] = 0.0
             part = products[: len(silos), : len(silos)]
             differing = differences(part, silos, self.target, self.num_silos)
-            self.evidence.add(biases, differing, betas, counts=counts)
+            corrected = self.evidence.add(biases, differing, betas, counts=counts)
             if self.positive and counts:
-                biases = self.positive.add(self.evidence.noise.corrected())
+                biases = self.positive.add(corrected)
         gradients = self._of_all(heard, products)
         matrix = cost_matrix(biases, gradients, self.eta, smoothness)
         return matrix, math.sqrt(gradients.diagonal().max())

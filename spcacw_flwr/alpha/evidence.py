@@ -21,13 +21,16 @@ def differences(products: Matrix, silos: tuple[int, ...], target: int, num_silos
     Rows and columns of silos that did not report are 0.
     """
     own = products[silos.index(target)]
+    between = products - own - own[:, None] + own[silos.index(target)]
+    if len(silos) == num_silos:
+        return between
     found = np.zeros((num_silos, num_silos))
-    found[np.ix_(silos, silos)] = products - own - own[:, None] + own[silos.index(target)]
+    found[np.ix_(silos, silos)] = between
     return found
 
 
 class Evidence:
-    """Running means over rounds of ‖bᵢ‖², freed of its noise, and of σᵢ².
+    """Running means over rounds of the products of the bᵢ, freed of noise, and of Σ.
 
     Parameters
     ----------
@@ -40,41 +43,39 @@ class Evidence:
     def __init__(self, num_silos: int, target: int, retention: float = 1.0) -> None:
         self.noise = NoiseTracker(num_silos, target)
         self.target, self.retention = target, retention
-        self._biases, self._variances = np.zeros(num_silos), np.zeros(num_silos)
-        self._rounds = np.zeros(num_silos)
+        self._products, self._covariance = np.zeros((2, num_silos, num_silos))
+        self._rounds = 0.0
 
     def add(
         self, products: Matrix, differences: Matrix, betas: Vector, *, counts: bool = True
-    ) -> None:
-        """Fold in one round; the arrays are those of :meth:`NoiseTracker.update`.
+    ) -> Matrix:
+        """Fold in one round, and return B̂B̂ᵀ without its noise, (M, M).
 
-        A round before T_start (``counts`` is false) teaches what the noise is, and nothing else.
+        The arrays are those of :meth:`NoiseTracker.update`. A round before T_start (``counts`` is
+        false) teaches what the noise is, and nothing else.
         """
         self.noise.update(products, differences, betas)
-        if not counts:
-            return
-        seen = self.noise.seen
-        for total, value in (
-            (self._biases, self.noise.corrected().diagonal()),
-            (self._variances, self.noise.variances()),
-            (self._rounds, 1.0),
-        ):
-            total *= self.retention
-            total += np.where(seen, value, 0.0)
+        covariance = self.noise.covariance
+        corrected: Matrix = products - self.noise.factor * covariance
+        if counts:
+            self._products = self.retention * self._products + corrected
+            self._covariance = self.retention * self._covariance + covariance
+            self._rounds = self.retention * self._rounds + 1.0
+        return corrected
 
     @property
     def squared_biases(self) -> Vector:
-        """‖bᵢ‖², (M,), ≥ 0; NaN for a silo that never reported, 0 for the target."""
-        return np.maximum(self._mean(self._biases), 0.0)
+        """‖bᵢ‖², (M,), ≥ 0; NaN for a silo that was not heard twice, 0 for the target."""
+        return self._known(self._products.diagonal())
 
     @property
     def variances(self) -> Vector:
-        """σᵢ², (M,); NaN for a silo that never reported."""
-        return self._mean(self._variances)
+        """σᵢ², (M,); NaN for a silo that was not heard twice."""
+        return self._known(self.noise.variances(self._covariance))
 
-    def _mean(self, total: Vector) -> Vector:
-        unknown = np.full_like(total, np.nan)
-        mean: Vector = np.divide(total, self._rounds, out=unknown, where=self._rounds > 0)
+    def _known(self, total: Vector) -> Vector:
+        known = self.noise.seen & (self._rounds > 0)
+        mean: Vector = np.where(known, np.maximum(total, 0.0) / max(self._rounds, 1.0), np.nan)
         return mean
 
     def closed_form(self, eta: float, smoothness: float) -> Vector:
@@ -85,11 +86,12 @@ class Evidence:
         eta, smoothness : float
             η and L, in C₁ = 1 + 2ηL and C₂ = ηL.
         """
-        alpha = np.zeros(len(self._rounds))
-        if not (known := self._rounds > 0).any():
+        biases, variances = self.squared_biases, self.variances
+        alpha = np.zeros(len(biases))
+        if not (known := np.isfinite(biases)).any():
             alpha[self.target] = 1.0
             return alpha
-        found = optimal_weights(self.squared_biases[known], self.variances[known], eta, smoothness)
+        found = optimal_weights(biases[known], variances[known], eta, smoothness)
         alpha[known] = found.alpha
         return alpha
 

@@ -74,7 +74,9 @@ class OnlineNewtonStep:
             self._slope += slope
 
     def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
-        """Take one step from the point played; ``start``, if no round with a cost was added.
+        """Take one step from the point played; stay at ``start`` if no cost was added since.
+
+        The solution's gap is that of the step's quadratic problem.
 
         Raises
         ------

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
+_LEAST = 1e-12  # of a weight: below it, what was summed up is rounding
 
 
 class NoiseTracker:
@@ -52,6 +53,7 @@ class NoiseTracker:
         self._sum: Matrix = np.zeros((num_silos, num_silos))
         self._weight: Matrix = np.zeros((num_silos, num_silos))
         self._start: NDArray[np.float64] = np.ones(num_silos)
+        self._prepare(np.zeros(num_silos))
 
     def update(self, products: Matrix, differences: Matrix, betas: NDArray[np.float64]) -> None:
         """Fold in one round.
@@ -65,47 +67,54 @@ class NoiseTracker:
         betas : (M,) array
             βᵢ of the round, in (0, 1]; 0 for a silo that did not report, and for the target.
         """
-        keep = 1.0 - betas
-        kept, new = np.outer(keep, keep), np.outer(betas, betas)
-        seen = (new > 0) & np.equal.outer(betas, betas)
-        used = seen & (betas < 1.0)  # at β = 1 nothing of b̂ is left to learn from
-        cross = products - kept * self.products - new * differences
-        cross = np.divide(cross, betas * keep, out=np.zeros_like(cross), where=used)
+        if not np.array_equal(betas, self._betas):
+            self._prepare(betas)
+        keep, kept, new, inverse, rate = self._rates
+        cross = (products - kept * self.products - new * differences) * inverse
         left = np.outer(self._start, self._start)
-        excess = differences + self.products - cross - left * differences
-        rate = np.where(used, betas, 0.0)
+        excess = (1.0 - left) * differences + self.products - cross
         self._sum += rate * (excess - self._sum)
         self._weight += rate * (1.0 + self.factor - left - self._weight)
         self._start = self._start * keep
         self.factor = kept * self.factor + new
         self.products = products
 
+    def _prepare(self, betas: NDArray[np.float64]) -> None:
+        """Keep what follows from β alone: it is the same in most rounds."""
+        keep = 1.0 - betas
+        kept, new = np.outer(keep, keep), np.outer(betas, betas)
+        # at β = 1 nothing of b̂ is left to learn from
+        used = (new > 0) & np.equal.outer(betas, betas) & (betas < 1.0)
+        inverse = np.divide(1.0, betas * keep, out=np.zeros_like(new), where=used)
+        self._betas, self._rates = betas.copy(), (keep, kept, new, inverse, betas * used)
+
     @property
     def seen(self) -> NDArray[np.bool_]:
         """(M,) which silos' noise is known: of the target, once that of any peer is."""
-        seen: NDArray[np.bool_] = self._weight.diagonal() > 0
+        seen: NDArray[np.bool_] = self._weight.diagonal() > _LEAST
         seen[self.target] = seen.any()
         return seen
 
     @property
     def covariance(self) -> Matrix:
         """Σ, (M, M), as estimated; 0 for pairs that were never seen."""
-        weight = self._weight
-        return np.divide(self._sum, weight, out=np.zeros_like(weight), where=weight > 0)
+        known = self._weight > _LEAST
+        return np.divide(self._sum, self._weight, out=np.zeros_like(self._sum), where=known)
 
     def corrected(self) -> Matrix:
         """Return K − c ∘ Σ, (M, M): unbiased for the products of the biases; may be indefinite."""
         return self.products - self.factor * self.covariance
 
-    def variances(self) -> NDArray[np.float64]:
-        """Return σᵢ², (M,), each ≥ 0.
+    def variances(self, covariance: Matrix | None = None) -> NDArray[np.float64]:
+        """Return σᵢ², (M,), each ≥ 0, of the Σ of now or of another, such as a mean over rounds.
 
         σ₀² is the mean of Σᵢⱼ over pairs of different peers; with a single peer there is none, and
         the noise of its difference is put down to both silos in equal parts.
         """
-        covariance, seen = self.covariance, self._weight > 0
+        covariance = self.covariance if covariance is None else covariance
         peers = np.arange(len(covariance)) != self.target
-        pairs = seen & np.outer(peers, peers) & ~np.eye(len(covariance), dtype=bool)
+        pairs = np.outer(peers, peers) & (self._weight > _LEAST)
+        np.fill_diagonal(pairs, False)
         own = covariance.diagonal()
         if pairs.any():
             shared = float(covariance[pairs].mean())

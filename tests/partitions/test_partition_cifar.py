@@ -95,6 +95,7 @@ def offline(monkeypatch):
         raise ConnectionError("Couldn't reach the hub\nwith details")
 
     monkeypatch.setattr("datasets.load_dataset", fail)
+    monkeypatch.setattr("partitions.hub._resolve", lambda: None)
 
 
 def fresh(root):

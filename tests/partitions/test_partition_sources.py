@@ -210,3 +210,18 @@ def test_a_hub_with_other_images_is_refused(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "fetch", lambda *_: {"train": other, "test": other})
     with pytest.raises(SpcacwError, match="x_train of ylecun/mnist differs"):
         load_mnist(str(tmp_path))
+
+
+def test_where_the_hubs_name_is_unknown_nothing_is_tried_again_and_again(tmp_path, monkeypatch):
+    def unknown(*_, **__):
+        raise OSError("no such name")
+
+    def asked(*_, **__):
+        raise AssertionError("the hub was asked")
+
+    for proxy in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(proxy, raising=False)
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    monkeypatch.setattr("flwr_datasets.FederatedDataset", asked)
+    with pytest.raises(SpcacwError, match=r"no such name.*: put it there"):
+        FETCH(hub.CIFAR100, ("train",), tmp_path, "put it there")

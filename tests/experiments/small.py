@@ -1,0 +1,44 @@
+"""A column on the embedded digits, small enough to be run many times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.conf import Column, Job, Row, make_jobs
+from experiments.runs import Run, plan
+from experiments.sweep import sweep
+
+PAPER = {"spcacw": (90.0, 1.0), "local": (80.0, 2.0)}
+COLUMN = Column("digits", "Digits σ=1", {"setting": "digits-relabel", "epochs": 2}, PAPER)
+ROWS = [Row("spcacw", "SP-CACW", {"method": "spcacw"}), Row("local", "Local", {"method": "local"})]
+
+
+class Silent:
+    """A display that shows nothing, and remembers who ended."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def tick(self) -> None:
+        """Draw nothing."""
+
+    def ended(self, run: Run) -> None:
+        self.names.append(run.job.row)
+
+
+def small_jobs(seeds: int = 1, rows: Sequence[Row] = ROWS, **more: object) -> list[Job]:
+    return make_jobs([COLUMN], rows, range(seeds), more)
+
+
+def made(jobs: Sequence[Job], root: Path, show: Silent | None = None, places: int = 2) -> list[Run]:
+    """Plan and make the runs of jobs."""
+    runs = plan(jobs, root)
+    sweep(runs, ["cpu"] * places, root, show or Silent())
+    return runs
+
+
+def plain() -> Console:
+    return Console(width=200, color_system=None)

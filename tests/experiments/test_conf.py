@@ -1,0 +1,89 @@
+"""The configuration of Table 1 is complete, valid, and says what the paper says."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from experiments import conf, readings
+from experiments.runs import fingerprint
+from spcacw_flwr.core.config import flattened
+from spcacw_flwr.keys import SpcacwError
+
+ROOT = Path(__file__).parents[2]
+APP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+COLUMNS = conf.columns()
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+@pytest.mark.parametrize("tuned", [False, True])
+def test_every_cell_is_a_valid_run(column, tuned):
+    rows = conf.rows()
+    jobs = conf.make_jobs([column], rows, [3], {}, tuned=tuned)
+    assert len({fingerprint(job.config()) for job in jobs}) == len(jobs)
+    assert {job.row for job in jobs} == {r.name for r in rows if column.name not in r.without}
+    assert {job.seed for job in jobs} == {3}
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+def test_a_column_is_run_config_for_flower(column):
+    assert set(column.keys) <= set(flattened(APP))
+
+
+def test_the_papers_table():
+    names = [row.name for row in conf.rows()]
+    assert names[:8] == ["spcacw", "spcacw-reg", "feddisco", "ditto", "fedamp", "fedcluster",
+                         "local", "oracle"]  # fmt: skip
+    for column in COLUMNS:
+        without = "shakespeare" in column.name or column.name == "mnist-rotate"
+        assert set(column.paper) == set(names[: 7 if without else 8])
+    assert COLUMNS[0].paper["feddisco"] == (54.03, 0.52)
+    assert COLUMNS[5].paper["spcacw"] == (94.85, 0.47)
+    assert sum(x[0] for c in COLUMNS for x in c.paper.values()) == pytest.approx(2579.26)
+
+
+def test_the_last_one_to_say_a_key_wins():
+    column = conf.Column("mnist-relabel", "", {"setting": "mnist-relabel", "eta": 0.5}, {})
+    row = conf.Row("local", "Local", {"method": "local"})
+    (job,) = conf.make_jobs([column], [row], [0], {})
+    assert job.config().training.eta == 0.5
+    (job,) = conf.make_jobs([column], [row], [0], {}, tuned=True)
+    assert job.config().training.eta == conf.tuned_keys("mnist-relabel", "local")["eta"] != 0.5
+    (job,) = conf.make_jobs([column], [row], [0], {"eta": 0.7}, tuned=True)
+    assert job.config().training.eta == 0.7
+
+
+def test_a_column_of_ones_own(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('setting = "digits-relabel"\n[ditto]\nlambda = 0.1\n')
+    (column,) = conf.columns([str(path)])
+    assert (column.name, column.keys["ditto.lambda"]) == ("mine", 0.1)
+
+
+def test_unknown_names_are_one_sentence():
+    with pytest.raises(SpcacwError, match=r"no column 'mnist-relable' .did you mean mnist-relabel"):
+        conf.columns(["mnist-relable"])
+    with pytest.raises(SpcacwError, match="no row 'locl'"):
+        conf.rows(["locl"])
+    with pytest.raises(SpcacwError, match=r"mine.toml cannot be read"):
+        conf.columns(["mine.toml"])
+
+
+def test_every_variant_is_another_run_of_a_reading_we_list():
+    listed = (ROOT / "docs" / "readings.md").read_text()
+    jobs, numbers = readings.variant_jobs(COLUMNS, conf.rows(["spcacw"]), [0], {})
+    base = {job.column: fingerprint(job.config()) for job in jobs if job.note == readings.AS_IS}
+    for job in jobs:
+        if job.note != readings.AS_IS:
+            assert fingerprint(job.config()) != base[job.column], job.note
+            assert f"| {numbers[job.note]} |" in listed
+    assert {job.note for job in jobs} == set(numbers)
+
+
+def test_calibration_tries_every_combination_by_local_alone():
+    of = conf.columns(["mnist-rotate"])
+    jobs = readings.calibration_jobs(of, conf.rows(["local"])[0], range(2), {})
+    assert len(jobs) == 2 * 5 * 2
+    assert {job.config().run.method for job in jobs} == {"local"}

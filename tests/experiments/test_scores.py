@@ -1,0 +1,67 @@
+"""Known answers of the statistics; the arithmetic stands beside each."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments import scores
+from experiments.scores import Score
+
+CURVES = np.array([[1.0, 9.0, 5.0], [3.0, 5.0, 6.0], [5.0, 7.0, 7.0]])
+"""Three seeds, three epochs: means 3, 7, 6."""
+
+
+def test_the_best_epoch_is_that_of_the_mean_and_the_std_is_of_that_epoch():
+    assert scores.best_epoch(CURVES) == 2
+    # Not the mean of each seed's best, (9 + 6 + 7)/3; sample variance (4 + 4 + 0)/2 = 4.
+    assert scores.score_at(CURVES, 2) == Score(2, 7.0, 2.0, 3)
+    assert scores.score_at(CURVES[:1], 3) == Score(3, 5.0, None, 1)
+    assert scores.best_epoch(np.array([[2.0, 4.0, 4.0]])) == 2  # the first of equals
+
+
+def test_the_distance_to_the_paper():
+    # √(2²/3 + 1²/5) = √(23/15); (7 − 5)/that.
+    found = scores.difference(Score(2, 7.0, 2.0, 3), (5.0, 1.0))
+    assert found == pytest.approx(2 / math.sqrt(23 / 15))
+    assert scores.difference(Score(2, 7.0, None, 1), (5.0, 1.0)) is None
+    assert scores.difference(Score(2, 7.0, 0.0, 3), (5.0, 0.0)) is None
+
+
+def test_the_paired_test():
+    # Differences 1, 2, 3: mean 2, s = 1, t = 2√3 with 2 degrees of freedom, for which the
+    # two-sided p is 1 − t/√(2 + t²) = 1 − √(12/14).
+    assert scores.paired_p([2, 4, 6], [1, 2, 3]) == pytest.approx(1 - math.sqrt(12 / 14))
+    assert scores.paired_p([1], [2]) is None
+    assert scores.paired_p([1, 2], [1, 2]) == 1.0
+    assert scores.paired_p([2, 3], [1, 2]) == 0.0
+
+
+def test_holms_correction():
+    # Holm's own steps: 4 × .01 = .04, 3 × .03 = .09, 2 × .04 = .08 → .09 (monotone), 1 × .5.
+    found = scores.holm({"a": 0.5, "b": 0.01, "c": None, "d": 0.04, "e": 0.03})
+    expected = {"a": 0.5, "b": 0.04, "c": None, "d": 0.09, "e": 0.09}
+    assert found == {k: v and pytest.approx(v) for k, v in expected.items()}
+    assert scores.holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
+
+
+def test_the_top_three_share_places():
+    assert scores.top({"a": 3, "b": 2, "c": 2, "d": 2, "e": 1}) == {"a", "b", "c", "d"}
+    assert scores.top({"a": 1}) == {"a"}
+
+
+def test_the_cost_of_an_accuracy_is_that_of_its_first_epoch():
+    cost = np.array([[10.0, 20.0, 30.0]] * 3)
+    # 5 % is first there at epochs 2, 2, 1: (20 + 20 + 10)/3; two seeds never see 8 %.
+    found = scores.to_reach(CURVES, cost, [5.0, 8.0])
+    assert found[0] == pytest.approx(50 / 3)
+    assert math.isnan(found[1])
+
+
+def test_over_silos():
+    mine, alone = [float(k) for k in range(20)], [5.5] * 20
+    # Mean 9.5; the lowest two of twenty are 0 and 1; 6 … 19 are above 5.5.
+    assert scores.over_silos(mine, alone) == (9.5, 0.5, 14 / 20)
+    assert scores.over_silos([3.0, 1.0], [3.0, 0.0]) == (2.0, 1.0, 0.5)  # equal is not better

@@ -1,0 +1,149 @@
+"""A sweep repeats nothing, loses nothing to a run that dies, and can be stopped at any time."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+
+import pytest
+from filelock import FileLock
+from rich.console import Console
+
+from experiments.conf import Row
+from experiments.display import Display
+from experiments.runs import FAILED, FINISHED, WAITING, fingerprint, plan
+from experiments.sweep import slots, sweep
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.keys import SpcacwError
+from tests.experiments.small import ROWS, Silent, made, small_jobs
+
+
+@pytest.mark.parametrize("key", ["eta", "seed", "epochs", "holdout", "target", "samples_per_silo"])
+def test_a_key_that_changes_the_result_changes_the_hash(key):
+    value = {"eta": 0.07, "holdout": 0.2, "samples_per_silo": 150}.get(key, 3)
+    assert fingerprint(Config.from_keys(**{key: value})) != fingerprint(Config.from_keys())
+
+
+def test_where_a_run_is_made_does_not_change_the_hash():
+    plain = fingerprint(Config.from_keys())
+    other = {"output": "/somewhere", "data_dir": "/data", "threads": 2, "device": "cuda:1"}
+    assert fingerprint(Config.from_keys(**other)) == plain
+    assert fingerprint(Config.from_keys(eta=0.05)) == plain  # the default, said aloud
+    assert fingerprint(Config.from_keys(engine="in-process")) != plain
+
+
+def test_what_is_finished_is_never_made_again(tmp_path):
+    jobs = small_jobs()
+    runs = made(jobs, tmp_path)
+    assert [run.state for run in runs] == [FINISHED] * 2
+    times = [(run.directory / "metrics.jsonl").stat().st_mtime_ns for run in runs]
+    again = Silent()
+    more = made([*jobs, *small_jobs(seeds=2)], tmp_path, again)
+    assert sorted(again.names) == ["local", "spcacw"]  # of seed 1; seed 0 is there twice
+    assert more[0] is more[2]
+    assert [(run.directory / "metrics.jsonl").stat().st_mtime_ns for run in runs] == times
+
+
+def test_a_run_of_a_sweep_is_the_run_of_the_engine(tmp_path):
+    (run,) = made(small_jobs(rows=ROWS[:1]), tmp_path)
+    lines = (run.directory / "metrics.jsonl").read_text().splitlines()
+    alone = simulate(run.config)
+    assert [f'"accuracy": {a}' in line for a, line in zip(alone.accuracy, lines, strict=True)]
+
+
+class Killer(Silent):
+    """Kills the process of the row ``local`` as soon as it trains."""
+
+    def __init__(self, runs) -> None:
+        super().__init__()
+        self.victim = next(run for run in runs if run.job.row == "local")
+
+    def tick(self) -> None:
+        if self.victim.state == "running" and self.victim.status().get("epoch"):
+            (process,) = multiprocessing.active_children()
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def test_a_killed_run_is_shown_and_made_anew_and_the_others_go_on(tmp_path):
+    jobs = small_jobs(rows=ROWS[::-1])
+    jobs[0].keys["epochs"] = 200
+    runs = plan(jobs, tmp_path)
+    sweep(runs, ["cpu"], tmp_path, killer := Killer(runs))
+    assert killer.names == ["local", "spcacw"]
+    assert [run.state for run in runs] == [FAILED, FINISHED]
+    assert "ended by signal 9" in runs[0].error
+    assert len((runs[0].directory / "metrics.jsonl").read_text().splitlines()) < 200
+    again = plan(jobs, tmp_path)
+    assert [run.state for run in again] == [WAITING, FINISHED]
+    sweep(again, ["cpu"], tmp_path, Silent())
+    assert again[0].state == FINISHED
+    assert len((again[0].directory / "metrics.jsonl").read_text().splitlines()) == 200
+
+
+def test_failures_are_sentences_and_stop_nobody(tmp_path):
+    bad = [Row("range", "Range", {"method": "local", "eta": -1.0}),
+           Row("silo", "Silo", {"method": "local", "target": 9}),
+           Row("inside", "Inside", {"method": "local", "model": "nowhere:nothing"})]  # fmt: skip
+    jobs, out = small_jobs(rows=[*bad, ROWS[1]]), io.StringIO()
+    runs = plan(jobs, tmp_path)
+    display = Display(Console(file=out, width=200, color_system=None), runs)
+    with display.showing():
+        sweep(runs, ["cpu"], tmp_path, display)
+    assert [run.state for run in runs] == [FAILED, FAILED, FAILED, FINISHED]
+    said = out.getvalue()
+    assert "digits · range · seed 0 failed: eta = -1.0 is not allowed" in said
+    assert "digits · silo · seed 0 failed: target = 9 is not a silo" in said
+    assert "digits · inside · seed 0 failed: The model 'nowhere:nothing' cannot be" in said
+    assert "digits · local · seed 0: best" in said
+    assert runs[2].status()["state"] == "failed"
+
+
+class Interrupted(Silent):
+    """Is stopped by Ctrl-C while a run trains."""
+
+    def __init__(self, run) -> None:
+        super().__init__()
+        self.run = run
+
+    def tick(self) -> None:
+        if self.run.status().get("epoch"):
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_ends_all_processes_and_leaves_what_can_go_on(tmp_path):
+    runs = plan(small_jobs(epochs=2000), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(runs, ["cpu", "cpu"], tmp_path, Interrupted(runs[0]))
+    assert not multiprocessing.active_children()
+    assert [run.state for run in plan(small_jobs(epochs=2000), tmp_path)] == [WAITING] * 2
+
+
+def test_two_sweeps_do_not_share_a_directory(tmp_path):
+    with FileLock(tmp_path / ".lock"), pytest.raises(SpcacwError, match="Another sweep"):
+        sweep([], ["cpu"], tmp_path, Silent())
+
+
+def test_the_live_display_names_what_runs_and_what_failed(tmp_path):
+    runs = plan(small_jobs(rows=[Row("bad", "Bad", {"method": "locl"}), *ROWS]), tmp_path)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=200, color_system=None)
+    display = Display(console, runs)
+    with display.showing():
+        runs[1].state, runs[2].state = "running", FINISHED
+        display.tick()
+    said = out.getvalue()
+    assert "2/3" in said  # ended
+    assert "digits · spcacw · seed 0" in said
+    assert "method = 'locl' is unknown (did you mean local?)" in said
+    assert "left" in said
+
+
+def test_slots_share_devices():
+    assert slots(["cpu"], 3) == ["cpu"] * 3
+    assert len(slots(["cpu"], 0)) >= 1
+    assert slots(["cpu", "cpu"], 0) == ["cpu", "cpu"]
+    with pytest.raises(SpcacwError, match="device"):
+        slots(["nowhere"], 1)
