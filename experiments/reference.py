@@ -133,14 +133,33 @@ def run(path: Path, lines: Iterator[dict[str, Any]], more: dict[str, Any]) -> pd
     return table
 
 
-def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Return means over seeds, the accuracy's sample deviation, and the number of seeds."""
-    names = [name for name in COLUMNS if name not in KEY]
-    groups = table.groupby(KEY[:-1], sort=False)
-    found = groups[names].mean().round(3)
-    found.insert(1, "std", groups["last_accuracy"].std().round(2))
-    found.insert(2, "seeds", groups["seed"].nunique())
-    return found
+def render(table: pd.DataFrame) -> str:
+    """Return a table in Markdown: means over seeds, in the order of :data:`RULES`.
+
+    Accuracies ± the sample deviation; "paired" is the last accuracy less that of ``spcacw`` with
+    the same seeds ± the standard error of the mean; α as in :data:`COLUMNS`.
+    """
+    parts = ["| rule | seeds | last % | paired | best % | α target | α cluster | α others | s |"]
+    parts.append("|---" * 9 + "|")
+    lines = []
+    for (setting, samples, eta), of in table.groupby(KEY[:3], sort=True):
+        images = f"{samples} images a silo" if samples else "its own number of images"
+        lines += ["", f"`{setting}`, {images}, η = {eta:g}", "", *parts]
+        plain = of[of.rule == "spcacw"].set_index("seed").last_accuracy
+        for rule in (rule for rule in RULES if rule in set(of.rule)):
+            cell = of[of.rule == rule].set_index("seed")
+            paired = (cell.last_accuracy - plain).dropna()
+            error = f" ± {paired.std() / len(paired) ** 0.5:.2f}" if len(paired) > 1 else ""
+            better = "–" if rule == "spcacw" or paired.empty else f"{paired.mean():+.2f}{error}"
+            spread = f" ± {cell.last_accuracy.std():.2f}" if len(cell) > 1 else ""
+            alphas = [cell[f"alpha_{part}"].mean() for part in ("target", "cluster", "wrong")]
+            weights = ["–" if pd.isna(alpha) else f"{alpha:.2f}" for alpha in alphas]
+            texts = [
+                rule, str(len(cell)), f"{cell.last_accuracy.mean():.2f}{spread}", better,
+                f"{cell.best_accuracy.mean():.2f}", *weights, f"{cell.seconds.mean():.0f}",
+            ]  # fmt: skip
+            lines.append("| " + " | ".join(texts) + " |")
+    return "\n".join(lines[1:])
 
 
 def main() -> None:
@@ -161,7 +180,7 @@ def main() -> None:
     ]  # fmt: skip
     more = {"data_dir": asked.data_dir, "epochs": asked.epochs}
     table = run(asked.csv, jobs(studies, asked.rules, range(asked.seeds)), more)
-    print(summary(table).to_string())
+    print(render(table))
 
 
 if __name__ == "__main__":
