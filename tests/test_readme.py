@@ -68,6 +68,8 @@ def test_the_default_runs_output_is_the_committed_one():
     summary = json.loads((RESULTS / "digits-summary.json").read_text())
     for one in (summary, summary["alone"]):
         assert f"{one['best_accuracy']:.2f} │  {one['last_accuracy']:.2f}" in README
+    for values in summary["figures"].values():
+        assert all(f" {value:.4f} │" in README for value in values)
     for weight in summary["alpha"]:
         assert f"{weight:.4f}" in README
 

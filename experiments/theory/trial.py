@@ -1,0 +1,117 @@
+"""One run of one of this repository's methods on a synthetic problem: plain SGD with known L."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from experiments.theory.problems import Array, Pool, Problem
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.loop import play
+from spcacw_flwr.core.method import Federation, Method
+from spcacw_flwr.core.registry import method_class
+
+HARMONIC = (("beta_schedule", "harmonic"),)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its keys, and the silos that its step size counts on."""
+
+    label: str
+    method: str
+    keys: tuple[tuple[str, Any], ...] = ()
+    helpers: str = "cluster"
+    """Whose noise averages out: target (n = 1), cluster (n = n₀) or all (n = M)."""
+
+
+AUTARKY = Variant("Autarky", "local", helpers="target")
+UNIFORM = Variant("uniform FL", "fedavg", helpers="all")
+ORACLE = Variant("Oracle (α uniform on I₀)", "oracle-averaged")
+LEARNED = (("update_every", 20),)
+SPCACW = Variant("SP-CACW, β = 1/t", "spcacw", LEARNED + HARMONIC)
+CONSTANT = Variant("SP-CACW, β = .1", "spcacw", LEARNED)
+FTAL = Variant("SP-CACW, β = 1/t, FTAL", "spcacw", (*LEARNED, *HARMONIC, ("solver", "ftal")))
+
+
+def clustering(own: int, off: int) -> Variant:
+    """Return Federated Clustering that is told n₀: its τ is such that n₀ silos are within it."""
+    quantile = (own - 0.5) / (own + off)  # between two silos' places: rounding decides nothing
+    keys = (("quantile", quantile),)
+    return Variant("FC, told n₀", "fedcluster", (("fedcluster", keys),))
+
+
+def thresholded(sigma: float, separation: float) -> Variant:
+    """Return Federated Clustering with τ = √(σΔ), the radius behind the bound σ³/Δ."""
+    tau = math.sqrt(sigma * separation)
+    keys = (("threshold", "fixed"), ("tau", tau))
+    return Variant("FC, τ = √(σΔ)", "fedcluster", (("fedcluster", keys),))
+
+
+def step_size(problem: Problem, rounds: int, helpers: int) -> float:
+    """Return η = min(1/(8L), √(δ₁ n/(2Lσ²T))), from the proof of the cluster lemma."""
+    smooth, noise = problem.smoothness, problem.variance
+    return min(1 / (8 * smooth), math.sqrt(problem.gap * helpers / (2 * smooth * noise * rounds)))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """T rounds of a variant on a problem."""
+
+    problem: Any  # a Problem: a frozen dataclass
+    variant: Variant
+    rounds: int
+    seed: int
+    factor: float = 1.0
+    """η as a multiple of the paper's formula."""
+
+    @property
+    def eta(self) -> float:
+        """η."""
+        own, off = self.problem.own, self.problem.off
+        helpers = {"target": 1, "cluster": own, "all": own + off}[self.variant.helpers]
+        return self.factor * step_size(self.problem, self.rounds, helpers)
+
+    def config(self) -> Config:
+        """Return a run configuration in which a step is w − ηg."""
+        keys = {name: dict(value) if isinstance(value, tuple) else value
+                for name, value in self.variant.keys}  # fmt: skip
+        return Config.from_keys(
+            method=self.variant.method, seed=self.seed, eta=self.eta, momentum=0.0,
+            weight_decay=0.0, max_norm=0.0, batch_size=1, smoothness=self.problem.smoothness,
+            **keys,
+        )  # fmt: skip
+
+    def play(self) -> Iterator[tuple[int, Array, Method]]:
+        """Yield t, w_t (d,) and the method, before each round t = 1…T, and once after the last."""
+        config = self.config()
+        pool = Pool(self.problem, config)
+        federation = Federation(pool.describe(), 0, batch_size=1)
+        start = torch.from_numpy(self.problem.start.astype(np.float32))
+        method = method_class(self.variant.method)(config, federation, start)
+        for round_ in range(1, self.rounds + 1):
+            yield round_, method.parameters.numpy().astype(np.float64), method
+            play(cast(Any, pool), method, round_)
+        yield self.rounds + 1, method.parameters.numpy().astype(np.float64), method
+
+    def run(self) -> dict[str, float]:
+        """Run it; return err_T, and the rounds' means of Σ_off α and Σα².
+
+        err_T = (1/T) Σ ‖∇f⁽⁰⁾(w_t)‖² over t = 1…T, as in the paper's case study.
+        """
+        torch.set_num_threads(1)
+        error = off = square = 0.0
+        for round_, point, method in self.play():
+            if round_ > self.rounds:
+                break
+            error += float(np.square(self.problem.gradient(point)).sum())
+            alpha = cast(Array, method.alpha)
+            off += float(alpha[self.problem.own :].sum())
+            square += float(alpha @ alpha)
+        T = self.rounds
+        return {"error": error / T, "off_weight": off / T, "squared_weights": square / T}

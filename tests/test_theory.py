@@ -1,0 +1,219 @@
+"""The synthetic silos are what the theory assumes, and the theory studies measure what they say."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+
+from experiments.theory.__main__ import main
+from experiments.theory.measure import Cell, best, fit, measured
+from experiments.theory.moving import trace, traced, variant
+from experiments.theory.participation import Draws
+from experiments.theory.problems import Logistic, Pool, Quadratics
+from experiments.theory.rates import slopes
+from experiments.theory.trial import (
+    AUTARKY,
+    ORACLE,
+    SPCACW,
+    UNIFORM,
+    Trial,
+    clustering,
+    step_size,
+)
+
+PROBLEMS = (Quadratics(own=3, off=3), Quadratics(own=3, off=3, stretch=1.0), Logistic(3, 3))
+
+
+def point_of(problem, seed=1):
+    return problem.start + 0.3 * np.random.default_rng(seed).normal(size=problem.start.shape)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=["quadratics", "stretched", "logistic"])
+def test_gradients_are_unbiased_with_the_stated_bias_and_variance(problem):
+    """4096 rounds at w₁; the mean must lie within 4 standard errors in norm, the variance in 5 %.
+
+    The squared distance of the mean has expectation σ²/n; 4 times its root is far above chance.
+    """
+    n, w = 4096, problem.start
+    rows = np.stack([problem.answers(0, w, t, 0) for t in range(1, n + 1)])
+    reach = 4 * np.sqrt(problem.variance / n)
+    for silo in range(6):
+        expected = problem.gradient(w) + (problem.bias(w, 1) if silo >= 3 else 0.0)
+        assert np.linalg.norm(rows[:, silo].mean(axis=0) - expected) < reach
+    for silo in range(3):  # of the logistic silos, the off-target ones have a variance of their own
+        deviation = rows[:, silo] - problem.gradient(w)
+        assert_allclose(np.square(deviation).sum(axis=1).mean(), problem.variance, rtol=0.05)
+    # Silos and rounds are independent: no correlation beyond 5 standard errors.
+    noise = (rows - rows.mean(axis=0))[:, :, 0]
+    assert abs(np.corrcoef(noise.T) - np.eye(6)).max() < 5 / np.sqrt(n)
+    assert abs(np.corrcoef(noise[:-1, 0], noise[1:, 0])[0, 1]) < 5 / np.sqrt(n)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[1:], ids=["stretched", "logistic"])
+def test_gradient_and_constants_are_those_of_the_loss(problem):
+    """∇f by central differences, δ₁ and L by the loss itself."""
+
+    def loss(w):
+        if isinstance(problem, Logistic):
+            return np.logaddexp(0, -problem.data[0] @ w).mean()
+        return 0.5 * w @ (problem.spectrum * w)
+
+    w, step = point_of(problem), 1e-5
+    differences = [(loss(w + step * e) - loss(w - step * e)) / (2 * step) for e in np.eye(len(w))]
+    assert_allclose(problem.gradient(w), differences, rtol=1e-6, atol=1e-8)
+    best_point = np.array(w)
+    for _ in range(3000):
+        best_point -= problem.gradient(best_point) / problem.smoothness
+    assert_allclose(problem.gap, loss(problem.start) - loss(best_point), rtol=1e-4)
+    pairs = [(point_of(problem, s), point_of(problem, s + 50)) for s in range(20)]
+    ratios = [np.linalg.norm(problem.gradient(a) - problem.gradient(b)) / np.linalg.norm(a - b)
+              for a, b in pairs]  # fmt: skip
+    assert 0.2 * problem.smoothness < max(ratios) <= problem.smoothness * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=["quadratics", "stretched", "logistic"])
+def test_a_pure_function_of_seed_silo_round_and_draw(problem):
+    w, config = point_of(problem), Trial(problem, AUTARKY, 10, 5).config()
+    points = torch.from_numpy(w)
+    first = Pool(problem, config).gradients(points, 300, (0, 1, 2, 3, 4, 5)).rows
+    Pool(problem, config).gradients(points, 7, (0,))
+    assert_array_equal(Pool(problem, config).gradients(points, 300, (1, 4)).rows, first[[1, 4]])
+    for seed, round_, draw in ((6, 300, 0), (5, 301, 0), (5, 300, 1)):
+        assert (problem.answers(seed, w, round_, draw) != problem.answers(5, w, 300, 0)).any()
+    # The target's cluster draws the same whatever the number of silos beside it.
+    if isinstance(problem, Quadratics):
+        wider = Quadratics(own=3, off=9).answers(5, w, 300, 0)
+        assert_array_equal(wider[:3], problem.answers(5, w, 300, 0)[:3])
+
+
+def test_a_bias_that_appears():
+    problem = Quadratics(own=1, off=1, onset=10)
+    w = problem.start
+    assert not problem.bias(w, 9).any()
+    assert_allclose(np.linalg.norm(problem.bias(w, 10)), problem.distance)
+
+
+@pytest.mark.parametrize(
+    ("variant_", "weights"),
+    [(AUTARKY, [1, 0, 0]), (ORACLE, [0.5, 0.5, 0]), (UNIFORM, [1 / 3, 1 / 3, 1 / 3])],
+    ids=["autarky", "oracle", "uniform"],
+)
+def test_error_is_that_of_plain_sgd(variant_, weights):
+    problem, T = Quadratics(own=2, off=1), 60
+    trial = Trial(problem, variant_, T, seed=3, factor=2.0)
+    helpers = {"target": 1, "cluster": 2, "all": 3}[variant_.helpers]
+    eta, w, total = 2 * step_size(problem, T, helpers), problem.start, 0.0
+    for t in range(1, T + 1):
+        total += np.square(problem.spectrum * w).sum()
+        w = w - eta * np.array(weights) @ problem.answers(3, w, t, 0)
+    assert_allclose(trial.run()["error"], total / T, rtol=1e-5)
+
+
+def test_step_size_of_the_lemma():
+    assert step_size(Quadratics(noise=10.0), 1000, 8) == pytest.approx((8 / 20_000) ** 0.5)
+    assert step_size(Quadratics(noise=10.0), 10, 8) == 1 / 8
+
+
+def test_methods_differ_as_the_theory_says():
+    """At T = 400: Oracle < SP-CACW < Autarky, and uniform FL is at its floor."""
+    problem = Quadratics(own=8, off=8)
+    errors = {
+        v.label: np.mean([Trial(problem, v, 400, s, 2.0).run()["error"] for s in range(3)])
+        for v in (ORACLE, SPCACW, AUTARKY, UNIFORM)
+    }
+    values = [errors[v.label] for v in (ORACLE, SPCACW, AUTARKY)]
+    assert all(a < b for a, b in pairwise(values))
+    assert errors[UNIFORM.label] > 0.9 * 0.25
+
+
+def test_clustering_that_is_told_the_size_finds_clusters_far_apart():
+    problem = Quadratics(own=4, off=5, distance=20.0)
+    found = Trial(problem, clustering(4, 5), 50, 0).run()
+    assert found["off_weight"] == 0.0
+    # Three inner rounds leave (1 − 4/9)³ of α on the target; the first round counts e₀.
+    rest = (5 / 9) ** 3
+    each = (1 - rest) / 4
+    squares = (rest + each) ** 2 + 3 * each**2
+    assert found["squared_weights"] == pytest.approx((1 + 49 * squares) / 50)
+
+
+def test_slope_of_a_power_law():
+    x = [250, 500, 1000, 2000]
+    exact = fit(x, [3 * v**-0.5 for v in x])
+    assert_allclose(exact, (-0.5, -0.5, -0.5), atol=1e-9)
+    noisy = fit(x, [3 * v**-0.5 * f for v, f in zip(x, (1.1, 0.9, 1.05, 0.95), strict=True)])
+    assert noisy.low < -0.5 < noisy.high
+    with pytest.raises(ValueError, match="three points"):
+        fit(x[:2], [1, 2])
+
+
+def test_interval_of_a_slope_by_hand():
+    """x = 1, e, e², log y = 0, 0, 3: slope 1.5, residuals ½, −1, ½, so the error is √¾."""
+    found = fit(np.exp([0, 1, 2]), np.exp([0, 0, 3]))
+    reach = 12.7062 * 0.75**0.5  # Student's t with one degree of freedom
+    assert_allclose(found, (1.5, 1.5 - reach, 1.5 + reach), rtol=1e-5)
+
+
+def test_means_best_steps_and_slopes():
+    cells, results = [], []
+    for T in (10, 20, 40):
+        for factor, scale in ((1.0, 2.0), (2.0, 1.0)):
+            for seed, wobble in enumerate((-0.1, 0.1)):
+                cells.append(Cell("Autarky", T, Trial(Quadratics(), AUTARKY, T, seed, factor)))
+                results.append({"error": scale / T + wobble / T, "off_weight": 0.0})
+    table = measured(cells, results)
+    assert list(table["seeds"]) == [2] * 6
+    assert_allclose(table["standard_error"][0], 0.01)  # values 0.19 and 0.21
+    assert set(best(table)["factor"]) == {2.0}
+    found = slopes("s", "T", table)
+    assert [row["step_size"] for row in found] == ["best", "formula"]
+    assert_allclose([row["slope"] for row in found], -1.0)
+    assert {row["theory"] for row in found} == {-0.5}
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_error_of_the_bias_estimate_is_the_lemmas(beta):
+    """Mean over 40 runs and 12 silos; the target's noise is common, so 25 % is 3–4 standard errors.
+
+    The error of one run, ‖·‖² of d = 20 Gaussian coordinates, has the relative deviation √(2/20).
+    """
+    problem = Quadratics(own=1, off=12)
+    runs = [("stationary", beta, Trial(problem, variant(beta), 50, s)) for s in range(40)]
+    found = traced(runs, [trace(trial) for _, _, trial in runs])
+    late = found[found["t"] >= 5]
+    assert_allclose(late["estimate"], late["theory"], rtol=0.25)
+
+
+@pytest.mark.parametrize("p", [1.0, 0.5, 0.2, 0.1])
+def test_partial_participation_proposition(p):
+    """Var G̃ = (1/p − 1) Σ α²‖g‖² over the peers: the target always takes part.
+
+    Within 5 standard errors of 5000 draws; the mean's squared error is about Var/5000.
+    """
+    found = Draws(p, 5000).run()
+    assert abs(found["variance"] - found["theory_peers"]) <= 5 * found["variance_error"] + 1e-9
+    assert found["mean_error"] <= 5 * found["theory_peers"] / 5000 + 1e-9
+    if p < 1:
+        assert found["theory_all"] > found["theory_peers"]
+
+
+def test_the_command(tmp_path):
+    main(tmp_path / "tables", tmp_path / "pictures", quick=True, workers=0)
+    tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "tables").glob("*.csv")}
+    assert set(tables) == {
+        "quadratics-rounds", "quadratics-helpers", "logistic-rounds", "separation", "moving-bias",
+        "schedule", "participation-training", "bias-estimates", "participation", "slopes",
+    }  # fmt: skip
+    for name, table in tables.items():
+        if "error" in table:
+            assert np.isfinite(table["error"]).all(), name
+    pictures = {path.stem for path in (tmp_path / "pictures").glob("*.png")}
+    assert {"quadratics-rounds", "separation", "moving-bias", "schedule"} <= pictures
+    page = (tmp_path / "tables" / "slopes.md").read_text()
+    assert re.search(r"\| quadratics-rounds \| Autarky \| T \| best \| -?\d", page)
