@@ -103,13 +103,14 @@ class CostBook:
         """Return B̂B̂ᵀ (M, M), and GGᵀ of the silos heard, then of the silent ones.
 
         A silo that was to be heard and was not must not look like a free gradient of norm 0, or
-        weight would flow to the dead: its row is what b̂ predicts, g_0 + b̂_i, which carries all of
-        the target's noise and so promises no variance reduction.
+        weight would flow to the dead: its row is what b̂ predicts, g_0 + b̂_i (− b̂_0, which
+        is 0 unless biases have a reference of their own), which carries all of the target's noise
+        and so promises no variance reduction.
         """
         rows = heard.rows
         if heard.silent:
-            own = rows[heard.silos.index(self.target)]
-            rows = torch.cat((rows, own + self.bias.estimate[heard.silent]))
+            reference = rows[heard.silos.index(self.target)] - self.bias.estimate[self.target]
+            rows = torch.cat((rows, reference + self.bias.estimate[heard.silent]))
         biases, products = grams(self.bias.estimate, rows)
         return biases, products
 

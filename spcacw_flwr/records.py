@@ -15,6 +15,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from spcacw_flwr.core.batches import Fold
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.silo import SiloInfo
@@ -126,6 +127,8 @@ def request_to_config(request: Request, silos: list[int]) -> ConfigRecord:
     )
     if request.samples is not None:
         record["samples"] = [request.samples[request.silos.index(silo)] for silo in silos]
+    if request.fold is not None:
+        record["fold"] = [request.fold.index, request.fold.of, int(request.fold.within)]
     return record
 
 
@@ -134,6 +137,7 @@ def content_to_request(content: RecordDict) -> Request:
     config, arrays = content.config_records[CONFIG], content.array_records[ARRAYS]
     several = POINTS in arrays
     (round_,), (draw,) = asked(content, "round"), asked(content, "draw")
+    fold = asked(content, "fold") if "fold" in config else None
     return Request(
         round_,
         tuple(asked(content, "silos")),
@@ -141,6 +145,7 @@ def content_to_request(content: RecordDict) -> Request:
         want=str(config["want"]),
         draw=draw,
         samples=tuple(asked(content, "samples")) if "samples" in config else None,
+        fold=Fold(fold[0], fold[1], bool(fold[2])) if fold else None,
         smoothness=SMOOTHNESS in wanted(content),
     )
 

@@ -23,9 +23,10 @@ from torch import Tensor
 from spcacw_flwr.alpha import BiasTracker, CountSketch, RunningVariance, Smoothed, make_learner
 from spcacw_flwr.core.batches import PARTICIPATION, SKETCH, stream
 from spcacw_flwr.core.config import Config, SPCACWKeys
-from spcacw_flwr.core.exchange import Replies, Request
+from spcacw_flwr.core.exchange import Replies, Request, Round
 from spcacw_flwr.core.method import Federation, WeightedGradients
 from spcacw_flwr.costs import CostBook, Heard
+from spcacw_flwr.cross_fit import evidence, make_folds
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -63,6 +64,7 @@ class SPCACWMethod(WeightedGradients):
             evidence=self.needs_evidence,
         )  # fmt: skip
         self.lambda_reg = 0.0
+        self.folds = make_folds(config, federation, parameters, self.bias) if keys.cross_fit else []
         self._seen = parameters[:0]
         """The round's gradients as bias and products see them: sketched, or as they came."""
 
@@ -78,6 +80,9 @@ class SPCACWMethod(WeightedGradients):
                 "With beta = 1 nothing is averaged, and the noise of the bias estimates cannot be "
                 "told from the biases: set beta below 1."
             )
+        if keys.cross_fit and (keys.bias_correction or self.needs_evidence):
+            what = "spcacw-closed-form" if self.needs_evidence else "bias-correction"
+            raise SpcacwError(f"cross-fit does not go with {what}: set it to 0.")
 
     def initial_weights(self) -> NDArray[np.float64]:
         """α_0 = e_0: before anything is learned the target trusts only itself."""
@@ -101,6 +106,23 @@ class SPCACWMethod(WeightedGradients):
             silos = tuple(silo for silo in silos if kept[silo])
         return Request(round_, silos, self.parameters, smoothness=unknown or due)
 
+    def round(self, round_: int) -> Round:
+        """Ask for gradients at w_{t−1} and fold them; with ``cross-fit``, ask the folds as well."""
+        if not self.folds:
+            yield from super().round(round_)
+            return
+        request = self.request(round_)
+        replies = yield request
+        self.observe(request, replies)
+        counts, smoothness = round_ >= self.config.spcacw.t_start, self.smoothness.value
+        self.book.matrix(self.heard(request, replies, self._seen), smoothness, counts=counts)
+        self.step(replies)
+        self.take(round_, *(yield from evidence(self, request)))
+
+    def seen(self, rows: Tensor) -> Tensor:
+        """Return gradients as bias and products see them."""
+        return self.sketch(rows) if self.sketch else rows
+
     def observe(self, request: Request, replies: Replies) -> None:
         """Take L, update b̂ from the gradients as they came, and note g_0 for λ_reg."""
         if replies.smoothness is not None:
@@ -110,16 +132,22 @@ class SPCACWMethod(WeightedGradients):
                 f"Target silo {self.federation.target} was asked for its smoothness L in round "
                 f"{request.round} and sent none: check its ClientApp, or set the key smoothness."
             )
-        self._seen = self.sketch(replies.gradients) if self.sketch else replies.gradients
+        self._seen = self.seen(replies.gradients)
         self.bias.update(self._seen, replies.silos)
         if self.regularised:
             self.variance.add(replies.gradients[replies.silos.index(self.federation.target)])
 
     def learn(self, request: Request, replies: Replies) -> None:
-        """Add the round's cost matrix; every K rounds, α ← the leader so far."""
-        keys, round_, smoothness = self.config.spcacw, request.round, self.smoothness.value
+        """Make the round's cost matrix, and learn from it."""
+        counts = request.round >= self.config.spcacw.t_start
+        heard = self.heard(request, replies, self._seen)
+        found = self.book.matrix(heard, self.smoothness.value, counts=counts)
+        self.take(request.round, *found)
+
+    def take(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
+        """Add a round's cost matrix; every K rounds, α ← the leader so far."""
+        keys, smoothness = self.config.spcacw, self.smoothness.value
         counts = round_ >= keys.t_start
-        matrix, norm = self.book.matrix(self._heard(request, replies), smoothness, counts=counts)
         self.book.note(matrix, self.alpha, smoothness, norm if counts else None)
         if not counts:
             return
@@ -134,10 +162,11 @@ class SPCACWMethod(WeightedGradients):
         """Return the weights that the rounds so far speak for."""
         return self.learner.minimise(self.alpha, cubic=self.lambda_reg).alpha
 
-    def _heard(self, request: Request, replies: Replies) -> Heard:
+    def heard(self, request: Request, replies: Replies, rows: Tensor) -> Heard:
+        """Return who was heard, and with which ``rows`` (seen gradients)."""
         asked = request.silos if self.config.spcacw.probe == 1 else self.sampled(request.round)
         silent = sorted(set(asked) - set(replies.silos))
-        return Heard(self._seen, replies.silos, self.factors(replies.silos), silent)
+        return Heard(rows, replies.silos, self.factors(replies.silos), silent)
 
     def epoch_report(self) -> dict[str, float]:
         """Add L, λ_reg, the epoch's mean of L̂_t(α_{t−1}), and the regret so far, to the report."""

@@ -42,7 +42,7 @@ class BiasTracker:
     Attributes
     ----------
     estimate : (M, d) float32 tensor
-        b̂; the target's row is exactly zero.
+        b̂; the target's row is exactly zero, unless a reference was given.
     reports : (M,) int64 array
         How often each silo has reported.
     """
@@ -74,7 +74,9 @@ class BiasTracker:
         self.beta = beta
         self.schedule = schedule
 
-    def update(self, gradients: Tensor, silos: Sequence[int]) -> None:
+    def update(
+        self, gradients: Tensor, silos: Sequence[int], reference: Tensor | None = None
+    ) -> None:
         """Fold in one round, in place: Algorithm 1, line 6.
 
         Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d). Its rounding
@@ -86,6 +88,10 @@ class BiasTracker:
             A row for each silo that reported this round.
         silos : sequence of int
             Which silos these are, in ascending order.
+        reference : (d,) float32 tensor, optional
+            What is subtracted in place of g₀, from data that g₀ has no part in. The target's own
+            row is then moved like any other: its gradient, too, may be biased (cross-fitting,
+            :mod:`spcacw_flwr.cross_fit`).
 
         Raises
         ------
@@ -99,13 +105,14 @@ class BiasTracker:
         if self.target not in silos:
             raise ValueError(f"The target, silo {self.target}, must report in every round.")
         self.reports[list(silos)] += 1
-        own = gradients[silos.index(self.target)]
+        own = gradients[silos.index(self.target)] if reference is None else reference
         if len(silos) == len(self.estimate):
             self._fold(slice(None), gradients, own)
         else:  # row by row: views, where an index of rows would copy both matrices
             for row, silo in enumerate(silos):
                 self._fold(slice(silo, silo + 1), gradients[row : row + 1], own)
-        self.estimate[self.target] = 0.0  # a fused multiply-add may leave a rounding error there
+        if reference is None:  # a fused multiply-add may leave a rounding error there
+            self.estimate[self.target] = 0.0
 
     def rates(self, silos: Sequence[int]) -> NDArray[np.float64]:
         """Return βₜ, (k,), with which the last :meth:`update` moved the estimates of ``silos``."""

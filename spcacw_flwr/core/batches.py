@@ -9,6 +9,7 @@ BatchNorm has no statistics of a single sample.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 
 (
     BATCHES, PARTICIPATION, POWER_ITERATION, MODEL, MODEL_NOISE, SKETCH, AUGMENTATION, STATISTICS,
-    HOLDOUT, METHOD,
-) = range(10)  # fmt: skip
+    HOLDOUT, METHOD, FOLDS,
+) = range(11)  # fmt: skip
 """Purposes: one independent random stream each, so that none depends on another's use."""
 
 
@@ -58,3 +59,20 @@ def batch_indices(
         stop -= step == rounds - 2
     more = (draw,) if draw else ()
     return _order(seed, silo, epoch, samples, *more)[start:stop]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Which part of its data a silo uses: one of ``of`` folds, or all data but that one."""
+
+    index: int
+    of: int
+    within: bool = False
+    """Whether the fold itself, and not the rest."""
+
+    def rows(self, seed: int, silo: int, samples: int) -> NDArray[np.int64]:
+        """Return the samples of the part: a pure function of (seed, silo), sizes differ by ≤ 1."""
+        order = stream(FOLDS, seed, silo).permutation(samples)
+        folds = np.array_split(order, self.of)
+        rest = folds[: self.index] + folds[self.index + 1 :]
+        return np.sort(folds[self.index] if self.within else np.concatenate(rest))

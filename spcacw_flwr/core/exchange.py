@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from spcacw_flwr.core.batches import Fold
+
 GRADIENTS, LOSSES = "gradients", "losses"
 
 
@@ -33,6 +35,8 @@ class Request:
     """Which of a silo's mini-batches of this round: 0, or 1, 2, … for independent further ones."""
     samples: tuple[int, ...] | None = None
     """How many samples of its mini-batch each silo uses; None is all."""
+    fold: Fold | None = None
+    """Of which part of its training data the target's mini-batch is; None is all of them."""
     smoothness: bool = False
     """Whether the target's silo is also to estimate L."""
     traffic: tuple[int, int] | None = None

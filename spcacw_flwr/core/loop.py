@@ -27,7 +27,8 @@ def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
         losses = pool.losses(request.points, round_, silos, request.draw)
         nothing = losses.new_zeros(len(silos), 0)
         return Replies(silos, nothing, losses), nothing.sum(dim=1)
-    found = pool.gradients(request.points, round_, silos, request.draw, request.samples)
+    parts = request.samples, request.fold
+    found = pool.gradients(request.points, round_, silos, request.draw, *parts)
     smoothness = None
     if request.smoothness:
         smoothness = pool.smoothness(request.of([target]).view(-1), round_, target)

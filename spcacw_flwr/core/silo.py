@@ -18,6 +18,7 @@ from partitions import Setting
 from spcacw_flwr.core.batches import (
     MODEL_NOISE,
     POWER_ITERATION,
+    Fold,
     batch_indices,
     rounds_per_pass,
     stream,
@@ -129,18 +130,18 @@ class SiloPool:
 
     def gradients(
         self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0,
-        samples: Sequence[int] | None = None,
+        samples: Sequence[int] | None = None, fold: Fold | None = None,
     ) -> Gradients:  # fmt: skip
         """Return the clipped gradients of ``silos`` on their mini-batches of a round.
 
-        ``points`` is one model w (d,) for all, or (k, d), one for each of ``silos``; ``draw`` and
-        ``samples`` are those of :class:`~spcacw_flwr.core.exchange.Request`.
+        ``points`` is one model w (d,) for all, or (k, d), one for each of ``silos``; ``draw``,
+        ``samples`` and ``fold`` are those of :class:`~spcacw_flwr.core.exchange.Request`.
         """
         points = points.to(self.device)
         if len(self._rows) < len(silos):
             self._rows = torch.empty(len(silos), self.layout.size, device=self.device)
         rows, losses = self._rows[: len(silos)], torch.empty(len(silos), device=self.device)
-        for batch, seed_of in self._batches(round_, silos, draw, samples):
+        for batch, seed_of in self._batches(round_, silos, draw, samples, fold):
             everyone = len(batch.at) == len(silos)
             into = rows if everyone else rows.new_empty(len(batch.at), self.layout.size)
             here = points if everyone or points.ndim == 1 else points[batch.at]
@@ -170,11 +171,14 @@ class SiloPool:
         return losses.nan_to_num_(nan=torch.inf, posinf=torch.inf)
 
     def _batches(
-        self, round_: int, silos: Sequence[int], draw: int, samples: Sequence[int] | None = None
-    ) -> Iterator[tuple[Batch, Callable[[int], int]]]:
+        self, round_: int, silos: Sequence[int], draw: int, samples: Sequence[int] | None = None,
+        fold: Fold | None = None,
+    ) -> Iterator[tuple[Batch, Callable[[int], int]]]:  # fmt: skip
         """Yield the silos' mini-batches, and the seed of what the model draws (dropout) on each."""
         seed, size = self.config.run.seed, self.config.training.batch_size
-        for batch in self.data.batches(seed, round_, silos, size, draw, samples):
+        target = self.config.run.target
+        folds = {target: fold} if fold and target in silos else None
+        for batch in self.data.batches(seed, round_, silos, size, draw, samples, folds):
             yield batch, self._seed_of([silos[k] for k in batch.at], round_, draw)
 
     def _seed_of(self, silos: Sequence[int], round_: int, draw: int = 0) -> Callable[[int], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from partitions import Setting
-from spcacw_flwr.core.batches import AUGMENTATION, batch_indices, stream
+from spcacw_flwr.core.batches import AUGMENTATION, Fold, batch_indices, stream
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -59,19 +59,22 @@ class Stacked:
 
     def batches(
         self, seed: int, round_: int, silos: Sequence[int], batch_size: int, draw: int = 0,
-        samples: Sequence[int] | None = None,
+        samples: Sequence[int] | None = None, folds: Mapping[int, Fold] | None = None,
     ) -> Iterator[Batch]:  # fmt: skip
         """Yield the mini-batches ξ_t of ``silos``, those of equal length together.
 
         Samples come as the setting's ``augment`` shows them to the silo in this round. A short last
         batch is never padded, so that models with batch statistics see real samples only. With
-        ``samples``, each silo uses only so many of its batch.
+        ``samples``, each silo uses only so many of its batch; with ``folds``, the silos named there
+        use only that part of their data.
         """
-        rows = [
-            batch_indices(seed, silo, round_, self.sizes[silo], batch_size, draw)
-            + self.starts[silo]
-            for silo in silos
-        ]
+        parts = {i: fold.rows(seed, i, self.sizes[i]) for i, fold in (folds or {}).items()}
+        rows = []
+        for silo in silos:
+            part = parts.get(silo)
+            size = self.sizes[silo] if part is None else len(part)
+            row = batch_indices(seed, silo, round_, size, batch_size, draw)
+            rows.append((row if part is None else part[row]) + self.starts[silo])
         if samples is not None:
             rows = [row[:n] for row, n in zip(rows, samples, strict=True)]
         lengths = [len(row) for row in rows]

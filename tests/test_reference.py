@@ -1,0 +1,55 @@
+"""The study of the reference: its lines, that it goes on where it stopped, and its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from experiments import reference
+from experiments.reference import COLUMNS, RULES, Study, jobs, measure, render, run
+
+ROOT = Path(__file__).parents[1]
+SMALL = {"epochs": 2, "data_dir": ""}
+
+
+def test_a_study_is_a_line_a_run_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    study, path = Study("digits-relabel", (50,)), tmp_path / "reference.csv"
+    rules = ["spcacw", "cross-fit 2", "fresh", "local"]
+    table = run(path, jobs([study], rules, [0]), SMALL)
+    assert list(table.columns) == list(COLUMNS)
+    assert list(table.rule) == rules
+    weights = table.set_index("rule")[["alpha_target", "alpha_cluster", "alpha_wrong"]]
+    assert (weights.sum(axis=1) - 1).abs().max() < 1e-3
+    assert weights.alpha_target["local"] == 1
+    floats = table.set_index("rule").floats
+    assert floats["cross-fit 2"] == 3 * floats["spcacw"]
+    assert floats["fresh"] == floats["spcacw"]
+    ran = []
+    monkeypatch.setattr(reference, "measure", lambda keys: ran.append(keys) or measure(keys))
+    again = run(path, jobs([study], rules, [0, 1]), SMALL)
+    assert [keys["seed"] for keys in ran] == [1] * 4
+    assert len(again) == 8
+
+
+def test_every_rule_is_a_run_of_its_own():
+    keys = {"setting": "digits-relabel", "eta": 0.05, "seed": 0, "samples_per_silo": 50, **SMALL}
+    alphas = {rule: measure(keys | {"epochs": 6} | RULES[rule])["alpha_target"] for rule in RULES}
+    assert len(set(alphas.values())) == len(RULES)
+
+
+def test_render_pairs_the_seeds():
+    lines = [
+        ["s", 0, 0.05, rule, seed, last, last + 1, 0.5, 0.25, 0.25, 1, 2.0]
+        for rule, lasts in (("local", (82.0, 84.0)), ("spcacw", (80.0, 81.0, 99.0)))
+        for seed, last in enumerate(lasts)
+    ]
+    text = render(pd.DataFrame(lines, columns=list(COLUMNS)))
+    assert "| local | 2 | 83.00 ± 1.41 | +2.50 ± 0.50 | 84.00 | 0.50 | 0.25 | 0.25 | 2 |" in text
+    assert "`s`, its own number of images, η = 0.05" in text
+
+
+def test_the_page_shows_the_committed_table():
+    path = ROOT / "experiments" / "results" / "reference.csv"
+    page = (ROOT / "docs" / "theory-reference.md").read_text()
+    assert render(pd.read_csv(path)) in page
