@@ -33,7 +33,6 @@ def main() -> None:
         setting="mnist-rotate", data_dir=given.data_dir, silos=given.silos,
         rotation_step=360 / given.silos, samples_per_silo=60_000 // given.silos,
         sketch=given.sketch, epochs=given.epochs, update_every=given.epochs, compare_alone=False,
-        diagnostics=False,
     )  # fmt: skip
     start = time.perf_counter()
     result = simulate(config)

@@ -29,6 +29,8 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.method import Federation, Weights
 
 Matrix = NDArray[np.float64]
+LOGGED = 1000
+"""Most silos of which diagnostics are kept: beyond, their M × M matrices outgrow the gradients."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,13 @@ class CostBook:
         keys, silos, self.target = config.spcacw, federation.num_silos, federation.target
         self.config, self.bias, self.num_silos = config, bias, silos
         self.eta = config.training.eta
+        diagnostics = keys.diagnostics and silos <= LOGGED
         self.evidence: Evidence | None = None
-        if keys.diagnostics or keys.bias_correction or evidence:
+        if diagnostics or keys.bias_correction or evidence:
             self.evidence = Evidence(silos, self.target, retention)
         self.positive = PositivePart(silos, retention) if keys.bias_correction else None
         self.regret: RegretMeter | None = None
-        if keys.diagnostics:
+        if diagnostics:
             self.regret = RegretMeter(silos, self.eta, bound, every)
         self._costs: list[float] = []
 

@@ -171,7 +171,8 @@ class SPCACWKeys:
     )
     diagnostics: bool = key(
         True,
-        "Log regret, and each silo's bias, noise and closed-form weight (O(M²) memory and time).",
+        "Log regret, and each silo's bias, noise and closed-form weight, in federations of up to "
+        "1,000 silos (O(M²) memory and time).",
     )
     sketch: int = key(
         0,

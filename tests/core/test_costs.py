@@ -102,6 +102,13 @@ def test_diagnostics_do_not_touch_training():
     assert "regret" not in without.epochs[0]
 
 
+def test_large_federations_are_not_logged(monkeypatch):
+    monkeypatch.setattr("spcacw_flwr.costs.LOGGED", 6)
+    assert "regret" not in digits(epochs=1).epochs[0]
+    monkeypatch.setattr("spcacw_flwr.costs.LOGGED", 7)
+    assert "regret" in digits(epochs=1).epochs[0]
+
+
 def test_regret_and_silo_figures_are_on_disk(tmp_path):
     digits(output=str(tmp_path / "run"), epochs=4, t_start=2)
     lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
