@@ -78,26 +78,39 @@ def exponent(x: list[float], y: list[float]) -> float:
 
 def draw(rows: list[dict[str, object]], path: Path) -> None:
     """Draw time and memory against M and d, log-log, with the fitted exponents."""
-    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(10, 7), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
+    panels = figure.subplots(2, 2)
     cases = [
-        (left, "M", "silos", 0, "exact, d = 50,890"),
-        (left, "M", "silos", SKETCH, f"sketch of {SKETCH:,}, d = 50,890"),
-        (right, "d", "dimension", 0, f"exact, M = {FIXED_SILOS}"),
+        (0, "M", "silos", 0, "exact, d = 50,890"),
+        (0, "M", "silos", SKETCH, f"sketch of {SKETCH:,}, d = 50,890"),
+        (1, "d", "dimension", 0, f"exact, M = {FIXED_SILOS}"),
     ]
-    for axes, against, column, sketch, label in cases:
+    for column, against, name, sketch, label in cases:
         chosen = [r for r in rows if (r["against"], r["sketch"]) == (against, sketch)]
-        x = [float(str(r[column])) for r in chosen]
-        y = [float(str(r["median_ms"])) for r in chosen]
-        power = exponent(x, y)
-        axes.loglog(x, y, "o-", label=f"{label}: time grows as {against}^{power:.2f}")
-        axes.set_xlabel(f"{against}, {'silos' if against == 'M' else 'parameters'}")
-    for axes in (left, right):
-        axes.set_ylabel("ms per round of SP-CACW")
-        axes.grid(alpha=0.3, which="both")
-        axes.legend()
+        x = [float(str(r[name])) for r in chosen]
+        for axes, y in zip(panels[:, column], (times(chosen), mebibytes(chosen)), strict=True):
+            axes.loglog(x, y, "o-", label=f"{label}: {against}^{exponent(x, y):.2f}")
+            axes.set_xlabel(f"{against}, {'silos' if against == 'M' else 'parameters'}")
+    titles = "ms per round of SP-CACW", "peak of memory above the data, MiB"
+    for row, title in zip(panels, titles, strict=True):
+        for axes in row:
+            axes.set_ylabel(title)
+            axes.grid(alpha=0.3, which="both")
+            axes.legend(loc="upper left")
+            axes.margins(y=0.2)
     figure.savefig(path)
+
+
+def times(rows: list[dict[str, object]]) -> list[float]:
+    """Return the milliseconds of points."""
+    return [float(str(r["median_ms"])) for r in rows]
+
+
+def mebibytes(rows: list[dict[str, object]]) -> list[float]:
+    """Return the memory of points: M × d float32 matrices, in MiB."""
+    sizes = (float(str(r["silos"])) * float(str(r["dimension"])) * 4 / 2**20 for r in rows)
+    return [size * float(str(r["memory_in_matrices"])) for size, r in zip(sizes, rows, strict=True)]
 
 
 def main(table: Path, picture: Path) -> None:

@@ -140,3 +140,11 @@ def test_the_method_of_ones_own_runs(monkeypatch, tmp_path):
     assert found.alpha.tolist() == pytest.approx([1 / 7] * 7)
     averaged = simulate(Config.from_keys(method="fedavg", **keys))  # silos are of one size here
     assert found.accuracy == averaged.accuracy
+
+
+def test_the_memory_that_a_round_takes_is_the_committed_table():
+    page = (ROOT / "docs" / "engine.md").read_text()
+    with (ROOT / "benchmarks" / "growth.csv").open(newline="") as file:
+        rows = {(r["against"], r["silos"], r["sketch"]): r for r in csv.DictReader(file)}
+    for silos, words in (("1000", "matrices of\nM × d float32 at M = 1,000"), ("2000", "at 2,000")):
+        assert f"{rows['M', silos, '0']['memory_in_matrices']} {words}" in page
