@@ -148,3 +148,12 @@ def test_the_memory_that_a_round_takes_is_the_committed_table():
         rows = {(r["against"], r["silos"], r["sketch"]): r for r in csv.DictReader(file)}
     for silos, words in (("1000", "matrices of\nM × d float32 at M = 1,000"), ("2000", "at 2,000")):
         assert f"{rows['M', silos, '0']['memory_in_matrices']} {words}" in page
+
+
+def test_the_seconds_of_whole_runs_are_the_committed_table():
+    page = (ROOT / "docs" / "engine.md").read_text()
+    with (ROOT / "benchmarks" / "runs.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            alone = {"true": "yes", "false": "no"}[row["compare_alone"]]
+            seconds = " | ".join(row[name] for name in ("median_s", "least_s", "most_s"))
+            assert f"| `{row['setting']}` | {alone} | {seconds} |" in page
