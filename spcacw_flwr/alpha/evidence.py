@@ -55,11 +55,10 @@ class Evidence:
         false) teaches what the noise is, and nothing else.
         """
         self.noise.update(products, differences, betas)
-        covariance = self.noise.covariance
-        corrected: Matrix = products - self.noise.factor * covariance
+        corrected = self.noise.corrected()
         if counts:
             self._products = self.retention * self._products + corrected
-            self._covariance = self.retention * self._covariance + covariance
+            self._covariance = self.retention * self._covariance + self.noise.covariance
             self._rounds = self.retention * self._rounds + 1.0
         return corrected
 

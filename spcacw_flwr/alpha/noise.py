@@ -44,12 +44,15 @@ class NoiseTracker:
     factor : (M, M) float64 array
         c: exact for any participation, by the recursion
         cᵢⱼ ← (1 − βᵢ)(1 − βⱼ) cᵢⱼ + βᵢ βⱼ, where βᵢ = 0 for a silo that did not report.
+    covariance : (M, M) float64 array
+        Σ, as estimated; 0 for pairs that were never seen.
     """
 
     def __init__(self, num_silos: int, target: int) -> None:
         self.target = target
         self.products: Matrix = np.zeros((num_silos, num_silos))
         self.factor: Matrix = np.zeros((num_silos, num_silos))
+        self.covariance: Matrix = np.zeros((num_silos, num_silos))
         self._sum: Matrix = np.zeros((num_silos, num_silos))
         self._weight: Matrix = np.zeros((num_silos, num_silos))
         self._start: NDArray[np.float64] = np.ones(num_silos)
@@ -78,6 +81,10 @@ class NoiseTracker:
         self._start = self._start * keep
         self.factor = kept * self.factor + new
         self.products = products
+        known = self._weight > _LEAST
+        self.covariance = np.divide(
+            self._sum, self._weight, out=np.zeros_like(self._sum), where=known
+        )
 
     def _prepare(self, betas: NDArray[np.float64]) -> None:
         """Keep what follows from β alone: it is the same in most rounds."""
@@ -94,12 +101,6 @@ class NoiseTracker:
         seen: NDArray[np.bool_] = self._weight.diagonal() > _LEAST
         seen[self.target] = seen.any()
         return seen
-
-    @property
-    def covariance(self) -> Matrix:
-        """Σ, (M, M), as estimated; 0 for pairs that were never seen."""
-        known = self._weight > _LEAST
-        return np.divide(self._sum, self._weight, out=np.zeros_like(self._sum), where=known)
 
     def corrected(self) -> Matrix:
         """Return K − c ∘ Σ, (M, M): unbiased for the products of the biases; may be indefinite."""
