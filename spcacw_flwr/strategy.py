@@ -128,7 +128,7 @@ class GradientStrategy(Strategy):
         if self._found is None:
             self._found = discover(grid, self.num_silos, self.config.run.node_timeout)
         infos = tuple(self._found.infos[silo] for silo in range(self.num_silos))
-        return Federation(infos, self.config.run.target, self.config.training.batch_size)
+        return Federation(infos, self.config.run.target, self.config.samples_per_round)
 
     def summary(self) -> None:
         """Log what is about to run, in Flower's start-up block."""
@@ -190,11 +190,16 @@ class GradientStrategy(Strategy):
         return question
 
     @property
-    def nodes(self) -> dict[int, int]:
-        """The node of each silo; SpcacwError before nodes were asked."""
+    def found(self) -> Found:
+        """The silos and their nodes; SpcacwError before nodes were asked."""
         if self._found is None:
             raise SpcacwError("The strategy knows no nodes yet: call discover(grid) first.")
-        return self._found.nodes
+        return self._found
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """The node of each silo; SpcacwError before nodes were asked."""
+        return self.found.nodes
 
     def _message(
         self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
@@ -234,7 +239,8 @@ class GradientStrategy(Strategy):
     def _collected(self, question: Question, replies: Iterable[Message]) -> Collected:
         request, target = question.request, self.config.run.target
         rows, wanted = self.training.rows, question.wanted
-        found = collect(replies, question.asked, request, rows, target, wanted)
+        how = self.config.transport.wire
+        found = collect(replies, question.asked, request, rows, target, wanted, how)
         self.rejected += len(found.dropped)
         for what in found.dropped:
             log(WARNING, "Round %s goes on without %s.", request.round, what)
