@@ -18,8 +18,8 @@ from torch import Tensor
 
 from spcacw_flwr import records
 from spcacw_flwr.core.bundle import Answer, for_all, opened, stacked
+from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.exchange import Fault, Request
-from spcacw_flwr.core.gate import Answers
 from spcacw_flwr.keys import SpcacwError
 
 

@@ -29,9 +29,10 @@ from torch import Tensor
 
 from spcacw_flwr import records
 from spcacw_flwr.collect import collect
+from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import Request
-from spcacw_flwr.core.gate import Answers, Gate
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.models import Layout

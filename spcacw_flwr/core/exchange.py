@@ -74,7 +74,7 @@ class Fault:
     """Why a silo's answer cannot be used."""
 
     reason: str
-    """One of :data:`~spcacw_flwr.core.gate.REASONS`."""
+    """One of :data:`~spcacw_flwr.core.checks.REASONS`."""
     words: str
     """The same as a phrase for people."""
 

@@ -11,54 +11,24 @@ it is not asked, but for a probe now and then, and has no weight until its probe
         request = steps.send(Answers(replies, faults))
 
 ``faults`` are what the transport found wrong (:mod:`spcacw_flwr.core.bundle`); whether an answer is
-finite and short enough is found here.
+finite and short enough is found here (:mod:`spcacw_flwr.core.checks`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from spcacw_flwr.core.batches import PARTICIPATION, stream
+from spcacw_flwr.core.checks import REASONS, Answers, judge, norm_bound, nothing, without
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import LOSSES, Fault, Replies, Request
+from spcacw_flwr.core.exchange import Fault, Request
 from spcacw_flwr.core.method import Method
 
 log = logging.getLogger(__name__)
-REASONS = (
-    "not-finite", "too-long", "shape", "dtype", "round", "silo", "malformed", "error",
-)  # fmt: skip
-"""A gradient or loss with NaN or ∞, or of too large a norm; of another shape or type; to another
-question; for another silo; a message that lacks something; one that only says what went wrong."""
-ROUNDING = 1e-4
-"""By how much, relatively, a clipped gradient may be longer than the clipping norm."""
-LONGEST = 1e18
-"""Beyond this norm squares of gradients overflow in float32, which no method could bear."""
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What came back to a question, before anything of it is believed."""
-
-    replies: Replies
-    """Of silos that were asked, as they were asked: float32 rows of the right length."""
-    faults: Mapping[int, Fault] = field(default_factory=dict)
-    """What else came from silos that were asked, and why it is no answer."""
-    norms: Tensor | None = None
-    """(k,) norms of the gradients where an engine knows them; not finite is looked at again."""
-
-
-def norm_bound(config: Config) -> float:
-    """Return the largest norm of a gradient that is used."""
-    training, own = config.training, config.trust.norm_bound
-    clipped = training.clip == "silo" and training.max_norm > 0
-    return own or (training.max_norm if clipped else LONGEST)
 
 
 class Gate:
@@ -83,7 +53,7 @@ class Gate:
 
     def __init__(self, config: Config, num_silos: int) -> None:
         self.keys, self.seed, self.target = config.trust, config.run.seed, config.run.target
-        self.bound = norm_bound(config) * (1 + ROUNDING)
+        self.bound = norm_bound(config)
         self.counts = np.zeros((num_silos, len(REASONS)), dtype=np.int64)
         self.strikes = np.zeros(num_silos, dtype=np.int64)
         self.quarantined = np.zeros(num_silos, dtype=bool)
@@ -97,7 +67,9 @@ class Gate:
             If the target was asked and there is no answer that can be used.
         """
         faulty, good = (np.zeros(len(self.strikes), dtype=bool) for _ in range(2))
-        hushed = self.quarantined & ~self._probed(round_)
+        hushed = self.quarantined.copy()
+        if hushed.any():
+            hushed &= ~self._probed(round_)
 
         def cut(request: Request) -> Request:
             shut = hushed | faulty
@@ -109,51 +81,18 @@ class Gate:
         try:
             request = next(steps)
             while True:
-                answers = (yield request) if request.silos else Answers(_nothing(request))
-                replies, faults = self.judge(request, answers)
+                answers = (yield request) if request.silos else Answers(nothing(request))
+                replies, faults = judge(request, answers, self.bound)
                 for silo, fault in faults.items():
                     self._reject(request.round, silo, fault)
                 good[list(replies.silos)] = True
                 faulty[list(faults)] = True
-                replies = _only(replies, ~self.quarantined)
+                replies = without(replies, set(np.flatnonzero(self.quarantined)))
                 replies.faults = faults
                 request = steps.send(replies)
         except StopIteration:
             pass
         self._count_strikes(method, round_, faulty, good & ~faulty)
-
-    def judge(self, request: Request, answers: Answers) -> tuple[Replies, dict[int, Fault]]:
-        """Return the answers that can be used, and what is wrong with the others."""
-        replies, norms = answers.replies, answers.norms
-        faults = {silo: fault for silo, fault in answers.faults.items() if silo in request.silos}
-        if not replies.silos:
-            return replies, faults
-        if norms is None:
-            norms = torch.linalg.vector_norm(replies.gradients, dim=1)
-        losses = replies.losses.view(len(replies.silos), -1)
-        judging = request.want == LOSSES  # a model may be so bad that its loss is infinite
-        usable = (losses > -torch.inf if judging else losses.isfinite()).all(dim=1)
-        passed = usable & (norms <= self.bound)
-        if bool(passed.all()):
-            return replies, faults
-        for k in (~passed).nonzero().flatten().tolist():
-            fault = self._fault(replies.gradients[k], bool(usable[k]))
-            if fault:
-                faults[replies.silos[k]] = fault
-        kept = np.ones(len(self.strikes), dtype=bool)
-        kept[list(faults)] = False
-        return _only(replies, kept), faults
-
-    def _fault(self, row: Tensor, usable: bool) -> Fault | None:
-        """Say what is wrong with a gradient; a norm that overflows need not be."""
-        if not usable:
-            return Fault("not-finite", "its loss is not finite")
-        if not bool(row.isfinite().all()):
-            return Fault("not-finite", "its gradient is not finite")
-        norm = float(torch.linalg.vector_norm(row, dtype=torch.float64))
-        if norm <= self.bound:
-            return None
-        return Fault("too-long", f"its gradient has norm {norm:.4g}, more than {self.bound:.4g}")
 
     def _reject(self, round_: int, silo: int, fault: Fault) -> None:
         """Count an answer that cannot be used, and say so: the first three times, then rarely."""
@@ -208,18 +147,3 @@ class Gate:
             for silo, row in enumerate(self.counts)
             if row.any()
         }
-
-
-def _only(replies: Replies, kept: NDArray[np.bool_]) -> Replies:
-    """Return the answers of the silos that are kept, (M,)."""
-    at = [k for k, silo in enumerate(replies.silos) if kept[silo]]
-    if len(at) == len(replies.silos):
-        return replies
-    silos = tuple(replies.silos[k] for k in at)
-    return Replies(silos, replies.gradients[at], replies.losses[at], replies.smoothness)
-
-
-def _nothing(request: Request) -> Replies:
-    """Return the answers of nobody."""
-    wide = 0 if request.want == LOSSES else request.points.shape[-1]
-    return Replies((), request.points.new_empty(0, wide), request.points.new_empty(0))

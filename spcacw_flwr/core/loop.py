@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
-from spcacw_flwr.core.gate import Answers, Gate
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.registry import method_class

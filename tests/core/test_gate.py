@@ -11,9 +11,10 @@ import torch
 
 from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.bundle import Bundle, opened, stacked
+from spcacw_flwr.core.checks import LONGEST, REASONS, Answers, judge, norm_bound
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import LOSSES, Fault, Replies, Request
-from spcacw_flwr.core.gate import LONGEST, REASONS, Answers, Gate
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.loop import play, train
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.registry import method_class
@@ -35,7 +36,8 @@ def judged(rows, losses=None, want="gradients", **keys):
     silos = tuple(range(len(rows)))
     losses = torch.ones(len(rows)) if losses is None else torch.tensor(losses)
     request = Request(1, silos, torch.zeros(2), want)
-    replies, faults = gate(len(rows), **keys).judge(request, Answers(Replies(silos, rows, losses)))
+    bound = norm_bound(Config.from_keys(**keys))
+    replies, faults = judge(request, Answers(Replies(silos, rows, losses)), bound)
     assert len(replies.gradients) == len(replies.losses) == len(replies.silos)
     return replies.silos, {silo: fault.reason for silo, fault in faults.items()}
 
@@ -62,7 +64,7 @@ def test_norms_that_an_engine_knows_are_looked_at_again_where_they_are_not_finit
     rows = torch.tensor([[1.0, 0.0], [0.0, 0.0], [NAN, 0.0]])
     replies = Replies((0, 1, 2), rows, torch.ones(3))
     answers = Answers(replies, norms=torch.tensor([1.0, INF, INF]))
-    found, faults = gate().judge(Request(1, (0, 1, 2), torch.zeros(2)), answers)
+    found, faults = judge(Request(1, (0, 1, 2), torch.zeros(2)), answers, bound=1.0)
     assert (found.silos, list(faults)) == ((0, 1), [2])
 
 
