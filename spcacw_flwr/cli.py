@@ -148,8 +148,8 @@ def run(
         train(console, flat)
     except SpcacwError as error:
         console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-    except (KeyboardInterrupt, Stopped):
+        raise typer.Exit(130 if isinstance(error, Stopped) else 1) from None
+    except KeyboardInterrupt:
         console.print("[bold red]spcacw:[/] stopped.")
         raise typer.Exit(130) from None
 

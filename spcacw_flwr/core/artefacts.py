@@ -259,7 +259,7 @@ class Recorder(History):
             keeper.save(round_, self.memory(), {"lengths": lengths, "versions": versions()})
         if stops:
             self._stop.clear()
-            raise Stopped(f"Training was stopped after round {round_} of {self.rounds}.")
+            raise Stopped(f"It was stopped after round {round_} of {self.rounds}.")
 
     @contextmanager
     def ending(self) -> Iterator[None]:

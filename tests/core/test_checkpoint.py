@@ -196,7 +196,7 @@ def test_a_wish_to_end_is_granted_after_the_round(how, tmp_path, monkeypatch):
 
     before = signal.getsignal(signal.SIGTERM)
     stop_at(monkeypatch, 6, wish)
-    with pytest.raises(Stopped, match="stopped after round 6 of 8"):
+    with pytest.raises(Stopped, match="It was stopped after round 6 of 8"):
         simulate(config_of(output=str(run)))
     assert signal.getsignal(signal.SIGTERM) is before
     assert checkpoint.load(run / "checkpoint")[0]["round"] == 6
@@ -245,13 +245,13 @@ def end_while_training(process: subprocess.Popen[str], output: Path, how: int, m
 
 def test_a_killed_process_and_an_interrupted_one_go_on(tmp_path):
     """SIGKILL at a random moment, then SIGINT, then to the end; nothing shows of it."""
-    keys = ["--set", "epochs=150", "--set", "checkpoint-every=5", "--set", "compare-alone=false"]
+    keys = ["--set", "epochs=100", "--set", "checkpoint-every=5", "--set", "compare-alone=false"]
     whole, run = tmp_path / "whole", tmp_path / "run"
     made = start(whole, *keys, "--output", str(whole))
     assert made.wait(timeout=300) == 0
     rng = random.Random()
     process = start(run, *keys, "--output", str(run))
-    end_while_training(process, run, signal.SIGKILL, rng.uniform(0, 0.5))
+    end_while_training(process, run, signal.SIGKILL, rng.uniform(0, 0.3))
     assert process.returncode == -signal.SIGKILL
     lines = (run / "metrics.jsonl").read_text()
     assert not (run / "summary.json").exists()
@@ -259,7 +259,7 @@ def test_a_killed_process_and_an_interrupted_one_go_on(tmp_path):
     while len((run / "metrics.jsonl").read_text()) <= len(lines):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.01)
-    said = end_while_training(process, run, signal.SIGINT, rng.uniform(0, 0.3))
+    said = end_while_training(process, run, signal.SIGINT, rng.uniform(0, 0.2))
     assert process.returncode == 130, said
     assert f"'spcacw run --resume {run}' goes on from the last checkpoint" in said
     assert "Traceback" not in said
