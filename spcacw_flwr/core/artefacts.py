@@ -102,8 +102,8 @@ def claim_directory(directory: Path, resumes: bool = False) -> None:
                     f"resume = '{directory}' holds no run: name the directory of one."
                 )
             raise SpcacwError(
-                f"output = '{directory}' already holds a run: name another directory, or go on "
-                f"with it by 'spcacw run --resume {directory}'."
+                f"output = '{directory}' already holds a run: name another directory, or set "
+                "resume to it to go on with that run."
             )
         (directory / ".write-test").touch()
         (directory / ".write-test").unlink()

@@ -390,7 +390,7 @@ def test_a_directory_without_a_run_and_two_directories_are_refused(run, tmp_path
         simulate(config_of(resume=str(tmp_path)))
     with pytest.raises(SpcacwError, match=r"output = '.*elsewhere' and resume = .* differ"):
         simulate(config_of(resume=str(run), output=str(tmp_path / "elsewhere")))
-    with pytest.raises(SpcacwError, match=r"already holds a run: .*spcacw run --resume"):
+    with pytest.raises(SpcacwError, match=r"already holds a run: .* set resume to it"):
         simulate(config_of(output=str(run)))
 
 
