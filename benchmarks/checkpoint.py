@@ -2,8 +2,8 @@
 
     python -m benchmarks.checkpoint benchmarks/checkpoint.csv
 
-Of SP-CACW, and of the method whose state is largest (FedALA: every silo's model, momentum and
-mixing weights), at 784-64-10. Beside them: one round of training, and the same bytes written and
+Of SP-CACW, and of the method whose state is largest (pFedGraph: every silo's model, momentum and
+centre), at 784-64-10. Beside them: one round of training, and the same bytes written and
 flushed to the same disk as they are, which is the least that a checkpoint can cost there.
 """
 
@@ -68,7 +68,7 @@ def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--methods", default="spcacw,fedala")
+    parser.add_argument("--methods", default="spcacw,pfedgraph")
     parser.add_argument("--silos", default="7,89")
     parser.add_argument("--repetitions", type=int, default=15)
     given = parser.parse_args()

@@ -471,6 +471,20 @@ def test_a_full_disk_costs_a_checkpoint_and_no_training(where, how, tmp_path, mo
     assert len(list((tmp_path / "checkpoint").iterdir())) == 2
 
 
+def test_a_disk_that_is_full_for_everything_ends_the_run_in_a_sentence(tmp_path, monkeypatch):
+    """And what was learned is in the checkpoint, from which it goes on when there is room."""
+    run, keys = tmp_path / "run", {"checkpoint_every": 2}
+    simulate(config_of(output=str(tmp_path / "whole"), **keys))
+    with monkeypatch.context() as patch:
+        fills = lambda: patch.setattr("spcacw_flwr.core.artefacts.write_atomically", full)  # noqa: E731
+        stop_at(patch, 8, fills)
+        with pytest.raises(SpcacwError, match=r"a file could not be used: .*No space left"):
+            simulate(config_of(output=str(run), **keys))
+    assert checkpoint.load(run / "checkpoint")[0]["round"] == 6
+    simulate(config_of(resume=str(run), **keys))
+    assert without_seconds(run) == without_seconds(tmp_path / "whole")
+
+
 LIMITED = """
 import resource, sys, logging
 logging.basicConfig()
