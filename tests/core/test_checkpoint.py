@@ -30,6 +30,7 @@ from spcacw_flwr.core.snapshot import inputs_of, state_of
 from spcacw_flwr.core.stop import Stopped
 from spcacw_flwr.keys import SpcacwError
 from tests.conftest import federation_of, make_method, make_pool
+from tests.core.test_simulate import spoil
 
 ROUNDS, STOP = 8, 3  # two epochs of 100 samples in batches of 32; the stop is within the first
 SPCACW = str(Path(sys.executable).parent / "spcacw")
@@ -153,8 +154,8 @@ def stop_at(monkeypatch, round_: int, how) -> None:
     """Let something happen within a round, once."""
     original, done = loop.play, []
 
-    def play(pool, method, t):
-        original(pool, method, t)
+    def play(pool, method, t, *more):
+        original(pool, method, t, *more)
         if t == round_ and not done:
             done.append(t)
             how()
@@ -181,6 +182,21 @@ def test_a_run_that_broke_goes_on(method, every, tmp_path, monkeypatch):
     assert [line["epoch"] for line in result.epochs] == [1, 2]
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["round"]) == ("finished", ROUNDS)
+
+
+def test_who_was_in_quarantine_still_is(tmp_path, monkeypatch):
+    spoil(monkeypatch, silo=3, from_round=2)
+    keys = {"epochs": 4, "max_strikes": 2, "quarantine_probe": 0.9, "checkpoint_every": 1}
+    simulate(config_of(**keys, output=str(tmp_path / "whole")))
+    stop_at(monkeypatch, 9, boom)
+    with pytest.raises(RuntimeError, match="the power went"):
+        simulate(config_of(**keys, output=str(tmp_path / "run")))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["quarantined"] == 1
+    simulate(config_of(**keys, resume=str(tmp_path / "run")))
+    whole = without_seconds(tmp_path / "whole")
+    assert without_seconds(tmp_path / "run") == whole
+    assert whole["summary"]["rejections"]["3"]["not-finite"] > 2
 
 
 @pytest.mark.parametrize("how", ["signal", "file"])
