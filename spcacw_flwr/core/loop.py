@@ -20,7 +20,7 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.evaluation import Evaluation
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
 from spcacw_flwr.core.gate import Gate
-from spcacw_flwr.core.history import History
+from spcacw_flwr.core.history import Epoch, History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloInfo, SiloPool
@@ -112,21 +112,33 @@ def play(silos: Silos, method: Method, round_: int, gate: Gate | None = None) ->
 def train(silos: Silos, method: Method, history: History) -> None:
     """Run the configured epochs of a method and note them in ``history``."""
     federation = method.federation
-    assert federation.layout is not None  # every engine knows its model
     rounds = method.config.run.epochs * federation.rounds_per_epoch
     gate = history.gate = Gate(method.config, federation.num_silos)
-    history.start(federation, rounds)
-    history.weights(0, method.alpha)
-    for round_ in range(1, rounds + 1):
-        play(silos, method, round_, gate)
-        if method.alpha_round == round_:
-            history.weights(round_, method.alpha)
-        history.progress(round_)
-        if method.ends_epoch(round_):
-            accuracy, _, buffers = silos.evaluate(method.personal, federation.target)
-            state = federation.layout.unflatten(method.personal) | buffers
-            report, figures = method.epoch_report() | gate.report(), method.silo_figures()
-            history.epoch(round_, report, accuracy, state, figures)
+    done = history.start(federation, rounds, {"method": method, "gate": gate})
+    if not done:
+        history.weights(0, method.alpha)
+    if history.ended:  # under Flower, the accuracy of an epoch comes with the next one
+        note_epoch(silos, history, federation, history.ended)
+    with history.ending():
+        for round_ in range(done + 1, rounds + 1):
+            play(silos, method, round_, gate)
+            if method.alpha_round == round_:
+                history.weights(round_, method.alpha)
+            history.progress(round_)
+            if method.ends_epoch(round_):
+                report, figures = method.epoch_report() | gate.report(), method.silo_figures()
+                ended = Epoch(round_, report, method.personal, figures)
+                note_epoch(silos, history, federation, ended)
+            history.keep(round_)
+
+
+def note_epoch(silos: Silos, history: History, federation: Federation, ended: Epoch) -> None:
+    """Evaluate the model that an epoch ended with, and note the epoch."""
+    assert federation.layout is not None  # every engine knows its model
+    accuracy, _, buffers = silos.evaluate(ended.personal, federation.target)
+    state = federation.layout.unflatten(ended.personal) | buffers
+    history.ended = None
+    history.epoch(ended.round, ended.report, accuracy, state, ended.figures)
 
 
 def train_alone(config: Config, pool: SiloPool) -> list[float]:

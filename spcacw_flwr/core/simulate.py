@@ -28,6 +28,7 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.loop import train, train_alone
 from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.places import run_directory
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 
@@ -80,7 +81,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     setting = config.checked_setting()
     method_of = method_class(config.run.method)
     setting.prepare()
-    output = Path(config.run.output).expanduser() if config.run.output else None
+    output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)
     with history.failing():
         pool = SiloPool(config, setting, range(setting.num_silos))
