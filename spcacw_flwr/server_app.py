@@ -15,6 +15,7 @@ from spcacw_flwr.core.artefacts import Recorder, default_output
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.html import write_report_if_possible
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.report import print_report
 from spcacw_flwr.strategy import GradientStrategy
@@ -73,9 +74,13 @@ def run(grid: Grid, config: Config) -> Path:
     if simulated:
         setattr(grid, "pull_interval", PULL_SECONDS)  # noqa: B010  only simulation's grid has it
     recorder = Recorder(output_directory(config), config, "ray" if simulated else "deployment")
-    with recorder.failing():
-        train(grid, config, recorder)
-        recorder.finish()
+    try:
+        with recorder.failing():
+            train(grid, config, recorder)
+            recorder.finish()
+    finally:
+        if warning := write_report_if_possible(recorder.directory):
+            log(logging.WARNING, "%s", warning)
     return recorder.directory
 
 
