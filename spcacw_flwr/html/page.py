@@ -10,15 +10,20 @@ from spcacw_flwr.core.artefacts import write_atomically
 from spcacw_flwr.html.facts import Facts, facts_of
 from spcacw_flwr.html.read import read
 from spcacw_flwr.html.sections import sections, tiles
-from spcacw_flwr.html.verdict import headline
 from spcacw_flwr.html.template import PAGE, STYLE
+from spcacw_flwr.html.verdict import headline
 
 NAME = "report.html"
 
 
+def tied(value: object) -> object:
+    """Keep a number and its percent sign on one line."""
+    return value.replace(" %", "\N{NO-BREAK SPACE}%") if isinstance(value, str) else value
+
+
 def render(facts: Facts) -> str:
     """Return the page; whatever comes from the run is escaped."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=tied)
     config = facts.run.config
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
     return environment.from_string(PAGE).render(

@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import PowerNorm
+from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -24,12 +24,14 @@ from spcacw_flwr.html.when import largest
 from spcacw_flwr.html.words import percent
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#595959"
-WIDTH = 5.0
+WIDTH = 4.5
 """Inches: at 11 points, letters stay legible when a phone shows it 330 pixels wide."""
 MOST_SILOS = 12
 """Silos that are drawn or listed one by one; of the others a summary."""
 MOST_POINTS = 400
 """Epochs or updates that are drawn; of more, an even choice."""
+HEAT = ListedColormap(matplotlib.colormaps["magma_r"](np.linspace(0.1, 1, 256)))
+"""Without the lightest tints, which look like the white of no weight."""
 SHARES = FuncFormatter(lambda share, _: f"{100 * share:.3g} %")
 STYLE: Any = {
     "font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11,
@@ -66,7 +68,7 @@ def _thin(count: int) -> list[int]:
 
 
 def _name(weights: Weights, silo: int) -> str:
-    return f"silo {silo}" + (" (target)" if silo == weights.target else "")
+    return "target" if silo == weights.target else f"silo {silo}"
 
 
 def accuracy(found: Accuracy) -> Picture:
@@ -182,12 +184,13 @@ def over_time(weights: Weights) -> Picture:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(len(order[:16]) + 3, 6))
         _heat(figure, upper, weights, order)
         rounds = weights.rounds
-        at = _thin(len(rounds))[1:]
+        groups = np.array_split(np.arange(1, len(rounds)), min(len(rounds) - 1, MOST_POINTS))
+        at = [group[np.argmax(weights.moved[group - 1])] for group in groups]
         lower.vlines(rounds[at], 0, weights.moved[np.array(at) - 1], color=GREY, lw=1.4)
-        lower.set_ylim(bottom=0)
         for k in largest(weights):
             share = float(weights.moved[k - 1])
             lower.plot(rounds[k], share, "v", color=ORANGE, ms=8, clip_on=False, zorder=3)
+        lower.set_ylim(bottom=0)
         lower.set_ylabel("weight moved")
         if weights.shares:
             lower.yaxis.set_major_formatter(SHARES)
@@ -218,7 +221,7 @@ def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> Non
     edges = np.array([*rounds, rounds[-1] + step])  # each α holds until the next update
     shown = np.ma.masked_equal(weights.alphas[at][:, order].T, 0.0)
     scale = PowerNorm(0.5, vmin=0, vmax=float(max(1e-12, shown.max())))
-    mesh = axes.pcolormesh(edges, np.arange(len(order) + 1), shown, cmap="magma_r", norm=scale,
+    mesh = axes.pcolormesh(edges, np.arange(len(order) + 1), shown, cmap=HEAT, norm=scale,
                            rasterized=True)  # fmt: skip
     axes.invert_yaxis()
     axes.set_title("white: exactly no weight", loc="left", color=GREY)

@@ -61,7 +61,7 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
     if accuracy.alone and facts.run.config.get("method") != "local":
         found.append(("training alone", f"{accuracy.alone[-1]:.2f} %"))
     if accuracy.gain is not None:
-        found.append(("difference", f"{accuracy.gain:+.2f} points".replace("-", "−")))
+        found.append(("points of difference", f"{accuracy.gain:+.2f}".replace("-", "−")))
     if weights is not None and weights.shares:
         share = float(weights.final[weights.peers].sum())
         found.append(("weight of the peers", percent(share)))
@@ -175,7 +175,7 @@ def _configuration(facts: Facts) -> Section:
     if usual:
         said.append(f"{len(changed) or 'No'} key{'s differ' if len(changed) != 1 else ' differs'} "
                     "from the default.")  # fmt: skip
-    said.append("spcacw run --config config.toml repeats the run.")
+    said.append("The command 'spcacw run --config config.toml' repeats the run.")
     tables = [Table("Keys that differ from their defaults.", ["key", "value", "default"], changed)]
     versions = facts.run.summary.get("versions") or {}
     folded = [Table("All keys", ["key", "value"], [[name, value] for name, value in given.items()])]

@@ -10,7 +10,7 @@ STYLE = """
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 1.0625rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 main { max-width: 44rem; margin: 0 auto; padding: 2.25rem 1.25rem 3rem; }
-header p, h1, h2, section > p, td, th, dd { overflow-wrap: anywhere; }
+header p, h1, h2, section > p, .texts td, .texts th, dd { overflow-wrap: anywhere; }
 .run { margin: 0; color: var(--soft); font-size: .9rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: .25rem 0 1rem; letter-spacing: -.01em; }
 h2 { font-size: 1.3rem; line-height: 1.25; margin: 3rem 0 .6rem; padding-top: 1.1rem;
@@ -24,19 +24,21 @@ p { margin: 0 0 1rem; }
 .tiles dt { color: var(--soft); font-size: .82rem; line-height: 1.3; }
 .tiles dd { margin: 0; font-size: 1.15rem; font-weight: 650; font-variant-numeric: tabular-nums; }
 figure { margin: 1.1rem 0; background: #ffffff; border-radius: .5rem; }
-figure img { display: block; width: 100%; max-width: 35rem; height: auto; margin: 0 auto; }
+figure img { display: block; width: 100%; max-width: 33rem; height: auto; margin: 0 auto; }
 @media (prefers-color-scheme: dark) { figure { padding: .7rem; } }
 .wide { overflow-x: auto; margin: 1.1rem 0; }
 .wide:focus-visible { outline: 2px solid var(--accent); }
 table { border-collapse: collapse; width: 100%; font-size: .92rem;
   font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--soft); font-size: .85rem; padding-bottom: .45rem; }
+p.note { color: var(--soft); font-size: .85rem; line-height: 1.45; margin: 1.1rem 0 .3rem; }
+.note + .wide { margin-top: 0; }
 th, td { padding: .34rem .55rem; text-align: right; border-bottom: 1px solid var(--line); }
 thead th { font-weight: 600; color: var(--soft); vertical-align: bottom; line-height: 1.25; }
 tbody th { font-weight: 500; }
 th:first-child, td:first-child, .texts th, .texts td { text-align: left; }
 th:first-child { padding-left: 0; }
-.figures tbody th, .figures td { white-space: nowrap; }
+.figures th, .figures td { white-space: nowrap; overflow-wrap: normal; }
+.figures th:first-child { position: sticky; left: 0; background: var(--paper); }
 details { margin: .8rem 0; }
 summary { cursor: pointer; color: var(--accent); }
 .words dt { font-weight: 600; margin-top: .7rem; }
@@ -47,7 +49,7 @@ summary { cursor: pointer; color: var(--accent); }
   :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #f2f2f2;
     color-scheme: light; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; }
-  figure, tr, .tiles { break-inside: avoid; } h2, caption, section > p { break-after: avoid; }
+  figure, tr, .tiles { break-inside: avoid; } h2, section > p { break-after: avoid; }
   .wide { overflow: visible; } figure img { max-width: 12cm; } }
 """
 
@@ -74,8 +76,8 @@ PAGE = """<!DOCTYPE html>
 {%- endif %}
 </header>
 {%- macro listing(table) %}
-<table class="{{ 'texts' if table.head[0] in ('key', 'package') else 'figures' }}">
-<caption>{{ table.caption }}</caption>
+<table class="{{ 'texts' if table.head[0] in ('key', 'package') else 'figures' }}"
+ aria-label="{{ table.caption }}">
 <thead><tr>{% for name in table.head %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
 {%- for row in table.rows %}
@@ -92,14 +94,15 @@ PAGE = """<!DOCTYPE html>
 <figure><img src="{{ picture.source }}" alt="{{ picture.alt }}"></figure>
 {%- endfor %}
 {%- for table in section.tables %}
-<div class="wide" role="region" tabindex="0" aria-label="{{ table.caption }}">
+<p class="note">{{ table.caption }}</p>
+<div class="wide" tabindex="0">
 {{- listing(table) }}
 </div>
 {%- endfor %}
 {%- for table in section.folded %}
 <details>
 <summary>{{ table.caption }}</summary>
-<div class="wide">
+<div class="wide" tabindex="0">
 {{- listing(table) }}
 </div>
 </details>

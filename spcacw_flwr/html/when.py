@@ -23,10 +23,11 @@ def changes(weights: Weights) -> list[str]:
     moved, rounds = weights.moved, weights.rounds
     if not moved.any():
         return ["The weights never changed."]
-    parts = [f"{percent(float(moved[k - 1]))} of it in round {rounds[k]}" for k in largest(weights)]
+    most = largest(weights)
+    parts = [f"{rounds[k]} ({percent(float(moved[k - 1]))})" for k in most]
     times = "once" if len(moved) == 1 else f"{len(moved)} times"
-    lead = "What moved" if len(parts) == 1 else "Most moved" if len(parts) < len(moved) else "Moved"
-    said = [f"The weight was divided anew {times}. {lead}: {listed(parts)}."]
+    said = [f"The weight was divided anew {times}; most of it moved in "
+            f"round{'s' if len(most) > 1 else ''} {listed(parts)}."]  # fmt: skip
     late = np.flatnonzero(moved > SETTLED)
     if not len(late):
         said.append(f"No update moved more than {percent(SETTLED)} of the weight.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MOST_NAMES = 6
+MOST_NAMES = 8
 """Silos that a sentence names one by one."""
 
 
