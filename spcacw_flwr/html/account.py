@@ -62,8 +62,8 @@ def privacy(facts: Facts) -> list[str]:
 def cost(facts: Facts) -> list[str]:
     """Say what the run took: time, gradients, traffic."""
     seconds = facts.run.summary.get("seconds") or facts.total("seconds")
-    rounds = facts.run.status.get("round")
-    said = [f"The run took {duration(seconds)} for {rounds:,} rounds."] if seconds else []
+    rounds = facts.total("round") or 0
+    said = [f"The run took {duration(seconds)} for {rounds:,.0f} rounds."] if seconds else []
     gradients, floats = facts.total("target_gradients"), facts.total("floats")
     if gradients is not None:
         said.append(f"The target's silo computed {gradients:,.0f} gradients.")

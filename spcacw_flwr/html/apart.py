@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spcacw_flwr.html.facts import LeaveOneOut
-from spcacw_flwr.html.words import listed, points
+from spcacw_flwr.html.facts import ENOUGH_SEEDS, LeaveOneOut
+from spcacw_flwr.html.words import listed, points, silos
 
 ALIKE = 0.005
 """Points below which a rerun counts as equal to the recorded run."""
@@ -11,35 +11,52 @@ ALIKE = 0.005
 
 def without(found: LeaveOneOut) -> list[str]:
     """Say what became of the target without each of some peers, and whether α told it."""
-    said, parts = [], []
+    parts = []
     for one in found.absences:
-        lost = float(one.lost.mean())
-        how = "the same" if lost == 0 else f"{points(lost)} {'lower' if lost > 0 else 'higher'}"
+        way = "lower" if one.mean > 0 else "higher"
+        how = "the same" if abs(one.mean) < ALIKE else f"{points(one.mean)} {way}"
         parts.append(f"without silo {one.silo} at {one.accuracy:.2f} % ({how})")
     seeds = "" if found.seeds == 1 else f", on average over {found.seeds} seeds"
-    said.append(f"With all silos the target ended at {found.accuracy:.2f} %{seeds}; "
-                f"{listed(parts)}.")  # fmt: skip
+    said = [f"With all silos the target ended at {found.accuracy:.2f} %{seeds}; {listed(parts)}."]
     if found.recorded and abs(found.recorded[0] - found.recorded[1]) >= ALIKE:
         said.append(
             f"The recorded run ended at {found.recorded[0]:.2f} %, its repetition at "
             f"{found.recorded[1]:.2f} %: compare these runs with each other only."
         )
-    largest_loss = max(abs(float(one.lost.mean())) for one in found.absences)
-    if largest_loss <= found.chance:
-        said.append(
-            f"None of these differences exceeds the {points(found.chance)} by which two runs may "
-            f"differ by chance on {found.test_samples:,} test samples (two standard errors): they "
-            "say little about any single peer."
-        )
-    else:
-        said.append(
-            f"Differences below about {points(found.chance)} may be chance on "
-            f"{found.test_samples:,} test samples (two standard errors)."
-        )
-    said.append(_agreement(found))
-    if found.seeds == 1:
-        said.append("This is one seed; --seeds 5 repeats it with others.")
+    enough = found.seeds >= ENOUGH_SEEDS
+    said += [*(_by_seeds(found) if enough else _by_test_data(found)), _agreement(found)]
+    if not enough:
+        few = "one seed" if found.seeds == 1 else f"{found.seeds} seeds"
+        said.append(f"These are runs of {few}; --seeds 5 tells better what is chance.")
     return said
+
+
+def _by_seeds(found: LeaveOneOut) -> list[str]:
+    """Say which costs differ from 0 by more than they vary over the seeds."""
+    above, below, unclear = [], [], []
+    for one in found.absences:
+        margin = one.margin or 0.0
+        clear = abs(one.mean) > max(margin, ALIKE)
+        (unclear if not clear else above if one.mean > 0 else below).append(one.silo)
+    parts = []
+    for some, what in (
+        (above, "clearly made it worse"), (below, "clearly made it better"),
+        (unclear, "cannot be told from chance"),
+    ):  # fmt: skip
+        if some:
+            parts.append(f"leaving out {silos(sorted(some))} {what}")
+    return [f"Over the seeds, {listed(parts)} (95 % intervals)."]
+
+
+def _by_test_data(found: LeaveOneOut) -> list[str]:
+    """Compare the costs with what the draw of the test data may do."""
+    chance, samples = points(found.chance), f"{found.test_samples:,} test samples"
+    if max(abs(one.mean) for one in found.absences) <= found.chance:
+        return [
+            f"None of these differences exceeds the {chance} by which two runs may differ by "
+            f"chance on {samples} (two standard errors): they say little about any single peer."
+        ]
+    return [f"Differences below about {chance} may be chance on {samples} (two standard errors)."]
 
 
 def _agreement(found: LeaveOneOut) -> str:

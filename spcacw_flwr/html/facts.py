@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
+from scipy.stats import t as student
 
 from partitions import SETTINGS
 from spcacw_flwr.html.read import Artefacts
@@ -16,6 +17,8 @@ from spcacw_flwr.html.read import Artefacts
 Vector = NDArray[np.float64]
 TAIL = 10
 """Epochs at the end over which the accuracy's own movement is measured."""
+ENOUGH_SEEDS = 3
+"""Seeds from which on they tell how much of a difference is chance."""
 SETTLED = 0.01
 """Share of the weight below which an update counts as small."""
 
@@ -106,6 +109,19 @@ class Absence:
     lost: Vector
     """(seeds,) points that the target lost without it; negative: it gained."""
 
+    @property
+    def mean(self) -> float:
+        """The mean loss over the seeds."""
+        return float(self.lost.mean())
+
+    @property
+    def margin(self) -> float | None:
+        """Half the 95 % interval of the mean loss, by Student's t; None of fewer than 3 seeds."""
+        count = len(self.lost)
+        if count < ENOUGH_SEEDS:
+            return None
+        return float(student.ppf(0.975, count - 1) * self.lost.std(ddof=1) / math.sqrt(count))
+
 
 @dataclass(frozen=True)
 class LeaveOneOut:
@@ -125,7 +141,7 @@ class LeaveOneOut:
         if len(self.absences) < 3:
             return None
         alpha = [one.alpha for one in self.absences]
-        lost = [one.lost.mean() for one in self.absences]
+        lost = [one.mean for one in self.absences]
         if not np.ptp(alpha) > 0 or np.ptp(lost) == 0:  # not known, or all the same
             return None
         return float(spearmanr(alpha, lost).statistic)
@@ -135,8 +151,7 @@ class LeaveOneOut:
         """Points by which two runs may differ through the draw of the test data alone.
 
         Two standard errors of the difference of two accuracies, as if runs erred independently; on
-        the same test data they differ by less. Further seeds do not lower it: their test data may
-        be the same.
+        the same test data they differ by less.
         """
         p = self.accuracy / 100
         return 200 * math.sqrt(2 * p * (1 - p) / self.test_samples)

@@ -19,7 +19,7 @@ from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from spcacw_flwr.html.facts import Accuracy, LeaveOneOut, Weights
+from spcacw_flwr.html.facts import ENOUGH_SEEDS, Accuracy, LeaveOneOut, Weights
 from spcacw_flwr.html.when import largest
 from spcacw_flwr.html.words import percent
 
@@ -245,11 +245,13 @@ def _some_rows(order: list[int], target: int) -> list[int]:
 def leave_one_out(found: LeaveOneOut) -> Picture:
     """Draw the points that the target lost without each peer; below 0 it gained."""
     some = sorted(found.absences, key=lambda one: (-one.alpha, one.silo))
-    lost = [float(one.lost.mean()) for one in some]
+    lost = [one.mean for one in some]
+    seeds = found.seeds >= ENOUGH_SEEDS
     with matplotlib.rc_context(STYLE):
         figure = _figure(1.2 + 0.34 * len(some))
         axes, rows = figure.add_subplot(), np.arange(len(some))
-        axes.axvspan(-found.chance, found.chance, color="#d9d9d9", alpha=0.6, lw=0)
+        if not seeds:
+            axes.axvspan(-found.chance, found.chance, color="#d9d9d9", alpha=0.6, lw=0)
         axes.barh(rows, lost, height=0.5, color=[BLUE if x >= 0 else ORANGE for x in lost])
         for row, one in enumerate(some):
             if found.seeds > 1:
@@ -259,7 +261,7 @@ def leave_one_out(found: LeaveOneOut) -> Picture:
                   for one in some]  # fmt: skip
         axes.set_yticks(rows, labels)
         axes.invert_yaxis()
-        axes.set_xlabel("points lost without the peer (grey: chance)")
+        axes.set_xlabel("points lost without it (" + ("dots: seeds)" if seeds else "grey: chance)"))
         said = ", ".join(f"without silo {one.silo} {x:+.2f}" for one, x in zip(some, lost,
                          strict=True))  # fmt: skip
         return _picture(figure, f"Points of accuracy lost without a peer: {said}.")

@@ -23,11 +23,13 @@ def changes(weights: Weights) -> list[str]:
     moved, rounds = weights.moved, weights.rounds
     if not moved.any():
         return ["The weights never changed."]
+    if not weights.shares:
+        return [f"The weights were updated {len(moved)} times."]
     most = largest(weights)
     parts = [f"{rounds[k]} ({percent(float(moved[k - 1]))})" for k in most]
     times = "once" if len(moved) == 1 else f"{len(moved)} times"
-    said = [f"The weight was divided anew {times}; most of it moved in "
-            f"round{'s' if len(most) > 1 else ''} {listed(parts)}."]  # fmt: skip
+    lead = "moves were in rounds" if len(most) > 1 else "move was in round"
+    said = [f"The weight was divided anew {times}; the largest {lead} {listed(parts)}."]
     late = np.flatnonzero(moved > SETTLED)
     if not len(late):
         said.append(f"No update moved more than {percent(SETTLED)} of the weight.")

@@ -9,6 +9,8 @@ from spcacw_flwr.html.words import percent, silos
 
 CARRY = 0.8
 """The named peers carry at least this share of what all peers have."""
+EQUAL = 1e-9
+"""Weights that differ by less are the same but for rounding."""
 
 
 def carriers(weights: Weights) -> list[int]:
@@ -40,9 +42,12 @@ def helpers(weights: Weights) -> list[str]:
         f"At the end the target keeps {percent(final[weights.target])} of the weight, and {has} "
         f"{percent(total)}{between}."
     ]
-    if len(peers) > 1:
-        share = percent(float(final[some].sum()))
-        said.append(f"{silos(some, capital=True)} {carry} {share}.")
+    if len(peers) > 1 and np.ptp(final[peers]) < EQUAL:
+        said.append(f"All have the same, {percent(total / len(peers))}.")
+    elif len(peers) > 1:
+        share = float(final[some].sum())
+        what = "all of that" if total - share < EQUAL else percent(share)
+        said.append(f"{silos(some, capital=True)} {carry} {what}.")
     if none:
         have = "has" if len(none) == 1 else "have"
         said.append(f"{silos(sorted(none), capital=True)} {have} no weight at all.")

@@ -14,7 +14,9 @@ def percent(share: float) -> str:
         return "0 %"
     if share < 0.001:
         return "less than 0.1 %"
-    if 0.999 < share < 1:
+    if share > 1 - 1e-9:  # but for rounding
+        return "100 %"
+    if share > 0.999:
         return "more than 99.9 %"
     return (
         f"{100 * share:.1f} %" if share < 0.0995 or 0.995 <= share < 1 else f"{100 * share:.0f} %"

@@ -97,6 +97,15 @@ def test_peers_without_any_weight(tmp_path):
     assert said[1] == "Over the whole run the peers had 17 % on average."
 
 
+def test_equal_weights_and_two_that_carry_all(tmp_path):
+    same = [(0, [1 / 7] * 7), (7, [1 / 7] * 7)]
+    said = who.helpers(facts(tmp_path, alphas=same, groups=None).weights)
+    assert said[1:] == ["All have the same, 14 %."]
+    two = [(0, [1, 0, 0, 0]), (7, [0.4, 0.3, 0, 0.3])]
+    said = who.helpers(facts(tmp_path, alphas=two, groups=None).weights)
+    assert said[1:] == ["Silos 1 and 3 carry all of that.", "Silo 2 has no weight at all."]
+
+
 def test_weights_that_are_no_shares_are_not_called_so(tmp_path):
     odd = [(0, [1.0, -0.5]), (7, [0.9, 0.4])]
     (said,) = who.helpers(facts(tmp_path, alphas=odd, groups=None).weights)
@@ -130,7 +139,7 @@ def test_the_truth_is_told_only_where_it_is_known(tmp_path):
 def test_when_the_weights_moved_and_who_came_and_went(tmp_path):
     said = " ".join(when.changes(facts(tmp_path).weights))
     # ½(.4 + .2 + .1 + .1) = .4 at round 7; ½(.1 + .05 + .1 + .05) = .15 at round 14; then none.
-    assert "divided anew 3 times; most of it moved in rounds 7 (40 %) and 14 (15 %)." in said
+    assert "divided anew 3 times; the largest moves were in rounds 7 (40 %) and 14 (15 %)." in said
     assert "After round 14 no update moved more than 1.0 %." in said
     assert "Silos 1 and 3 joined for good in round 7." in said
     assert "Silo 2 dropped out for good in round 14." in said
@@ -165,7 +174,7 @@ def test_leave_one_out_in_words(tmp_path):
     assert found.correlation == 1
     assert "correlation of weight and cost is 1.00: peers with more weight were mostly" in said
     assert "3 peers are too few to rely on it" in said
-    assert "This is one seed" in said
+    assert "These are runs of one seed" in said
     assert "recorded run" not in said
 
 
@@ -179,7 +188,26 @@ def test_leave_one_out_that_shows_nothing_says_so(tmp_path):
     assert "None of these differences exceeds the 8.8 points" in said
     assert "no rank correlation" in said
     assert "The recorded run ended at 91.00 %, its repetition at 90.00 %" in said
-    assert "one seed" not in said
+    assert "These are runs of 2 seeds" in said
+
+
+def test_with_several_seeds_they_say_what_is_chance(tmp_path):
+    rows = []
+    for seed, lost in zip(
+        (3, 4, 5), ((1, 0, -2.1), (1.2, 0.5, -2), (1.1, -0.5, -1.9)), strict=True
+    ):
+        rows.append((seed, "", "", 90, 90, 400))
+        rows += [
+            (seed, silo, 0.1, 90 - x, 90, 400) for silo, x in zip((1, 2, 3), lost, strict=True)
+        ]
+    found = left_out(tmp_path, rows)
+    # Standard deviation .1 over three seeds; t = 4.303 with two degrees of freedom.
+    assert found.absences[0].margin == pytest.approx(4.303 * 0.1 / math.sqrt(3), rel=1e-3)
+    assert (
+        "Over the seeds, leaving out silo 1 clearly made it worse, leaving out silo 3 clearly made "
+        "it better and leaving out silo 2 cannot be told from chance (95 % intervals)."
+    ) in apart.without(found)
+    assert "no rank correlation" in " ".join(apart.without(found))  # all have one weight
 
 
 def test_rejected_replies_and_quarantine(tmp_path):
