@@ -5,6 +5,10 @@ from __future__ import annotations
 from spcacw_flwr.html.facts import ENOUGH_SEEDS, LeaveOneOut
 from spcacw_flwr.html.words import listed, points, silos
 
+MOST_NAMED = 4
+"""Peers whose absence is told one by one; the table has all."""
+WORSE, BETTER = "clearly made it worse", "clearly made it better"
+UNCLEAR = "made no difference that can be told from chance"
 ALIKE = 0.005
 """Points below which a rerun counts as equal to the recorded run."""
 
@@ -12,12 +16,17 @@ ALIKE = 0.005
 def without(found: LeaveOneOut) -> list[str]:
     """Say what became of the target without each of some peers, and whether α told it."""
     parts = []
-    for one in found.absences:
+    some = found.absences
+    if len(some) > MOST_NAMED:
+        some = sorted(some, key=lambda one: -abs(one.mean))[:MOST_NAMED]
+    for one in some:
         way = "lower" if one.mean > 0 else "higher"
         how = "the same" if abs(one.mean) < ALIKE else f"{points(one.mean)} {way}"
         parts.append(f"without silo {one.silo} at {one.accuracy:.2f} % ({how})")
     seeds = "" if found.seeds == 1 else f", on average over {found.seeds} seeds"
     said = [f"With all silos the target ended at {found.accuracy:.2f} %{seeds}; {listed(parts)}."]
+    if len(some) < len(found.absences):
+        said.append("No other peer's absence mattered more.")
     if found.recorded and abs(found.recorded[0] - found.recorded[1]) >= ALIKE:
         said.append(
             f"The recorded run ended at {found.recorded[0]:.2f} %, its repetition at "
@@ -33,18 +42,11 @@ def without(found: LeaveOneOut) -> list[str]:
 
 def _by_seeds(found: LeaveOneOut) -> list[str]:
     """Say which costs differ from 0 by more than they vary over the seeds."""
-    above, below, unclear = [], [], []
+    found_to: dict[str, list[int]] = {WORSE: [], BETTER: [], UNCLEAR: []}
     for one in found.absences:
-        margin = one.margin or 0.0
-        clear = abs(one.mean) > max(margin, ALIKE)
-        (unclear if not clear else above if one.mean > 0 else below).append(one.silo)
-    parts = []
-    for some, what in (
-        (above, "clearly made it worse"), (below, "clearly made it better"),
-        (unclear, "cannot be told from chance"),
-    ):  # fmt: skip
-        if some:
-            parts.append(f"leaving out {silos(sorted(some))} {what}")
+        clear = abs(one.mean) > max(one.margin or 0.0, ALIKE)
+        found_to[UNCLEAR if not clear else WORSE if one.mean > 0 else BETTER].append(one.silo)
+    parts = [f"leaving out {silos(sorted(some))} {what}" for what, some in found_to.items() if some]
     return [f"Over the seeds, {listed(parts)} (95 % intervals)."]
 
 

@@ -12,7 +12,7 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.html import account, apart, pictures, verdict, when, who
 from spcacw_flwr.html.facts import Facts, Weights
 from spcacw_flwr.html.pictures import MOST_SILOS, Picture
-from spcacw_flwr.html.words import duration, percent
+from spcacw_flwr.html.words import duration, percent, signed
 from spcacw_flwr.keys import SpcacwError
 
 COLUMNS = {"bias": "bias ‖b̂‖", "sigma": "noise σ", "closed_form": "closed form", "epsilon": "ε"}
@@ -61,7 +61,7 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
     if accuracy.alone and facts.run.config.get("method") != "local":
         found.append(("training alone", f"{accuracy.alone[-1]:.2f} %"))
     if accuracy.gain is not None:
-        found.append(("points of difference", f"{accuracy.gain:+.2f}".replace("-", "−")))
+        found.append(("points of difference", signed(accuracy.gain)))
     if weights is not None and weights.shares:
         share = float(weights.final[weights.peers].sum())
         found.append(("weight of the peers", percent(share)))
@@ -137,8 +137,15 @@ def _without(facts: Facts) -> Section | None:
     found = facts.leave_one_out
     if found is None or not found.absences:
         return None
+    rows = [
+        [str(one.silo), f"{one.alpha:.4f}".replace("nan", "–"), f"{one.accuracy:.2f} %",
+         signed(one.mean), "–" if one.margin is None else f"± {one.margin:.2f}"]
+        for one in found.absences
+    ]  # fmt: skip
+    head = ["without silo", "weight", "accuracy", "points lost", "95 % interval"]
+    table = Table("The target's last accuracy without each peer, and what that cost.", head, rows)
     said, picture = apart.without(found), pictures.leave_one_out(found)
-    return Section("without", "With and without each peer", said, [picture])
+    return Section("without", "With and without each peer", said, [picture], [table])
 
 
 def _replies(facts: Facts) -> Section:

@@ -29,6 +29,11 @@ def points(difference: float) -> str:
     return f"{size:.1f} points" if size >= 0.095 else f"{size:.2f} points"
 
 
+def signed(difference: float) -> str:
+    """Return a difference with its sign, which is a true minus."""
+    return f"{difference:+.2f}".replace("-", "−")
+
+
 def listed(words: Sequence[str]) -> str:
     """Join words as in ``a, b and c``."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -95,6 +95,7 @@ def test_a_full_report_is_one_well_formed_file(tmp_path):
     ]  # fmt: skip
     assert len(page.images) == 5
     assert "0 (target) 0.7000 0.7667 0.0000 0.4000 1.0000 0 1 0.2500" in page.text
+    assert "1 0.2500 85.00 % +5.00 –" in page.text
     assert "2 larger than allowed 3" in page.text
     assert "1 2 1e-05 21" in page.text
     assert "seed 3 0" in page.text  # differs from its default

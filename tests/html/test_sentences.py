@@ -191,6 +191,15 @@ def test_leave_one_out_that_shows_nothing_says_so(tmp_path):
     assert "These are runs of 2 seeds" in said
 
 
+def test_of_many_absent_peers_the_largest_differences_are_named(tmp_path):
+    rows = [(3, "", "", 90, 91, 400), *((3, i, 0.1, 90 - i / 10, 91, 400) for i in range(1, 8))]
+    said = apart.without(left_out(tmp_path, rows))
+    assert said[0].startswith("With all silos the target ended at 90.00 %; without silo 7 at 89.30")
+    assert "silo 4" in said[0]
+    assert "silo 3" not in said[0]
+    assert said[1] == "No other peer's absence mattered more."
+
+
 def test_with_several_seeds_they_say_what_is_chance(tmp_path):
     rows = []
     for seed, lost in zip(
@@ -205,7 +214,8 @@ def test_with_several_seeds_they_say_what_is_chance(tmp_path):
     assert found.absences[0].margin == pytest.approx(4.303 * 0.1 / math.sqrt(3), rel=1e-3)
     assert (
         "Over the seeds, leaving out silo 1 clearly made it worse, leaving out silo 3 clearly made "
-        "it better and leaving out silo 2 cannot be told from chance (95 % intervals)."
+        "it better and leaving out silo 2 made no difference that can be told from chance (95 % "
+        "intervals)."
     ) in apart.without(found)
     assert "no rank correlation" in " ".join(apart.without(found))  # all have one weight
 
