@@ -18,7 +18,7 @@ def replies(facts: Facts) -> list[str]:
     else:
         came = "1 reply was" if total == 1 else f"{total:,.0f} replies were"
         of = f" They came from {silos(sorted(counts))}." if counts else ""
-        said = [f"{came} not used; the round went on without.{of}"]
+        said = [f"{came} not used; training went on without.{of}"]
     kept_out = [line.get("quarantined") or 0 for line in facts.run.epochs]
     if any(kept_out):
         now, most = kept_out[-1], max(kept_out)

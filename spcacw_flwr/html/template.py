@@ -49,6 +49,7 @@ summary { cursor: pointer; color: var(--accent); }
   :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #f2f2f2;
     color-scheme: light; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; }
+  .figures th:first-child { position: static; }
   figure, tr, .tiles { break-inside: avoid; } h2, section > p { break-after: avoid; }
   .wide { overflow: visible; } figure img { max-width: 12cm; } }
 """

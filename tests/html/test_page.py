@@ -14,6 +14,7 @@ from spcacw_flwr.cli import app
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.html import write_report, write_report_if_possible
+from tests.core.test_simulate import spoil
 from tests.html.artefacts import write_csv, write_run
 
 VOID = {"meta", "img", "br", "hr", "link", "source", "input"}
@@ -213,3 +214,13 @@ def test_simulate_leaves_the_report_to_its_caller(tmp_path):
     result = simulate(Config.from_keys(epochs=1, compare_alone=False, output=str(tmp_path / "run")))
     assert not (result.directory / "report.html").exists()
     assert write_report(result.directory).is_file()
+
+
+def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monkeypatch):
+    spoil(monkeypatch, silo=2, from_round=3)
+    keys = {"epochs": 2, "compare_alone": False, "output": str(tmp_path / "run")}
+    result = simulate(Config.from_keys(quarantine_probe=0.0, **keys))
+    page = page_of(result.directory)
+    assert "3 replies were not used; training went on without. They came from silo 2." in page.text
+    assert "1 of the silos was in quarantine at the end" in page.text
+    assert "2 not a number, or infinite 3" in page.text

@@ -225,7 +225,7 @@ def test_rejected_replies_and_quarantine(tmp_path):
     said = account.replies(facts(tmp_path, rejections=counts, lines={"quarantined": 1}))
     assert (
         said[0]
-        == "5 replies were not used; the round went on without. They came from silos 2 and 3."
+        == "5 replies were not used; training went on without. They came from silos 2 and 3."
     )
     assert said[1].startswith("1 of the silos was in quarantine at the end")
     (said,) = account.replies(facts(tmp_path, rejections={}, lines={"rejected": 0}))
