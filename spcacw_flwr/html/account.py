@@ -23,10 +23,16 @@ def replies(facts: Facts) -> list[str]:
     if any(kept_out):
         now, most = kept_out[-1], max(kept_out)
         said.append(
-            f"{now:.0f} of the silos {'was' if now == 1 else 'were'} in quarantine at the end, "
-            f"after sending such replies repeatedly (at most {most:.0f} at the end of an epoch)."
+            f"For sending such replies repeatedly {_count(now)} in quarantine at the end, and at "
+            f"the end of an epoch at most {most:.0f}."
         )
     return said
+
+
+def _count(number: float) -> str:
+    if number == 0:
+        return "no silo was"
+    return "1 silo was" if number == 1 else f"{number:.0f} silos were"
 
 
 def _from_the_log(warnings: list[str] | None) -> list[str]:
@@ -47,15 +53,14 @@ def privacy(facts: Facts) -> list[str]:
             "This run recorded no guarantee of differential privacy: what the peers sent came from "
             "their data without added noise, as far as is known here."
         ]
-    private, others = sorted(spent), facts.num_silos - len(spent)
     most = max(spent, key=lambda silo: spent[silo]["epsilon"])
-    line = spent[most]
-    said = [
-        f"{silos(private, capital=True)} added noise to every answer. Most privacy was spent by "
-        f"silo {most}: ε = {line['epsilon']:.3g} at δ = {line['delta']:.1g}."
-    ]
+    amount = f"ε = {spent[most]['epsilon']:.3g} at δ = {spent[most]['delta']:.1g}"
+    alike = len({(line["epsilon"], line["delta"]) for line in spent.values()}) == 1
+    who = "This cost" if alike else f"Silo {most} spent the most privacy,"
+    said = [f"{silos(sorted(spent), capital=True)} added noise to every answer. {who} {amount}."]
+    others = facts.num_silos - len({*spent, facts.target})
     if others > 0:
-        said.append(f"The other {others} recorded no guarantee.")
+        said.append(f"{others} other peer{'s' if others > 1 else ''} recorded no guarantee.")
     return said
 
 

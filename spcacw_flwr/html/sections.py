@@ -169,7 +169,10 @@ def _privacy(facts: Facts) -> Section:
         [str(silo), f"{line['epsilon']:.3g}", f"{line['delta']:.1g}", f"{line['answers']:,}"]
         for silo, line in sorted(facts.privacy.items())
     ]
-    table = Table("What each private silo has told.", ["silo", "ε", "δ", "answers"], rows)
+    spent = (
+        "What each private silo has spent: the smaller ε, the less its answers tell of any record."
+    )
+    table = Table(spent, ["silo", "ε", "δ", "answers"], rows)
     return Section("privacy", "Privacy", account.privacy(facts), tables=[table] if rows else [])
 
 

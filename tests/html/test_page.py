@@ -222,5 +222,5 @@ def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monke
     result = simulate(Config.from_keys(quarantine_probe=0.0, **keys))
     page = page_of(result.directory)
     assert "3 replies were not used; training went on without. They came from silo 2." in page.text
-    assert "1 of the silos was in quarantine at the end" in page.text
+    assert "1 silo was in quarantine at the end" in page.text
     assert "2 not a number, or infinite 3" in page.text

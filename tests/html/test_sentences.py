@@ -227,7 +227,10 @@ def test_rejected_replies_and_quarantine(tmp_path):
         said[0]
         == "5 replies were not used; training went on without. They came from silos 2 and 3."
     )
-    assert said[1].startswith("1 of the silos was in quarantine at the end")
+    assert said[1] == (
+        "For sending such replies repeatedly 1 silo was in quarantine at the end, and at the end "
+        "of an epoch at most 1."
+    )
     (said,) = account.replies(facts(tmp_path, rejections={}, lines={"rejected": 0}))
     assert said == "Every reply that came was used."
 
@@ -250,8 +253,11 @@ def test_privacy(tmp_path):
              "3": {"epsilon": 7.25, "delta": 1e-5, "answers": 21}}  # fmt: skip
     said = account.privacy(facts(tmp_path, privacy=spent))
     assert said[0].startswith("Silos 1 and 3 added noise")
-    assert "silo 3: ε = 7.25 at δ = 1e-05" in said[0]
-    assert said[1] == "The other 2 recorded no guarantee."
+    assert said[0].endswith("Silo 3 spent the most privacy, ε = 7.25 at δ = 1e-05.")
+    assert said[1] == "1 other peer recorded no guarantee."
+    alike = {str(silo): spent["1"] for silo in (1, 2, 3)}
+    (said,) = account.privacy(facts(tmp_path, privacy=alike))
+    assert said.endswith("added noise to every answer. This cost ε = 2 at δ = 1e-05.")
 
 
 def test_a_directory_without_a_run_and_a_damaged_one(tmp_path):
