@@ -31,7 +31,6 @@ class Accuracy:
     values: list[float]
     alone: list[float]
     """After each epoch of training alone; a single value if only the last is known; or none."""
-    alone_best: float | None
     held_out: bool
     """Whether it was measured on held-out training data rather than on test data."""
 
@@ -208,7 +207,7 @@ def _accuracy(run: Artefacts) -> Accuracy:
     last = [alone["last_accuracy"]] if alone else []
     return Accuracy(
         [int(line["epoch"]) for line in known], [line["accuracy"] for line in known],
-        alone.get("accuracy") or last, alone.get("best_accuracy"), bool(run.config.get("holdout")),
+        alone.get("accuracy") or last, bool(run.config.get("holdout")),
     )  # fmt: skip
 
 

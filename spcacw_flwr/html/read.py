@@ -70,7 +70,7 @@ def read(directory: Path) -> Artefacts:
             _last_epoch(directory / "silos.csv"), _rows(directory / LEAVE_ONE_OUT),
             _warnings(directory / "run.log"),
         )  # fmt: skip
-    except (OSError, ValueError, KeyError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpcacwError(
             f"The files of the run in {directory} cannot be read: {error}."
         ) from error
@@ -106,10 +106,15 @@ def _alphas(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 def _last_epoch(path: Path) -> dict[str, list[float]]:
-    rows = _rows(path)
-    last = [row for row in rows if row["epoch"] == rows[-1]["epoch"]]
-    names = [name for name in (rows[0] if rows else ()) if name not in ("epoch", "silo", "alpha")]
-    return {name: [float(row[name]) for row in last] for name in names}
+    """Return the columns of the last epoch of which every silo's row is there."""
+    epochs: dict[str, list[dict[str, str]]] = {}
+    for row in _rows(path):
+        if None not in row.values():
+            epochs.setdefault(row["epoch"], []).append(row)
+    silos = max(map(len, epochs.values()), default=0)
+    last = [rows for rows in epochs.values() if len(rows) == silos][-1:]
+    names = [name for rows in last for name in rows[0] if name not in ("epoch", "silo", "alpha")]
+    return {name: [float(row[name]) for row in last[0]] for name in names}
 
 
 def _warnings(path: Path) -> list[str] | None:

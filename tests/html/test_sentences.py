@@ -269,15 +269,18 @@ def test_a_directory_without_a_run_and_a_damaged_one(tmp_path):
         read(run)
 
 
-def test_a_line_that_a_crash_cut_off_is_passed_over(tmp_path):
-    run = write_run(tmp_path / "run")
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"epoch": 4, "acc')
-    with (run / "alpha.csv").open("a") as file:
-        file.write("28,0.7,0.2")
+def test_lines_that_a_crash_cut_off_are_passed_over(tmp_path):
+    run = write_run(tmp_path / "run", figures={"bias": [0, 1, 2, 3], "sigma": [4, 5, 6, 7]})
+    for name, end in (
+        ("metrics.jsonl", '{"epoch": 4, "acc'), ("alpha.csv", "28,0.7,0.2"),
+        ("silos.csv", "4,0,0.0,8.0\n4,1,9."),
+    ):  # fmt: skip
+        with (run / name).open("a") as file:
+            file.write(end)
     found = facts_of(read(run))
     assert found.accuracy.epochs == [1, 2, 3]
     assert list(found.weights.rounds) == [0, 7, 14, 21]
+    assert found.weights.figures["sigma"].tolist() == [4, 5, 6, 7]
 
 
 def test_numbers_as_people_read_them():
