@@ -16,6 +16,7 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.places import is_own, run_directory
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.html import write_report_if_possible
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.report import print_report
 from spcacw_flwr.strategy import GradientStrategy
@@ -82,9 +83,13 @@ def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
         setattr(grid, "pull_interval", PULL_SECONDS)  # noqa: B010  only simulation's grid has it
     directory, engine = output_directory(config, flower_run), "ray" if simulated else "deployment"
     recorder = Recorder(directory, config, engine, flower_run=flower_run)
-    with recorder.failing():
-        train(grid, config, recorder)
-        recorder.finish()
+    try:
+        with recorder.failing():
+            train(grid, config, recorder)
+            recorder.finish()
+    finally:
+        if warning := write_report_if_possible(recorder.directory):
+            log(logging.WARNING, "%s", warning)
     return recorder.directory
 
 

@@ -89,7 +89,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         size = config.training.batch_size
         federation = Federation(silos, config.run.target, size, pool.layout)
         method = method_of(config, federation, pool.initial_parameters())
-        with _threads(config.run.threads, setting.num_silos * size):
+        with threads(config.run.threads, setting.num_silos * size):
             train(pool, method, history)
             if config.run.compare_alone and config.run.method != "local":
                 history.accuracy_alone = train_alone(config, pool)
@@ -102,7 +102,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
 
 
 @contextmanager
-def _threads(wanted: int, samples: int) -> Iterator[None]:
+def threads(wanted: int, samples: int) -> Iterator[None]:
     """Compute with ``wanted`` threads, or by the size of a round when that is 0.
 
     OpenMP's threads spin while they wait for each other, and when two processes share the cores
