@@ -121,7 +121,7 @@ class GradientStrategy(Strategy):
         if self._found is None:
             self._found = discover(grid, self.num_silos, self.config.run.node_timeout)
         infos = tuple(self._found.infos[silo] for silo in range(self.num_silos))
-        return Federation(infos, self.config.run.target, self.config.training.batch_size)
+        return Federation(infos, self.config.run.target, self.config.samples_per_round)
 
     def summary(self) -> None:
         """Log what is about to run, in Flower's start-up block."""
@@ -202,11 +202,16 @@ class GradientStrategy(Strategy):
         return question
 
     @property
-    def nodes(self) -> dict[int, int]:
-        """The node of each silo; SpcacwError before nodes were asked."""
+    def found(self) -> Found:
+        """The silos and their nodes; SpcacwError before nodes were asked."""
         if self._found is None:
             raise SpcacwError("The strategy knows no nodes yet: call discover(grid) first.")
-        return self._found.nodes
+        return self._found
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """The node of each silo; SpcacwError before nodes were asked."""
+        return self.found.nodes
 
     def _message(
         self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
@@ -230,6 +235,7 @@ class GradientStrategy(Strategy):
                 found = collect(
                     replies, question.messages, question.asked, question.request,
                     training.rows, self.config.run.target, question.wanted,
+                    self.config.transport.wire,
                 )  # fmt: skip
                 if records.ACCURACY in found.of_target:
                     metrics = self._end_epoch(found.of_target[records.ACCURACY], found.buffers)

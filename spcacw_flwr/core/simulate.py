@@ -86,7 +86,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     with history.failing():
         pool = SiloPool(config, setting, range(setting.num_silos))
         silos = tuple(pool.describe())
-        size = config.training.batch_size
+        size = config.samples_per_round
         federation = Federation(silos, config.run.target, size, pool.layout)
         method = method_of(config, federation, pool.initial_parameters())
         with threads(config.run.threads, setting.num_silos * size):
