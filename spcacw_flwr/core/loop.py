@@ -27,7 +27,7 @@ def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
         losses = pool.losses(request.points, round_, silos, request.draw)
         nothing = losses.new_zeros(len(silos), 0)
         return Replies(silos, nothing, losses), nothing.sum(dim=1)
-    parts = request.samples, request.fold
+    parts = request.samples, request.fold, request.number
     found = pool.gradients(request.points, round_, silos, request.draw, *parts)
     smoothness = None
     if request.smoothness:
@@ -79,8 +79,9 @@ def train(pool: SiloPool, method: Method, history: History) -> None:
         if method.ends_epoch(round_):
             accuracy, _, buffers = pool.evaluate(method.personal, federation.target)
             state = pool.layout.unflatten(method.personal) | buffers
-            report, figures = method.epoch_report(), method.silo_figures()
+            report, figures = method.epoch_report(), method.figures()
             history.epoch(round_, report, accuracy, state, figures)
+    history.privacy = method.ledger.summary()
 
 
 def train_alone(config: Config, pool: SiloPool) -> list[float]:
