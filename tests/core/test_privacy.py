@@ -77,7 +77,7 @@ def test_each_sample_is_clipped_as_in_a_loop_by_hand(room, monkeypatch):
 
 
 def test_replacing_a_sample_moves_the_answer_by_at_most_the_sensitivity():
-    """The worst replacement: any two clipped gradients are at most 2C apart, and 1/b of it stays."""
+    """Any two clipped gradients are at most 2C apart, and 1/b of that stays."""
     pool = make_pool(private())
     point = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(1))
     data = pool.setting.train(2)
