@@ -32,6 +32,7 @@ from spcacw_flwr.core.accounting import Ledger
 from spcacw_flwr.core.config import Config, kebab
 from spcacw_flwr.core.exchange import Request
 from spcacw_flwr.core.loop import compute, train_alone
+from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.privacy import PrivacyKeys
 from spcacw_flwr.core.randomness import secret
 from spcacw_flwr.core.silo import SiloInfo, SiloPool
@@ -145,9 +146,11 @@ def train(message: Message, context: Context) -> Message:
 def note_told(pool: SiloPool, request: Request, silos: list[int], context: Context) -> None:
     """Keep the silo's own account of what it has told in this run, and log it."""
     sizes, own = pool.data.sizes, pool.private.mechanisms
-    infos = [SiloInfo(silo, sizes[silo], (), privacy=own[silo]) for silo in set(silos)]
-    ledger, before = Ledger(pool.config, infos), context.state.metric_records.get(records.PRIVACY)
-    for silo in ledger.infos:
+    infos = tuple(SiloInfo(silo, sizes[silo], (), privacy=own[silo]) for silo in sorted(set(silos)))
+    config = pool.config
+    ledger = Ledger(config, Federation(infos, config.run.target, config.training.batch_size))
+    before = context.state.metric_records.get(records.PRIVACY)
+    for silo in ledger.answers:
         if before and str(silo) in before:
             ledger.restore(silo, records.counts(before, str(silo)))
     ledger.note(request, silos)
@@ -155,9 +158,9 @@ def note_told(pool: SiloPool, request: Request, silos: list[int], context: Conte
     for name, counts in ledger.state().items():
         kept[name] = counts
     context.state[records.PRIVACY] = kept
-    for silo, line in ledger.summary().items():
+    for name, line in ledger.summary().items():
         log(INFO, "Silo %s has answered %s questions of this run: ε = %.3g at δ = %g.",
-            silo, line["answers"], line["epsilon"], line["delta"])  # fmt: skip
+            name, line["answers"], line["epsilon"], line["delta"])  # fmt: skip
 
 
 @app.evaluate()

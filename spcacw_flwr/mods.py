@@ -98,12 +98,12 @@ def check_question(message: Message) -> None:
 
 def announced(content: RecordDict, mechanism: Mechanism) -> RecordDict:
     """Return what a node says of its silos without label counts, and with their mechanism."""
-    told = {}
+    told = RecordDict()
     for name, record in content.metric_records.items():
-        told[name] = MetricRecord({**record, "label-counts": []})
-        if records.PRIVACY not in record:
-            told[name][records.PRIVACY] = records.mechanism_to_numbers(mechanism)
-    return RecordDict(told)
+        told[name] = own = MetricRecord({**record, "label-counts": []})
+        if records.PRIVACY not in own:
+            own[records.PRIVACY] = records.mechanism_to_numbers(mechanism)
+    return told
 
 
 def noised(

@@ -25,7 +25,7 @@ with E the number of answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ from spcacw_flwr.core.privacy import ANY, PASS
 
 if TYPE_CHECKING:
     from spcacw_flwr.core.config import Config
+    from spcacw_flwr.core.method import Federation
     from spcacw_flwr.core.silo import SiloInfo
 
 ORDERS = (*(1 + k / 10 for k in range(1, 10)), *range(2, 65), 80, 96, 128, 192, 256)
@@ -82,26 +83,32 @@ def sampled_epsilon(answers: int, batch: int, samples: int, noise: float, delta:
 class Ledger:
     """What the private ones of some silos have told since training began.
 
-    The target keeps one of all silos, and every real silo one of its own.
+    The target keeps one of all silos, in which every question that it puts counts as answered (a
+    reply that came late, or was dropped, has told as much); a real silo keeps one of its own.
 
     Attributes
     ----------
     answers : dict
-        Of each private silo, how many questions it was asked.
+        Of each private silo, how many questions for a gradient it was asked.
     uses : dict
         Of each private silo with foreseeable batches, in how many of the answers each of its
         samples took part, (n,).
     """
 
-    def __init__(self, config: Config, silos: Iterable[SiloInfo]) -> None:
-        self.config = config
-        self.infos = {info.silo: info for info in silos if info.privacy is not None}
-        self.answers = dict.fromkeys(self.infos, 0)
+    def __init__(self, config: Config, federation: Federation) -> None:
+        self.config, self.federation = config, federation
+        infos = self.infos
+        self.answers = dict.fromkeys(infos, 0)
         self.uses: dict[int, NDArray[np.int64]] = {
             silo: np.zeros(info.size, dtype=np.int64)
-            for silo, info in self.infos.items()
+            for silo, info in infos.items()
             if info.privacy and info.privacy.batches == PASS
         }
+
+    @property
+    def infos(self) -> dict[int, SiloInfo]:
+        """What the private silos said of themselves."""
+        return {info.silo: info for info in self.federation.silos if info.privacy is not None}
 
     def note(self, request: Request, silos: Sequence[int]) -> None:
         """Count the answers of ``silos`` to a request."""
@@ -109,7 +116,7 @@ class Ledger:
             return  # a private silo answers no other
         seed, size = self.config.run.seed, self.config.training.batch_size
         for silo in silos:
-            if silo not in self.infos:
+            if silo not in self.answers:
                 continue
             self.answers[silo] += 1
             if silo in self.uses:
@@ -145,11 +152,12 @@ class Ledger:
         if silo in self.uses:
             self.uses[silo] = np.array(counts[1:], dtype=np.int64)
 
-    def figures(self, num_silos: int) -> dict[str, NDArray[np.float64]]:
+    def figures(self) -> dict[str, NDArray[np.float64]]:
         """Return ε of each silo, (M,), NaN of those that are not private; empty if none is."""
-        if not self.infos:
+        if not self.answers:
             return {}
-        spent = [self.epsilon(i) if i in self.infos else math.nan for i in range(num_silos)]
+        silos = range(self.federation.num_silos)
+        spent = [self.epsilon(i) if i in self.answers else math.nan for i in silos]
         return {"epsilon": np.array(spent)}
 
     def summary(self) -> dict[str, dict[str, float | int | str]]:

@@ -92,12 +92,12 @@ class Method:
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         self.config, self.federation = config, federation
-        self.ledger = Ledger(config, federation.silos)
+        self.ledger = Ledger(config, federation)
         """What private silos have told so far."""
-        if self.reveals and self.ledger.infos:
+        if self.reveals and self.ledger.answers:
             raise SpcacwError(
                 f"Method {self.name} needs its peers' {self.reveals}, and silo "
-                f"{min(self.ledger.infos)} keeps its data private (privacy-noise): use a method "
+                f"{min(self.ledger.answers)} keeps its data private (privacy-noise): use a method "
                 "that asks for gradients only, such as spcacw."
             )
         self.own: Any = config.method
@@ -203,7 +203,7 @@ class Method:
 
     def figures(self) -> dict[str, Weights]:
         """Return :meth:`silo_figures`, and what private silos have told: ε so far."""
-        return self.silo_figures() | self.ledger.figures(self.federation.num_silos)
+        return self.silo_figures() | self.ledger.figures()
 
 
 class WeightedGradients(Method):

@@ -17,6 +17,7 @@ from spcacw_flwr.core.accounting import (
 from spcacw_flwr.core.batches import batch_indices
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import LOSSES, Request
+from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.privacy import ANY, PASS, SAMPLED, Mechanism
 from spcacw_flwr.core.silo import SiloInfo
 
@@ -85,8 +86,8 @@ def test_sampling_amplifies_and_never_harms():
 
 def ledger(batches: str, size: int = 70) -> Ledger:
     one = Mechanism(2.0, 1.0, 1e-5, True, batches)
-    infos = [SiloInfo(0, 70, (70,)), SiloInfo(1, size, (), privacy=one)]
-    return Ledger(Config.from_keys(batch_size=32), infos)
+    infos = SiloInfo(0, 70, (70,)), SiloInfo(1, size, (), privacy=one)
+    return Ledger(Config.from_keys(batch_size=32), Federation(infos, 0, 32))
 
 
 def ask(book: Ledger, round_: int, points=None, **more) -> None:
