@@ -165,9 +165,11 @@ def clipped_mean(
         rows = vector.new_empty(len(x[one]), len(vector))
         seeds = partial(_after, seed + start)
         compute(vector, x[one].unsqueeze(1), y[one].unsqueeze(1), rows, seeds)
-        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        rows.mul_((max_norm / norms).clamp_(max=1.0))
-        total += torch.where(norms.isfinite(), rows, 0.0).sum(dim=0)
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        factors, bad = (max_norm / norms).clamp_(max=1.0), ~norms.isfinite()
+        if bool(bad.any()):
+            rows[bad], factors[bad] = 0.0, 0.0
+        total += factors @ rows
     return total / len(x)
 
 
