@@ -137,7 +137,7 @@ def train(message: Message, context: Context) -> Message:
     private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
     if private and not simulated():
         note_told(pool, request, private, context)
-    reply = records.replies_to_content(replies, sizes, more, private)
+    reply = records.replies_to_content(request, replies, sizes, more, private)
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)

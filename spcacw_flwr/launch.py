@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import tomli_w
 
 import spcacw_flwr
 from spcacw_flwr.core.artefacts import as_toml
@@ -169,6 +168,8 @@ def flower(log: Path, simulation: bool = True) -> Iterator[Flower]:
 
     It simulates nodes, or waits for real ones.
     """
+    import tomli_w  # a machine that only runs the in-process engine may lack it
+
     with tempfile.TemporaryDirectory(prefix="spcacw-", ignore_cleanup_errors=True) as name:
         home, port = Path(name), free_port()
         write_app(home / "app")

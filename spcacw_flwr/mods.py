@@ -118,8 +118,8 @@ def noised(
         if silo not in done:
             privatise(row, 1, mechanism, chances(NOISE, silo, *question))
     told = MetricRecord({
-        "silos": silos, "loss": [math.nan] * len(silos),
-        "num-examples": metrics["num-examples"], records.PRIVATE: silos,
+        **{name: metrics[name] for name in ("round", "draw", "num-examples")},
+        "silos": silos, "loss": [math.nan] * len(silos), records.PRIVATE: silos,
     })  # fmt: skip
     arrays = ArrayRecord({records.GRADIENTS: Array(rows.numpy())})
     return RecordDict({records.ARRAYS: arrays, records.METRICS: told})

@@ -25,6 +25,7 @@ with E the number of answers.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -114,17 +115,31 @@ class Ledger:
         """Count the answers of ``silos`` to a request."""
         if request.want != GRADIENTS:
             return  # a private silo answers no other
-        seed, size = self.config.run.seed, self.config.training.batch_size
         for silo in silos:
-            if silo not in self.answers:
-                continue
-            self.answers[silo] += 1
+            if silo in self.answers:
+                self.answers[silo] += 1
             if silo in self.uses:
-                own = self.uses[silo]
-                rows = batch_indices(seed, silo, request.round, len(own), size, request.draw)
-                if request.samples is not None:
-                    rows = rows[: request.samples[request.silos.index(silo)]]
-                own[rows] += 1
+                self.uses[silo][self._rows(silo, request)] += 1
+
+    def _rows(self, silo: int, request: Request) -> NDArray[np.int64]:
+        """Return the samples that a silo with foreseeable batches uses in its answer."""
+        seed, size = self.config.run.seed, self.config.training.batch_size
+        own = len(self.uses[silo])
+        rows = batch_indices(seed, silo, request.round, own, size, request.draw)
+        return rows[: _part(request, silo)]
+
+    def bounds(self, request: Request) -> dict[int, float]:
+        """Return a norm, for each private silo that is asked, that honest answers hardly exceed.
+
+        See :meth:`~spcacw_flwr.core.privacy.Mechanism.norm_bound`; the gate drops what is longer.
+        """
+        found, dimension = {}, request.points.shape[-1]
+        for silo, info in self.infos.items():
+            if silo in request.silos and info.privacy is not None:
+                batch = self.config.training.batch_size, info.size, _part(request, silo)
+                samples = len(self._rows(silo, request)) if silo in self.uses else min(batch)
+                found[silo] = info.privacy.norm_bound(dimension, max(1, samples))
+        return found
 
     def epsilon(self, silo: int) -> float:
         """Return what a silo has told, ε at its δ; infinite if it is not private."""
@@ -172,3 +187,10 @@ class Ledger:
             "max_norm": one.max_norm, "clip": "sample" if one.per_sample else "batch",
             "batches": one.batches, "answers": self.answers[silo],
         }  # fmt: skip
+
+
+def _part(request: Request, silo: int) -> int:
+    """Return how many samples of its mini-batch a silo is to use."""
+    if request.samples is None:
+        return sys.maxsize
+    return request.samples[request.silos.index(silo)]

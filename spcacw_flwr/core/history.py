@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.keys import SpcacwError
 
@@ -27,6 +28,8 @@ class History:
         """What each private silo does, and has told so far; see :class:`~.accounting.Ledger`."""
         self.alphas: list[tuple[int, NDArray[np.float64]]] = []
         self.federation: Federation | None = None
+        self.gate: Gate | None = None
+        """Who answered badly; set by the engine."""
         self.rounds = self.round = 0
         self.accuracy_alone: list[float] = []
         self.state: Mapping[str, Tensor] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -84,11 +85,11 @@ class PrivateSilos:
         self, rows: Tensor, losses: Tensor, norms: Tensor, silos: Sequence[int],
         lengths: Sequence[int], round_: int, number: int,
     ) -> None:  # fmt: skip
-        """Clip and noise the private rows; withhold what else would tell of their data.
+        """Clip and noise the private rows, note their norms, and withhold their losses.
 
         A mini-batch of ``lengths[k]`` samples stands behind row k.
         """
         for k, mechanism in self.among(silos):
             chance = self.chances(NOISE, silos[k], round_, number)
             privatise(rows[k], lengths[k], mechanism, chance)
-            losses[k], norms[k] = float("nan"), 0.0
+            losses[k], norms[k] = float("nan"), torch.linalg.vector_norm(rows[k])

@@ -64,7 +64,7 @@ class Gradients:
     losses: Tensor
     """(k,), NaN of private silos"""
     norms: Tensor
-    """(k,) before clipping: not finite where a gradient is not; 0 of private silos."""
+    """(k,) of the rows: not finite where a gradient was not."""
 
 
 def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
@@ -181,6 +181,7 @@ class SiloPool:
         training = self.config.training
         if training.clip == "silo" and training.max_norm > 0:
             clip_rows(rows, norms, training.max_norm)
+            norms = torch.where(norms.isfinite(), norms.clamp(max=training.max_norm), norms)
         self.private.finish(rows, losses, norms, silos, lengths, round_, number)
         return Gradients(rows, losses, norms)
 

@@ -14,15 +14,17 @@ from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.core import privacy
 from spcacw_flwr.core.batches import batch_indices
+from spcacw_flwr.core.checks import Answers, judge
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import LOSSES, Request
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.loop import answer
 from spcacw_flwr.core.privacy import PASS, Mechanism, clipped_mean, privatise
 from spcacw_flwr.core.randomness import BATCH, NOISE, Secret, secret, seeded
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.keys import SpcacwError
-from tests.conftest import make_pool
+from tests.conftest import make_method, make_pool
 
 
 def private(**keys) -> Config:
@@ -199,6 +201,30 @@ def test_an_honest_answer_is_hardly_ever_longer_than_its_bound():
         norms = pool.gradients(point, round_, silos).rows.norm(dim=1)
         bound = one.norm_bound(pool.layout.size, samples)
         assert float(norms.max()) < bound < 1.2 * float(norms.min()) + 1
+
+
+def test_the_gate_knows_how_long_noise_may_be(tmp_path):
+    """Nothing honest is dropped; with a norm-bound of one's own, what is longer is."""
+    keys = {"participation": 0.7, "method": "fedavg"}
+    simulate(private(output=str(tmp_path / "free"), **keys))
+    simulate(private(output=str(tmp_path / "bound"), norm_bound=1.5, **keys))
+    free, bound = (json.loads((tmp_path / name / "summary.json").read_text())["rejections"]
+                   for name in ("free", "bound"))  # fmt: skip
+    assert free == {}
+    assert set(bound) == {"1", "2", "3", "4", "5", "6"}
+
+
+def test_a_private_silo_cannot_send_what_no_noise_could_be():
+    pool = make_pool(private())
+    method, gate = make_method(pool.config, pool), Gate(pool.config, 7)
+    request = Request(1, tuple(range(7)), method.parameters)
+    bounds = gate._bounds_of_noise(method, request)
+    replies = answer(pool, request)
+    replies.gradients[3] *= 1.3 * bounds[3] / replies.gradients[3].norm()
+    good, faults = judge(request, Answers(replies), gate.bound, bounds)
+    assert good.silos == (0, 1, 2, 4, 5, 6)
+    assert faults[3].reason == "too-long"
+    assert 0 not in bounds  # the target's is the clipping norm
 
 
 def test_a_sample_is_read_off_a_gradient_and_not_off_a_noisy_one():
