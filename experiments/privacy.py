@@ -34,6 +34,8 @@ NOISES = {
     "mnist-relabel": (0.01, 0.1, 0.3, 1.0, 3.0),
 }
 """z of ``privacy-noise``."""
+BELOW = 6.0
+"""Points below training alone at which the picture of accuracies ends; the table goes on."""
 ONE = "2"
 """The one private silo, where there is but one: of the target's true cluster, as silo 1 is."""
 
@@ -54,21 +56,30 @@ VARIANTS = {
         "SP-CACW, all private, sampled batches", {"privacy_batches": "sampled"}, "s-", "C1"
     ),
     "one": Variant("SP-CACW, only silo 2 private", {"privacy_silos": ONE}, "^-", "C2"),
-    "oracle": Variant(
+    "average-noisy": Variant(
         "average of the true cluster, all private", {"method": "oracle-averaged"}, "x:", "C3"
     ),
 }
+CLIPPED = {"privacy_noise": 1e-9}
+"""Samples are clipped, and noise too small to matter is added: what clipping alone costs."""
 REFERENCES = {
-    "spcacw": Variant("SP-CACW, no noise", {}, "--", "C0"),
-    "oracle-averaged": Variant("average of the true cluster, no noise", {}, "--", "C3"),
-    "local": Variant("training alone", {}, "-.", "0.3"),
-}
+    "spcacw": Variant("SP-CACW, nobody private", {}, "--", "C0"),
+    "clipped": Variant("SP-CACW, samples clipped, no noise", CLIPPED, ":", "C0"),
+    "average": Variant(
+        "average of the true cluster, nobody private", {"method": "oracle-averaged"}, "--", "C3"
+    ),
+    "average-clipped": Variant(
+        "average of the true cluster, samples clipped, no noise",
+        {"method": "oracle-averaged", **CLIPPED}, ":", "C3",
+    ),
+    "local": Variant("training alone", {"method": "local"}, "-.", "0.3"),
+}  # fmt: skip
 FIELDS = (
     "setting", "variant", "noise", "seed", "epsilon", "delta", "last_accuracy", "best_accuracy",
     "alpha_target", "alpha_private", "alpha_silo1", "seconds",
 )  # fmt: skip
 """``alpha_private`` is the sum of the private silos' last weights, ``epsilon`` what the one of them
-that told most has told."""
+that told most has told. References have noise 0, also where samples are clipped."""
 
 
 def jobs(seeds: int, settings: list[str]) -> list[tuple[str, str, float, int]]:
@@ -82,9 +93,9 @@ def jobs(seeds: int, settings: list[str]) -> list[tuple[str, str, float, int]]:
 
 def measure(setting: str, variant: str, noise: float, seed: int, data_dir: str) -> dict[str, Any]:
     """Return the line of one run."""
-    own = {"method": variant} if variant in REFERENCES else VARIANTS[variant].keys
+    own = {"privacy_noise": noise} | {**VARIANTS, **REFERENCES}[variant].keys
     config = Config.from_keys(
-        setting=setting, seed=seed, data_dir=data_dir, compare_alone=False, privacy_noise=noise,
+        setting=setting, seed=seed, data_dir=data_dir, compare_alone=False,
         **SETTINGS[setting], **own,
     )  # fmt: skip
     found = simulate(config)
@@ -92,9 +103,10 @@ def measure(setting: str, variant: str, noise: float, seed: int, data_dir: str) 
     assert alpha is not None
     last = found.epochs[-1]
     private = [int(silo) for silo in found.privacy]
+    spent = max((told["epsilon"] for told in found.privacy.values()), default=0.0)
     return {
         "setting": setting, "variant": variant, "noise": noise, "seed": seed,
-        "epsilon": max((told["epsilon"] for told in found.privacy.values()), default=""),
+        "epsilon": spent if noise else "",
         "delta": config.privacy.privacy_delta if noise else "",
         "last_accuracy": round(last["accuracy"], 3),
         "best_accuracy": round(max(found.accuracy), 3),
@@ -119,6 +131,15 @@ def run(table: Path, seeds: int, settings: list[str], data_dir: str) -> None:
             typer.echo(json.dumps(row), err=True)
 
 
+def in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines by setting, variant (references first), noise and seed."""
+    order = {name: k for k, name in enumerate([*REFERENCES, *VARIANTS])}
+    return rows.sort_values(
+        ["setting", "variant", "noise", "seed"],
+        key=lambda of: of.map(order) if of.name == "variant" else of,
+    )
+
+
 def render(rows: pd.DataFrame) -> str:
     """Return a Markdown table, means over seeds (± sample deviation of the accuracy)."""
     titles = {**{n: v.title for n, v in REFERENCES.items()},
@@ -127,7 +148,8 @@ def render(rows: pd.DataFrame) -> str:
     lines = [line(heads), line(["---", "---", *["--:"] * 5])]
     for (setting, variant, noise), of in rows.groupby(["setting", "variant", "noise"], sort=False):
         accuracy = f"{of.last_accuracy.mean():.2f} ± {of.last_accuracy.std():.2f}"
-        kept = f"{of.alpha_private.mean():.3f}" if noise else "–"
+        private = noise or of.alpha_private.any()
+        kept = f"{of.alpha_private.mean():.3f}" if private else "–"
         lines.append(line([
             f"`{setting}`", titles[variant], f"{noise:g}" if noise else "–",
             f"{of.epsilon.max():.3g}" if noise else "–", accuracy,
@@ -150,10 +172,12 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
                          lw=1)  # fmt: skip
         for name, variant in VARIANTS.items():
             _curve(left, of[of.variant == name], "last_accuracy", variant, variant.title)
-            if name != "oracle":
+            if name != "average-noisy":
                 _curve(right, of[of.variant == name], "alpha_private", variant, variant.title)
         clean = Variant("there, silo 1 of the same cluster, not private", {}, "^--", "C2")
         _curve(right, of[of.variant == "one"], "alpha_silo1", clean, clean.title)
+        alone = of[of.variant == "local"].last_accuracy.min()
+        left.set_ylim(bottom=alone - BELOW)
         left.set_ylabel("target's last accuracy (%)")
         right.set_ylabel("last α, summed over the private silos")
         right.set_ylim(bottom=0)
@@ -187,12 +211,7 @@ def main(
 ) -> None:
     """Fill the table, draw the picture and print the table as Markdown."""
     run(table, seeds, settings.split(","), data_dir)
-    order = {name: k for k, name in enumerate([*REFERENCES, *VARIANTS])}
-    rows = pd.read_csv(table)
-    rows = rows.sort_values(
-        ["setting", "variant", "noise", "seed"],
-        key=lambda of: of.map(order) if of.name == "variant" else of,
-    )
+    rows = in_order(pd.read_csv(table))
     draw(rows, picture)
     typer.echo(render(rows))
 
