@@ -84,7 +84,7 @@ that told most has told. References have noise 0, also where samples are clipped
 
 def jobs(seeds: int, settings: list[str]) -> list[tuple[str, str, float, int]]:
     """Return setting, variant, noise and seed of every run; of references the noise is 0."""
-    found = []
+    found: list[tuple[str, str, float, int]] = []
     for setting in settings:
         found += product([setting], REFERENCES, (0.0,), range(seeds))
         found += product([setting], VARIANTS, NOISES[setting], range(seeds))

@@ -113,8 +113,8 @@ class Ledger:
 
     def note(self, request: Request, silos: Sequence[int]) -> None:
         """Count the answers of ``silos`` to a request."""
-        if request.want != GRADIENTS:
-            return  # a private silo answers no other
+        if not self.answers or request.want != GRADIENTS:
+            return  # a private silo answers nothing else
         for silo in silos:
             if silo in self.answers:
                 self.answers[silo] += 1
@@ -134,7 +134,7 @@ class Ledger:
         See :meth:`~spcacw_flwr.core.privacy.Mechanism.norm_bound`; the gate drops what is longer.
         """
         found, dimension = {}, request.points.shape[-1]
-        for silo, info in self.infos.items():
+        for silo, info in self.infos.items() if self.answers else ():
             if silo in request.silos and info.privacy is not None:
                 batch = self.config.training.batch_size, info.size, _part(request, silo)
                 samples = len(self._rows(silo, request)) if silo in self.uses else min(batch)

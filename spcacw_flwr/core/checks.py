@@ -59,9 +59,10 @@ def judge(
     judging = request.want == LOSSES  # a model may be so bad that its loss is infinite
     usable = (losses > -torch.inf if judging else losses.isfinite()).all(dim=1)
     bounds = [bound] * len(norms)
-    for k, silo in enumerate(replies.silos) if private else ():
-        if silo in private and not judging:
-            bounds[k], usable[k] = private[silo], True
+    if private and not judging:
+        for k, silo in enumerate(replies.silos):
+            bounds[k] = private.get(silo, bound)
+            usable[k] |= silo in private
     passed = usable & (norms <= (norms.new_tensor(bounds) if private else bound))
     if bool(passed.all()):
         return replies, faults
