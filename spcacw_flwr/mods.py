@@ -113,7 +113,13 @@ def noised(
     question, metrics = place_of(message), content.metric_records[records.METRICS]
     done = set(records.counts(metrics, records.PRIVATE)) if records.PRIVATE in metrics else set()
     silos = records.counts(metrics, "silos")
-    rows = torch.from_numpy(content.array_records[records.ARRAYS][records.GRADIENTS].numpy().copy())
+    array = content.array_records[records.ARRAYS].get(records.GRADIENTS)
+    if array is None or array.dtype != "float32":
+        return records.error_content(
+            "private_gradients needs the reply's gradients as float32 rows of an array "
+            f"'{records.GRADIENTS}': send them so"
+        )
+    rows = torch.from_numpy(array.numpy().copy())
     for row, silo in zip(rows, silos, strict=True):
         if silo not in done:
             privatise(row, 1, mechanism, chances(NOISE, silo, *question))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from spcacw_flwr.core import accounting
 from spcacw_flwr.core.accounting import (
     Ledger,
     gaussian_delta,
@@ -82,6 +83,12 @@ def test_sampling_amplifies_and_never_harms():
     assert found < 0.2 * gaussian_epsilon(4550, 2.0, 1e-5)
     assert sampled_epsilon(3, 32, 32, 2.0, 1e-5) == gaussian_epsilon(3, 2.0, 1e-5)
     assert sampled_epsilon(1, 199, 200, 0.1, 1e-5) <= gaussian_epsilon(1, 0.1, 1e-5)
+
+
+def test_without_dp_accounting_no_sampling_is_counted_on(monkeypatch):
+    monkeypatch.setattr(accounting, "find_spec", lambda name: None)
+    found = sampled_epsilon.__wrapped__(40, 32, 700, 2.0, 1e-5)
+    assert found == gaussian_epsilon(40, 2.0, 1e-5)
 
 
 def ledger(batches: str, size: int = 70) -> Ledger:
