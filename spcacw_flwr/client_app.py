@@ -4,7 +4,8 @@ Query: which silos the node holds. Train: the clipped mini-batch gradient of eac
 asked, with its loss and sample count, or its losses at several models, and, where the target is
 asked for them, L and the accuracy of its model. Evaluate: accuracy and loss on a silo's test data.
 With an accuracy come the buffers that the model was evaluated with, if it has any (BatchNorm).
-Train, action ``alone``: the target's silo trains without peers.
+Train, action ``alone``: the target's silo trains without peers. Train, action ``stream``: the node
+opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.stream`).
 
 A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
 simulation, the nodes share the silos of the setting evenly by ``partition-id``. There, too, the
@@ -19,23 +20,19 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import fields
-from logging import INFO
 from typing import Any
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.logger import log
 from torch import Tensor
 
 from spcacw_flwr import records
-from spcacw_flwr.core.accounting import Ledger
+from spcacw_flwr.account import note_told
 from spcacw_flwr.core.config import Config, kebab
-from spcacw_flwr.core.exchange import Request
-from spcacw_flwr.core.loop import compute, train_alone
-from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.loop import compute, packed, train_alone
 from spcacw_flwr.core.privacy import PrivacyKeys
 from spcacw_flwr.core.randomness import secret
-from spcacw_flwr.core.silo import SiloInfo, SiloPool
+from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.keys import SpcacwError
 
 app = ClientApp()
@@ -136,31 +133,12 @@ def train(message: Message, context: Context) -> Message:
     sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
     private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
     if private and not simulated():
-        note_told(pool, request, private, context)
-    reply = records.replies_to_content(request, replies, sizes, more, private)
+        note_told(pool, request, context)
+    parts = packed(pool.config, request, replies)
+    reply = records.replies_to_content(request, replies, parts, sizes, more, private)
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)
-
-
-def note_told(pool: SiloPool, request: Request, silos: list[int], context: Context) -> None:
-    """Keep the silo's own account of what it has told in this run, and log it."""
-    sizes, own = pool.data.sizes, pool.private.mechanisms
-    infos = tuple(SiloInfo(silo, sizes[silo], (), privacy=own[silo]) for silo in sorted(set(silos)))
-    config = pool.config
-    ledger = Ledger(config, Federation(infos, config.run.target, config.training.batch_size))
-    before = context.state.metric_records.get(records.PRIVACY)
-    for silo in ledger.answers:
-        if before and str(silo) in before:
-            ledger.restore(silo, records.counts(before, str(silo)))
-    ledger.note(request, silos)
-    kept = before or MetricRecord()
-    for name, counts in ledger.state().items():
-        kept[name] = counts
-    context.state[records.PRIVACY] = kept
-    for name, line in ledger.summary().items():
-        log(INFO, "Silo %s has answered %s questions of this run: ε = %.3g at δ = %g.",
-            name, line["answers"], line["epsilon"], line["delta"])  # fmt: skip
 
 
 @app.evaluate()
@@ -175,6 +153,20 @@ def evaluate(message: Message, context: Context) -> Message:
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)
+
+
+@app.train(records.STREAM)
+@one_sentence
+def stream(message: Message, context: Context) -> Message:
+    """Open a stream to the target and answer its questions there until training is over."""
+    from spcacw_flwr.stream.silo import channel_of, talk  # gRPC, which other messages do not need
+
+    pool, config = pool_of(context), message.content.config_records[records.CONFIG]
+    root = str(context.node_config.get("root-certificates", ""))
+    channel = channel_of(str(config["address"]), root, bool(config["tls"]))
+    answered = talk(pool, channel, str(config["token"]), context.node_id)
+    metrics = MetricRecord({"answered": answered})
+    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)
 
 
 @app.train(records.ALONE)

@@ -131,8 +131,8 @@ def noised(
     return RecordDict({records.ARRAYS: arrays, records.METRICS: told})
 
 
-def place_of(message: Message) -> tuple[int, int]:
-    """Return a question's round, and its number in the round."""
+def place_of(message: Message) -> tuple[int, int, int]:
+    """Return a question's round, its number in the round, and its draw."""
     number = "number" in message.content.config_records[records.CONFIG]
-    (round_,) = records.asked(message.content, "round")
-    return round_, records.asked(message.content, "number")[0] if number else 0
+    (round_,), (draw,) = (records.asked(message.content, name) for name in ("round", "draw"))
+    return round_, records.asked(message.content, "number")[0] if number else 0, draw

@@ -4,8 +4,9 @@ Flower's conventions hold: records are named ``arrays``, ``config`` and ``metric
 ``arrays`` hold the shared model by the names of its parameters, or one array ``points`` of several
 models, a flat row each: one for each silo of the node, or, where losses are wanted, those that
 every silo, or each of them, is to judge. A reply's ``arrays`` hold one array ``gradients`` (k, d):
-a row for each silo that was asked, its columns in the order of the model's parameters. Losses are
-metrics, and so are the round and draw of the question, and the silos that the rows are of.
+a row for each silo that was asked, its columns in the order of the model's parameters (and
+``scales`` where the key ``wire`` asks for them). Losses are metrics, and so are the round and draw
+of the question, and the silos that the rows are of.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from spcacw_flwr.core import wire
 from spcacw_flwr.core.batches import Fold
 from spcacw_flwr.core.bundle import Bundle
 from spcacw_flwr.core.exchange import Replies, Request
@@ -23,7 +25,7 @@ from spcacw_flwr.core.privacy import BATCHES, Mechanism
 from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
 
-ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", "gradients"
+ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
 """With an accuracy: what the model holds beside its parameters (BatchNorm's statistics)."""
 WANTED, SMOOTHNESS, ACCURACY = "wanted", "smoothness", "accuracy"
@@ -32,6 +34,8 @@ ERROR = "error"
 """Key of a reply's config that carries the one sentence of a silo that cannot take part."""
 POINTS, PERSONAL = "points", "personal"
 """Models, flat; and the target's own model, where another one than it is asked at is evaluated."""
+STREAM = "stream"
+"""Flower action ``train.stream``: the node opens a stream to the target and answers there."""
 PRIVACY, PRIVATE = "privacy", "private"
 """What a silo does for its privacy; and which rows of a reply have their noise already."""
 ALONE = "alone"
@@ -203,12 +207,13 @@ def buffers(content: RecordDict) -> dict[str, Tensor]:
 
 
 def replies_to_content(
-    request: Request, replies: Replies, sizes: list[int], more: dict[str, float],
-    private: list[int] | None = None,
+    request: Request, replies: Replies, parts: dict[str, Tensor], sizes: list[int],
+    more: dict[str, float], private: list[int] | None = None,
 ) -> RecordDict:  # fmt: skip
-    """Return a node's reply to a training request.
+    """Return a node's reply to a training request; ``more`` is what was wanted of the target.
 
-    ``more`` is what was wanted of the target; ``private`` are the silos whose rows bear noise.
+    ``parts`` are what the gradients travel as (:mod:`spcacw_flwr.core.wire`); ``private`` are the
+    silos whose rows bear noise.
     """
     metrics = MetricRecord({
         "round": request.round, "draw": request.draw, "silos": list(replies.silos),
@@ -216,18 +221,22 @@ def replies_to_content(
     })  # fmt: skip
     if private:
         metrics[PRIVATE] = private
-    gradients = np.ascontiguousarray(replies.gradients.cpu().numpy())
-    return RecordDict({ARRAYS: ArrayRecord({GRADIENTS: Array(gradients)}), METRICS: metrics})
+    arrays = {name: np.ascontiguousarray(part.cpu().numpy()) for name, part in parts.items()}
+    record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    return RecordDict({ARRAYS: record, METRICS: metrics})
 
 
-def content_to_bundle(content: RecordDict) -> Bundle:
-    """Return what a node says; SpcacwError if something is missing or not a number."""
-    array = content.array_records.get(ARRAYS, ArrayRecord()).get(GRADIENTS)
-    if array is None:
-        raise SpcacwError(f"the reply has no array '{GRADIENTS}'")
+def content_to_bundle(content: RecordDict, how: str = wire.FLOAT32) -> Bundle:
+    """Return what a node says; SpcacwError if something is missing or not a number.
+
+    ``how`` is the key ``wire``: what gradients travel as.
+    """
+    arrays = content.array_records.get(ARRAYS, ArrayRecord())
+    parts = {name: arrays[name].numpy() for name in wire.PARTS if name in arrays}
+    gradients = wire.received(parts, how)
     (round_,), (draw,) = whole_numbers(content, "round"), whole_numbers(content, "draw")
     silos, losses = whole_numbers(content, "silos"), metric(content, "loss")
-    return Bundle(round_, draw, silos, array.numpy(), losses)
+    return Bundle(round_, draw, silos, gradients, losses)
 
 
 def error_content(sentence: str) -> RecordDict:

@@ -94,7 +94,7 @@ class Ledger:
     Attributes
     ----------
     answers : dict
-        Of each private silo, how many questions for a gradient it was asked.
+        Of each private silo, how many mini-batch gradients it was asked for.
     uses : dict
         Of each private silo with foreseeable batches, in how many of the answers each of its
         samples took part, (n,).
@@ -116,20 +116,24 @@ class Ledger:
         return {info.silo: info for info in self.federation.silos if info.privacy is not None}
 
     def note(self, request: Request, silos: Sequence[int]) -> None:
-        """Count the answers of ``silos`` to a request."""
+        """Count the answers of ``silos`` to a request.
+
+        With ``local-batches`` an answer is the mean of so many, each with noise of its own.
+        """
         if not self.answers or request.want != GRADIENTS:
             return  # a private silo answers nothing else
+        batches = self.config.transport.local_batches
         for silo in silos:
             if silo in self.answers:
-                self.answers[silo] += 1
-            if silo in self.uses:
-                self.uses[silo][self._rows(silo, request)] += 1
+                self.answers[silo] += batches
+            for k in range(batches) if silo in self.uses else ():
+                self.uses[silo][self._rows(silo, request, k)] += 1
 
-    def _rows(self, silo: int, request: Request) -> NDArray[np.int64]:
-        """Return the samples that a silo with foreseeable batches uses in its answer."""
+    def _rows(self, silo: int, request: Request, k: int) -> NDArray[np.int64]:
+        """Return the samples of the k-th mini-batch of a silo with foreseeable batches."""
         seed, size = self.config.run.seed, self.config.training.batch_size
-        own = len(self.uses[silo])
-        rows = batch_indices(seed, silo, request.round, own, size, request.draw)
+        draw = self.config.transport.local_batches * request.draw + k
+        rows = batch_indices(seed, silo, request.round, len(self.uses[silo]), size, draw)
         return rows[: _part(request, silo)]
 
     def bounds(self, request: Request) -> dict[int, float]:
@@ -141,7 +145,7 @@ class Ledger:
         for silo, info in self.infos.items() if self.answers else ():
             if silo in request.silos and info.privacy is not None:
                 batch = self.config.training.batch_size, info.size, _part(request, silo)
-                samples = len(self._rows(silo, request)) if silo in self.uses else min(batch)
+                samples = len(self._rows(silo, request, 0)) if silo in self.uses else min(batch)
                 found[silo] = info.privacy.norm_bound(dimension, max(1, samples))
         return found
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import LOSSES, Fault, Replies, Request
+from spcacw_flwr.core.wire import slack
 
 REASONS = (
     "not-finite", "too-long", "shape", "dtype", "round", "silo", "malformed", "error",
@@ -38,7 +39,8 @@ def norm_bound(config: Config) -> float:
     """Return the largest norm of a gradient that is used."""
     training, own = config.training, config.trust.norm_bound
     clipped = training.clip == "silo" and training.max_norm > 0
-    return (own or (training.max_norm if clipped else LONGEST)) * (1 + ROUNDING)
+    longest = own or (training.max_norm if clipped else LONGEST)
+    return longest * (1 + ROUNDING + slack(config.transport.wire))
 
 
 def judge(

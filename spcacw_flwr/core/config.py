@@ -19,6 +19,7 @@ from spcacw_flwr.alpha.bias import SCHEDULES
 from spcacw_flwr.alpha.learners import SOLVERS
 from spcacw_flwr.core.privacy import PrivacyKeys, mechanisms
 from spcacw_flwr.core.registry import METHODS, method_class
+from spcacw_flwr.core.transport import TransportKeys
 from spcacw_flwr.keys import SpcacwError, check, did_you_mean, key
 
 AUTO = "auto"
@@ -63,11 +64,21 @@ class RunKeys:
     )
     threads: int = key(
         0,
-        "CPU threads of the in-process engine; 0 is one where a round is small, so that runs side "
-        "by side do not wait for each other, and PyTorch's own number elsewhere.",
+        "CPU threads of the in-process engine, and of each end of a stream; 0 is one where a round "
+        "is small, so that runs side by side do not wait for each other, and PyTorch's own number "
+        "elsewhere.",
         least=0,
     )
     output: str = key("", "Directory of the results, absolute; empty is a dated default.")
+    resume: str = key(
+        "", "Directory of a run to go on with, from its last checkpoint (docs/trust.md)."
+    )
+    checkpoint_every: int = key(
+        0,
+        "Rounds between two checkpoints, beside those at a stop and at the end; 0 is ends of "
+        "epochs, at most every 10 s, -1 is none at all.",
+        least=-1,
+    )
     compare_alone: bool = key(
         True, "Also train the target alone (α = e₀, same seed and batches) for comparison."
     )
@@ -227,6 +238,7 @@ SECTIONS: dict[str, type] = {
     "trust": TrustKeys,
     "partition": PartitionKeys,
     "spcacw": SPCACWKeys,
+    "transport": TransportKeys,
     "privacy": PrivacyKeys,
 }
 
@@ -274,9 +286,15 @@ class Config:
     trust: TrustKeys
     partition: PartitionKeys
     spcacw: SPCACWKeys
+    transport: TransportKeys
     privacy: PrivacyKeys
     method: Any
     """The table of the chosen method's own keys; None if it has none."""
+
+    @property
+    def samples_per_round(self) -> int:
+        """Samples of its own that the target uses in a round: b, or b times ``local-batches``."""
+        return self.training.batch_size * self.transport.local_batches
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any]) -> Config:

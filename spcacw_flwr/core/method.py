@@ -26,6 +26,7 @@ from spcacw_flwr.core.exchange import GRADIENTS, Replies, Request, Round
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.optimiser import Optimiser
 from spcacw_flwr.core.silo import SiloInfo
+from spcacw_flwr.core.wire import FLOAT32, size_of
 from spcacw_flwr.keys import SpcacwError
 
 Weights = NDArray[np.float64]
@@ -110,7 +111,7 @@ class Method:
         self.alpha_round = 0
         """The round in which α last changed."""
         self._losses: list[float] = []
-        self._cost = {"target_gradients": 0, "floats": 0}
+        self._cost = {"target_gradients": 0, "floats": 0, "bytes": 0}
 
     def initial_weights(self) -> Weights | None:
         """Return α_0, (M,); None for a method without weights."""
@@ -172,7 +173,10 @@ class Method:
 
     def _count(self, request: Request) -> None:
         peers = len(request.silos) - (self.target in request.silos)
-        self._cost["floats"] += peers * sum(request.floats())
+        sent, got = request.floats()
+        self._cost["floats"] += peers * (sent + got)
+        wire = self.config.transport.wire if request.want == GRADIENTS else FLOAT32
+        self._cost["bytes"] += peers * (size_of(sent, FLOAT32) + size_of(got, wire))
         if request.want == GRADIENTS and self.target in request.silos:
             self._cost["target_gradients"] += 1
 
@@ -187,8 +191,8 @@ class Method:
         return tuple(silos) if self.target in silos else tuple(sorted([*silos, self.target]))
 
     def set_weights(self, alpha: Weights, round_: int) -> None:
-        """Note the weights that round t ended with, for the log."""
-        self.alpha, self.alpha_round = alpha, round_
+        """Note the weights that round t ended with, for the log; a copy."""
+        self.alpha, self.alpha_round = alpha.copy(), round_
 
     def ends_epoch(self, round_: int) -> bool:
         """Say whether round t is the last of the target's pass over its data."""
@@ -197,9 +201,9 @@ class Method:
     def epoch_report(self) -> dict[str, float]:
         """Return the epoch's figures for the log, and start the next epoch's.
 
-        ``loss`` is the mean of the target's mini-batch losses, ``target_gradients`` and ``floats``
-        are the gradients that the target's silo computed and the numbers that went between target
-        and peers since training began.
+        ``loss`` is the mean of the target's mini-batch losses, ``target_gradients``, ``floats``
+        and ``bytes`` are the gradients that the target's silo computed, the numbers that went
+        between target and peers, and their bytes (``wire``), since training began.
         """
         loss = math.fsum(self._losses) / max(1, len(self._losses))
         self._losses.clear()

@@ -57,16 +57,19 @@ class PrivateSilos:
             )
 
     def drawn(
-        self, silos: Sequence[int], sizes: Mapping[int, int], batch_size: int, round_: int,
-        number: int, samples: Sequence[int] | None,
+        self, silos: Sequence[int], sizes: Mapping[int, int], batch_size: int,
+        place: tuple[int, int, int], samples: Sequence[int] | None,
     ) -> dict[int, NDArray[np.int64]]:  # fmt: skip
-        """Return the samples that silos with batches of their own chance use in an answer."""
+        """Return the samples that silos with batches of their own chance use in an answer.
+
+        ``place`` is the round, the number of the question in it, and the draw.
+        """
         found = {}
         for k, mechanism in self.among(silos):
             if mechanism.batches == SAMPLED:
                 size = sizes[silos[k]]
                 count = min(batch_size, size, size if samples is None else samples[k])
-                chance = self.chances(BATCH, silos[k], round_, number)
+                chance = self.chances(BATCH, silos[k], *place)
                 found[silos[k]] = chance.subset(size, count)
         return found
 
@@ -83,13 +86,13 @@ class PrivateSilos:
 
     def finish(
         self, rows: Tensor, losses: Tensor, norms: Tensor, silos: Sequence[int],
-        lengths: Sequence[int], round_: int, number: int,
+        lengths: Sequence[int], place: tuple[int, int, int],
     ) -> None:  # fmt: skip
         """Clip and noise the private rows, note their norms, and withhold their losses.
 
-        A mini-batch of ``lengths[k]`` samples stands behind row k.
+        Behind row k is a mini-batch of ``lengths[k]`` samples; ``place`` is as in :meth:`drawn`.
         """
         for k, mechanism in self.among(silos):
-            chance = self.chances(NOISE, silos[k], round_, number)
+            chance = self.chances(NOISE, silos[k], *place)
             privatise(rows[k], lengths[k], mechanism, chance)
             losses[k], norms[k] = float("nan"), torch.linalg.vector_norm(rows[k])

@@ -36,8 +36,8 @@ class Randomness(Protocol):
         """Return ``count`` different numbers of 0…size−1, every set of them equally likely."""
 
 
-Chances = Callable[[int, int, int, int], Randomness]
-"""Purpose, silo, round, number of the question in the round → chance."""
+Chances = Callable[[int, int, int, int, int], Randomness]
+"""Purpose, silo, round, number of the question in the round, mini-batch (draw) → chance."""
 
 
 class Seeded:
@@ -74,10 +74,10 @@ def seeded(seed: int) -> Chances:
     return partial(_seeded, seed)
 
 
-def _seeded(seed: int, purpose: int, silo: int, round_: int, number: int) -> Randomness:
-    return Seeded(stream(PRIVACY, seed, silo, round_, number, purpose))
+def _seeded(seed: int, *key: int) -> Randomness:
+    return Seeded(stream(PRIVACY, seed, *key))
 
 
-def secret(purpose: int, silo: int, round_: int, number: int) -> Randomness:
+def secret(purpose: int, silo: int, round_: int, number: int, draw: int) -> Randomness:
     """Return the chances of a real silo."""
     return Secret()

@@ -161,9 +161,8 @@ class SiloPool:
             self._rows = torch.empty(len(silos), self.layout.size, device=self.device)
         rows, losses = self._rows[: len(silos)], torch.empty(len(silos), device=self.device)
         lengths = [0] * len(silos)
-        drawn = self.private.drawn(
-            silos, self.data.sizes, self.config.training.batch_size, round_, number, samples
-        )
+        place, size = (round_, number, draw), self.config.training.batch_size
+        drawn = self.private.drawn(silos, self.data.sizes, size, place, samples)
         for batch, seed_of in self._batches(round_, silos, draw, samples, fold, drawn):
             everyone = len(batch.at) == len(silos)
             into = rows if everyone else rows.new_empty(len(batch.at), self.layout.size)
@@ -182,7 +181,7 @@ class SiloPool:
         if training.clip == "silo" and training.max_norm > 0:
             clip_rows(rows, norms, training.max_norm)
             norms = torch.where(norms.isfinite(), norms.clamp(max=training.max_norm), norms)
-        self.private.finish(rows, losses, norms, silos, lengths, round_, number)
+        self.private.finish(rows, losses, norms, silos, lengths, place)
         return Gradients(rows, losses, norms)
 
     def losses(self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0) -> Tensor:

@@ -28,6 +28,7 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.loop import train, train_alone
 from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.places import run_directory
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 
@@ -82,15 +83,15 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     setting = config.checked_setting()
     method_of = method_class(config.run.method)
     setting.prepare()
-    output = Path(config.run.output).expanduser() if config.run.output else None
+    output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)
     with history.failing():
         pool = SiloPool(config, setting, range(setting.num_silos))
         silos = tuple(pool.describe())
-        size = config.training.batch_size
+        size = config.samples_per_round
         federation = Federation(silos, config.run.target, size, pool.layout)
         method = method_of(config, federation, pool.initial_parameters())
-        with _threads(config.run.threads, setting.num_silos * size):
+        with threads(config.run.threads, setting.num_silos * size):
             train(pool, method, history)
             if config.run.compare_alone and config.run.method != "local":
                 history.accuracy_alone = train_alone(config, pool)
@@ -103,7 +104,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
 
 
 @contextmanager
-def _threads(wanted: int, samples: int) -> Iterator[None]:
+def threads(wanted: int, samples: int) -> Iterator[None]:
     """Compute with ``wanted`` threads, or by the size of a round when that is 0.
 
     OpenMP's threads spin while they wait for each other, and when two processes share the cores

@@ -91,10 +91,10 @@ def test_without_dp_accounting_no_sampling_is_counted_on(monkeypatch):
     assert found == gaussian_epsilon(40, 2.0, 1e-5)
 
 
-def ledger(batches: str, size: int = 70) -> Ledger:
+def ledger(batches: str, size: int = 70, **keys) -> Ledger:
     one = Mechanism(2.0, 1.0, 1e-5, True, batches)
     infos = SiloInfo(0, 70, (70,)), SiloInfo(1, size, (), privacy=one)
-    return Ledger(Config.from_keys(batch_size=32), Federation(infos, 0, 32))
+    return Ledger(Config.from_keys(batch_size=32, **keys), Federation(infos, 0, 32))
 
 
 def ask(book: Ledger, round_: int, points=None, **more) -> None:
@@ -119,6 +119,15 @@ def test_a_pass_uses_each_sample_once_and_so_counts_once():
     assert book.epsilon(1) == gaussian_epsilon(4, 2.0, 1e-5)
     ask(book, 7, want=LOSSES)
     assert book.answers[1] == 10
+
+
+def test_each_batch_of_a_mean_counts():
+    """With local-batches = 3 a pass of rounds is three passes of batches."""
+    book = ledger(PASS, local_batches=3)
+    for round_ in (1, 2, 3):
+        ask(book, round_)
+    assert (book.uses[1] == 3).all()
+    assert book.answers[1] == 9
 
 
 def test_the_sample_that_was_used_most_often_decides():

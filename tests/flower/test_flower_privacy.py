@@ -129,7 +129,7 @@ def test_a_silo_keeps_an_account_of_its_own(caplog):
         silo = context.node_config["silos"]
         kept = context.state.metric_records.get(records.PRIVACY)
         assert kept == (None if silo == "0" else {silo: ledger.state()[silo]})
-    last = f"Silo 3 has answered {ledger.answers[3]} questions of this run: ε = "
+    last = f"Silo 3 has answered with {ledger.answers[3]} gradients in this run: ε = "
     assert f"{last}{ledger.epsilon(3):.3g} at δ = 1e-05." in caplog.text
 
 
