@@ -6,6 +6,7 @@ import signal
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,8 @@ from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.core.stacked import find_device
 from spcacw_flwr.core.stop import Stopped
+from spcacw_flwr.html import write_report, write_report_if_possible
+from spcacw_flwr.html.absence import leave_one_out as rerun_without
 from spcacw_flwr.keys import SpcacwError, allowed
 from spcacw_flwr.report import print_report
 
@@ -188,7 +191,38 @@ def train(console: Console, flat: dict[str, Any]) -> None:
             how = f"'spcacw run --resume {output}' goes on from the last checkpoint."
             console.print(how, soft_wrap=True, highlight=False)
         raise
+    finally:
+        warning = write_report_if_possible(Path(output))
     print_report(console, Path(output))
+    if warning:
+        console.print(warning, soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="directory of a run's results")],
+    leave_one_out: Annotated[
+        int, typer.Option(min=0, help="rerun without each of so many of the heaviest peers")
+    ] = 0,
+    lowest: Annotated[bool, typer.Option(help="leave the lightest peer out as well")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="seeds of these reruns")] = 1,
+    data_dir: Annotated[Path | None, typer.Option(help="where the data are here")] = None,
+    device: Annotated[str | None, typer.Option(help="where to compute: cpu, cuda, …")] = None,
+) -> None:
+    """Write report.html for a run: who helped, in plain words and pictures."""
+    console = Console()
+    try:
+        if leave_one_out or lowest:
+            given = {"data-dir": data_dir and absolute(str(data_dir)), "device": device}
+            changes = {name: value for name, value in given.items() if value is not None}
+            rerun_without(
+                directory, leave_one_out, lowest=lowest, seeds=seeds, changes=changes,
+                say=partial(console.print, soft_wrap=True, highlight=False, markup=False),
+            )  # fmt: skip
+        console.print(str(write_report(directory)), soft_wrap=True, highlight=False)
+    except SpcacwError as error:
+        console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
 
 
 @app.command()
