@@ -31,6 +31,7 @@ from spcacw_flwr import records
 from spcacw_flwr.collect import Collected, collect
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import Request, Round
+from spcacw_flwr.core.guard import make_method
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.models import Layout
@@ -96,7 +97,7 @@ class GradientStrategy(Strategy):
     def __init__(self, config: Config, num_silos: int, history: History | None = None) -> None:
         self.config, self.num_silos = config, num_silos
         self.history = history or History(config)
-        self.method_class = method_class(config.run.method)
+        method_class(config.run.method)  # a wrong name is said before any silo is asked
         self.rejected = 0
         """Replies that were dropped because they could not be used."""
         self._found: Found | None = None
@@ -156,7 +157,7 @@ class GradientStrategy(Strategy):
         layout, vector = records.arrays_to_model(arrays)
         federation = replace(self.discover(grid), layout=layout)
         device = find_device(self.config.run.device)
-        method = self.method_class(self.config, federation, vector.to(device))
+        method = make_method(self.config, federation, vector.to(device))
         self.history.start(federation, self.config.run.epochs * federation.rounds_per_epoch)
         self.history.weights(0, method.alpha)
         rows = torch.empty(self.num_silos, layout.size, device=device)

@@ -24,14 +24,16 @@ def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
     """Return what the silos of ``pool`` answer to a request, and the norms of their gradients."""
     round_, silos, target = request.round, request.silos, pool.config.run.target
     if request.want == LOSSES:
-        losses = pool.losses(request.points, round_, silos, request.draw)
+        of = request.draw, request.fold, request.whole
+        losses = pool.losses(request.points, round_, silos, *of)
         nothing = losses.new_zeros(len(silos), 0)
         return Replies(silos, nothing, losses), nothing.sum(dim=1)
     parts = request.samples, request.fold
     found = pool.gradients(request.points, round_, silos, request.draw, *parts)
     smoothness = None
     if request.smoothness:
-        smoothness = pool.smoothness(request.of([target]).view(-1), round_, target)
+        point = request.of([target]).view(-1)
+        smoothness = pool.smoothness(point, round_, target, request.fold)
     return Replies(silos, found.rows, found.losses, smoothness), found.norms
 
 
