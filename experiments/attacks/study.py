@@ -60,8 +60,8 @@ def lines(
 def made(job: Job, attack: str, share: float, local: float | None) -> dict[str, Any]:
     """Make one run; return its line."""
     found = run(job.config(), attack, share)
-    last = found.accuracy[-1]
-    local = last if local is None else local
+    last = round(found.accuracy[-1], 3)
+    local = last if local is None else local  # as the table has it, rounded as well
     weights = {
         "attackers_weight": found.weight(found.attackers),
         "helpers_weight": found.weight(found.helpers),
@@ -69,8 +69,8 @@ def made(job: Job, attack: str, share: float, local: float | None) -> dict[str, 
     return {
         "column": job.column, "attack": attack, "share": f"{share:g}", "method": job.row,
         "seed": job.seed, "epochs": len(found.accuracy),
-        "best_accuracy": round(max(found.accuracy), 3), "last_accuracy": round(last, 3),
-        "local_last": round(local, 3), "difference": round(last - local, 3),
+        "best_accuracy": round(max(found.accuracy), 3), "last_accuracy": last,
+        "local_last": local, "difference": round(last - local, 3),
         "attackers": " ".join(map(str, found.attackers)),
         "helpers": " ".join(map(str, found.helpers)),
         **{name: "" if x is None else round(x, 4) for name, x in weights.items()},

@@ -6,13 +6,14 @@ docs/trust.md). One in F of the target's training samples, V, is kept from train
     w   the method, the target's part without V             while t ≤ T_f
     v   the target alone, without V either
     u   the target alone, with all of its data: the method Local, bit for bit
-    at T_f:    if ℓ_V(w) ≤ ℓ_V(v):  z ← w, else z ← u
+    at T_f:    if ℓ_V(w) ≤ (1 − 1/F) ℓ_V(v):  z ← w, else z ← u
     t > T_f:   z goes on alone, with all of the target's data; no peer is asked any more
 
 V enters nothing that a peer sees, and nothing that w and v depend on. To attackers it is a fresh
-sample, so that no attack can make w look better on it than w is. The target's model is u until the
-judgement, then z: a run that is refused ends with exactly what Local would have. The last rounds
-(``guard-finish``) give back what was kept apart.
+sample, so that no attack can make w look better on it than w is. The factor stands for the samples
+that v lacks and u has: F/(F − 1) times as many, worth at most that much where an excess loss falls
+as 1/n. The target's model is u until the judgement, then z: a run that is refused ends with exactly
+what Local would have. The last rounds (``guard-finish``) give back what was kept apart.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ class Guarded(Method):
             round_, (self.target,), models, want=LOSSES, fold=self.kept, whole=True
         )
         with_peers, without = replies.losses[0].tolist()
-        self.accepted, self._gap = with_peers <= without, with_peers - without
+        self._gap = with_peers - without
+        # |ℓ|, for a loss of one's own may be negative
+        self.accepted = self._gap <= -abs(without) / self.config.training.guard
         self.parameters.copy_(self.guarded.personal)
         if self.alpha is not None:
             self.set_weights(np.eye(self.federation.num_silos)[self.target], round_)

@@ -15,8 +15,8 @@ from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
 from tests.baselines.by_hand import PLAIN, converse, quadratics
-from tests.conftest import make_pool
 from tests.conftest import make_method as make_on
+from tests.conftest import make_pool
 
 
 def digits(**keys) -> Config:
@@ -44,12 +44,13 @@ def by_hand(centres, epochs=5) -> tuple[Guarded, list]:
     return method, asked
 
 
-@pytest.mark.parametrize(("peer", "accepted"), [(0.0, True), (-0.5, True), (2.0, False)])
+@pytest.mark.parametrize(("peer", "accepted"), [(-4.0, True), (-0.5, False), (2.0, False)])
 def test_the_judgement_by_hand(peer, accepted):
-    """From w = 8 towards 0, a peer at −½ helps on the way and one at 2 does not.
+    """From w = 8 towards 0, a peer at −4 helps on the way, one at −½ hardly, and one at 2 harms.
 
-    A step of FedAvg is w ← .9 w + .05 c. Of 10 rounds the last 2 are the target's alone, ×.9 each;
-    a refused run has had 10 of them.
+    A step of FedAvg is w ← .9 w + .05 c. After 8 rounds v = 3.44 and w = 3.44 + .285 c, so that
+    ℓ(w)/ℓ(v) = .45, .92 and 1.36; F = 4 asks for ¾. Of 10 rounds the last 2 are the target's
+    alone, ×.9 each; a refused run has had 10 of them.
     """
     method, asked = by_hand([[0.0], [peer]])
     assert method.accepted is accepted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def test_every_attack_keeps_the_bound(attack, round_):
 def test_attackers_are_peers_and_a_larger_share_adds_to_a_smaller():
     drawn = [set(draw_attackers(share, 7, 3, seed=5)) for share in (0, 0.1, 0.3, 0.5, 0.8)]
     assert [len(some) for some in drawn] == [0, 1, 2, 3, 5]
-    assert all(few <= many for few, many in zip(drawn, drawn[1:], strict=False))
+    assert all(few <= many for few, many in itertools.pairwise(drawn))
     assert 3 not in drawn[-1]
     assert len({draw_attackers(0.5, 7, 3, seed) for seed in range(20)}) > 5
 
