@@ -109,7 +109,7 @@ def train(message: Message, context: Context) -> Message:
     if records.ACCURACY in records.wanted(content):
         more[records.ACCURACY], _, buffers = pool.evaluate(records.personal(content), target)
     sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
-    reply = records.replies_to_content(replies, sizes, more)
+    reply = records.replies_to_content(request, replies, sizes, more)
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)

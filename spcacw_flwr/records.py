@@ -5,7 +5,7 @@ Flower's conventions hold: records are named ``arrays``, ``config`` and ``metric
 models, a flat row each: one for each silo of the node, or, where losses are wanted, those that
 every silo, or each of them, is to judge. A reply's ``arrays`` hold one array ``gradients`` (k, d):
 a row for each silo that was asked, its columns in the order of the model's parameters. Losses are
-metrics.
+metrics, and so are the round and draw of the question, and the silos that the rows are of.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from torch import Tensor
 
 from spcacw_flwr.core.batches import Fold
-from spcacw_flwr.core.exchange import LOSSES, Replies, Request
+from spcacw_flwr.core.bundle import Bundle
+from spcacw_flwr.core.exchange import Replies, Request
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
@@ -97,6 +98,14 @@ def metric(content: RecordDict, name: str) -> list[float]:
     return _numbers(content.metric_records.get(METRICS, MetricRecord()), name)
 
 
+def whole_numbers(content: RecordDict, name: str) -> list[int]:
+    """Return the whole numbers under ``name`` in a reply's metrics; SpcacwError for others."""
+    numbers = metric(content, name)
+    if not all(type(number) is int for number in numbers):
+        raise SpcacwError(f"a record's {name} is {numbers!r} where whole numbers were expected")
+    return [int(number) for number in numbers]
+
+
 def asked(content: RecordDict, name: str) -> list[int]:
     """Return the whole numbers under ``name`` in a request."""
     return [int(n) for n in _numbers(content.config_records[CONFIG], name)]
@@ -170,42 +179,26 @@ def buffers(content: RecordDict) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
 
 
-def replies_to_content(replies: Replies, sizes: list[int], more: dict[str, float]) -> RecordDict:
+def replies_to_content(
+    request: Request, replies: Replies, sizes: list[int], more: dict[str, float]
+) -> RecordDict:
     """Return a node's reply to a training request; ``more`` is what was wanted of the target."""
     metrics = MetricRecord({
-        "silos": list(replies.silos), "loss": replies.losses.flatten().tolist(),
-        "num-examples": sizes, **more,
+        "round": request.round, "draw": request.draw, "silos": list(replies.silos),
+        "loss": replies.losses.flatten().tolist(), "num-examples": sizes, **more,
     })  # fmt: skip
     gradients = np.ascontiguousarray(replies.gradients.cpu().numpy())
     return RecordDict({ARRAYS: ArrayRecord({GRADIENTS: Array(gradients)}), METRICS: metrics})
 
 
-def content_to_replies(content: RecordDict, request: Request, silos: list[int]) -> Replies:
-    """Return the answers of ``silos`` to a request.
-
-    Raises
-    ------
-    SpcacwError
-        If the reply lacks them, is for other silos, or has another shape or type.
-    """
+def content_to_bundle(content: RecordDict) -> Bundle:
+    """Return what a node says; SpcacwError if something is missing or not a number."""
     array = content.array_records.get(ARRAYS, ArrayRecord()).get(GRADIENTS)
     if array is None:
         raise SpcacwError(f"the reply has no array '{GRADIENTS}'")
-    gradients = array.numpy()
-    answered, losses = [int(i) for i in metric(content, "silos")], metric(content, "loss")
-    if answered != silos:
-        raise SpcacwError(f"it answers for silos {answered} but silos {silos} were asked")
-    judging = request.want == LOSSES
-    shape = (len(silos), 0 if judging else request.points.shape[-1])
-    count = len(silos) * (request.points.shape[-2] if judging else 1)
-    if gradients.shape != shape or gradients.dtype != np.float32 or len(losses) != count:
-        raise SpcacwError(
-            f"it has {gradients.dtype} gradients of shape {gradients.shape} and {len(losses)} "
-            f"losses; float32 {shape} and {count} were expected"
-        )
-    table = torch.tensor(losses, dtype=torch.float32)
-    table = table.nan_to_num(nan=torch.inf).view(len(silos), -1) if judging else table
-    return Replies(tuple(silos), torch.from_numpy(gradients), table)
+    (round_,), (draw,) = whole_numbers(content, "round"), whole_numbers(content, "draw")
+    silos, losses = whole_numbers(content, "silos"), metric(content, "loss")
+    return Bundle(round_, draw, silos, array.numpy(), losses)
 
 
 def error_content(sentence: str) -> RecordDict:

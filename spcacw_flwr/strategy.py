@@ -13,9 +13,9 @@ engine. Silos are found by asking every node which ones it holds, never by the o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr import records
-from spcacw_flwr.collect import Collected, collect
+from spcacw_flwr.collect import collect
+from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Request, Round
+from spcacw_flwr.core.exchange import Request
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.guard import make_method
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.method import Federation, Method
@@ -70,6 +72,7 @@ class Training:
     """What exists once training has begun."""
 
     method: Method
+    gate: Gate
     layout: Layout
     rows: Tensor
     """(M, d) float32: where the gradients of a round are put together."""
@@ -98,17 +101,20 @@ class GradientStrategy(Strategy):
         self.config, self.num_silos = config, num_silos
         self.history = history or History(config)
         method_class(config.run.method)  # a wrong name is said before any silo is asked
-        self.rejected = 0
-        """Replies that were dropped because they could not be used."""
         self._found: Found | None = None
         self._training: Training | None = None
         self._last_round = 0
-        self._asking: tuple[Grid, Round, Question] | None = None
+        self._asking: tuple[Grid, Generator[Request, Answers, None], Question] | None = None
 
     @property
     def method(self) -> Method:
         """The method with its state; exists once training has started."""
         return self.training.method
+
+    @property
+    def gate(self) -> Gate:
+        """What checks the replies, with its counts; exists once training has started."""
+        return self.training.gate
 
     @property
     def training(self) -> Training:
@@ -148,7 +154,7 @@ class GradientStrategy(Strategy):
         """Ask the nodes of the silos that the method wants to hear in this round."""
         if self._training is None:
             self._training = self._begin(arrays, grid)
-        steps = self.method.play(server_round)
+        steps = self.gate.play(self.method, server_round)
         question = self._question(next(steps))
         self._asking = grid, steps, question
         return question.messages
@@ -161,7 +167,8 @@ class GradientStrategy(Strategy):
         self.history.start(federation, self.config.run.epochs * federation.rounds_per_epoch)
         self.history.weights(0, method.alpha)
         rows = torch.empty(self.num_silos, layout.size, device=device)
-        return Training(method, layout, rows)
+        gate = self.history.gate = Gate(self.config, self.num_silos)
+        return Training(method, gate, layout, rows)
 
     def _question(self, request: Request) -> Question:
         """Return the messages of a request to the nodes of the silos that it asks.
@@ -215,10 +222,13 @@ class GradientStrategy(Strategy):
         metrics = None
         try:
             while True:
-                found = self._collected(question, replies)
+                found = collect(
+                    replies, question.messages, question.asked, question.request,
+                    training.rows, self.config.run.target, question.wanted,
+                )  # fmt: skip
                 if records.ACCURACY in found.of_target:
                     metrics = self._end_epoch(found.of_target[records.ACCURACY], found.buffers)
-                question = self._question(steps.send(found.replies))
+                question = self._question(steps.send(found.answers))
                 timeout = self.config.run.round_timeout
                 replies = grid.send_and_receive(question.messages, timeout=timeout)
         except StopIteration:
@@ -231,15 +241,6 @@ class GradientStrategy(Strategy):
             training.ended = self._epoch(server_round)
         self.history.progress(server_round)
         return records.model_to_arrays(training.layout, method.personal), metrics
-
-    def _collected(self, question: Question, replies: Iterable[Message]) -> Collected:
-        request, target = question.request, self.config.run.target
-        rows, wanted = self.training.rows, question.wanted
-        found = collect(replies, question.asked, request, rows, target, wanted)
-        self.rejected += len(found.dropped)
-        for what in found.dropped:
-            log(WARNING, "Round %s goes on without %s.", request.round, what)
-        return found
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -274,7 +275,8 @@ class GradientStrategy(Strategy):
         """Return what an epoch that ends with this round is judged by, before the next begins."""
         method = self.method
         personal = method.personal.clone()
-        return Epoch(round_, method.epoch_report(), personal, method.silo_figures())
+        report = method.epoch_report() | self.gate.report()
+        return Epoch(round_, report, personal, method.silo_figures())
 
     def _end_epoch(self, accuracy: float, buffers: dict[str, Tensor]) -> MetricRecord:
         """Note the target's accuracy, the epoch's figures, and the model that was evaluated."""

@@ -234,6 +234,7 @@ class Recorder(History):
             "target_gradients": self.epochs[-1]["target_gradients"],
             "floats": self.epochs[-1]["floats"],
             "figures": {name: as_list(values) for name, values in self.figures.items()},
+            "rejections": self.gate.rejections() if self.gate else {},
             "groups": [info.group for info in self.federation.silos],
             "seconds": round(self.seconds, 3), "versions": versions(),
         }  # fmt: skip

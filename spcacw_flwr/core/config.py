@@ -113,6 +113,28 @@ class TrainingKeys:
         1.0, "p, chance that a peer is asked in a round (Prop. partial participation).",
         above=0, most=1,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrustKeys:
+    """What is believed of a silo's replies (docs/trust.md)."""
+
+    norm_bound: float = key(
+        0.0,
+        "Largest norm of a gradient that is used, a longer one is dropped; 0 is max-norm where "
+        "silos clip, and no bound elsewhere.",
+        least=0,
+    )
+    max_strikes: int = key(
+        3,
+        "Strikes that put a silo into quarantine: a round with a reply that cannot be used adds "
+        "one, a round of good replies takes one away; 0 never does.",
+        least=0,
+    )
+    quarantine_probe: float = key(
+        0.1, "Chance that a silo in quarantine is asked in a round, to see if it is well.",
+        least=0, most=1,
+    )  # fmt: skip
     guard: int = key(
         0,
         "F ≥ 2: one in F of the target's samples is kept apart to judge whether peers did harm; if "
@@ -214,6 +236,7 @@ class SPCACWKeys:
 SECTIONS: dict[str, type] = {
     "run": RunKeys,
     "training": TrainingKeys,
+    "trust": TrustKeys,
     "partition": PartitionKeys,
     "spcacw": SPCACWKeys,
 }
@@ -259,6 +282,7 @@ class Config:
 
     run: RunKeys
     training: TrainingKeys
+    trust: TrustKeys
     partition: PartitionKeys
     spcacw: SPCACWKeys
     method: Any

@@ -22,6 +22,7 @@ import dataclasses
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.core.batches import Fold
@@ -63,16 +64,16 @@ class Guarded(Method):
         self.accepted: bool | None = None
         super().__init__(config, federation, parameters)
         self.name = self.guarded.name  # type: ignore[misc]
-        count, epochs = config.training.guard, config.run.epochs
+        count, epochs = config.trust.guard, config.run.epochs
         self.rest, self.kept = Fold(0, count), Fold(0, count, within=True)
-        finish = max(1, round(config.training.guard_finish * epochs))
+        finish = max(1, round(config.trust.guard_finish * epochs))
         self.judged_at = (epochs - finish) * federation.rounds_per_epoch
         """T_f, the rounds before the judgement."""
         self._gap = float("nan")
 
     @staticmethod
     def _check(config: Config, federation: Federation) -> None:
-        count, size = config.training.guard, federation.silos[federation.target].size
+        count, size = config.trust.guard, federation.silos[federation.target].size
         if not 2 <= count <= size:
             raise SpcacwError(
                 f"guard = {count} is not allowed: of the {size} training samples of target silo "
@@ -99,8 +100,7 @@ class Guarded(Method):
         """Train w, v and u; judge after T_f rounds; then train z."""
         if round_ <= self.judged_at:
             yield from self._apart(self.guarded.round(round_))
-            if self.guarded.alpha is not None:
-                self.alpha, self.alpha_round = self.guarded.alpha, self.guarded.alpha_round
+            self._follow()
             yield from self._apart(self.unaided.round(round_))
             yield from self.alone.round(round_)
             return
@@ -111,6 +111,9 @@ class Guarded(Method):
             return
         replies = yield Request(round_, (self.target,), self.parameters)
         self.optimiser.step(self.parameters, replies.gradients[0])
+
+    def _follow(self) -> None:
+        self.alpha, self.alpha_round = self.guarded.alpha, self.guarded.alpha_round
 
     def _apart(self, steps: Round) -> Round:
         """Pass questions on, and let the target answer without V."""
@@ -130,10 +133,16 @@ class Guarded(Method):
         with_peers, without = replies.losses[0].tolist()
         self._gap = with_peers - without
         # |ℓ|, for a loss of one's own may be negative
-        self.accepted = self._gap <= -abs(without) / self.config.training.guard
+        self.accepted = self._gap <= -abs(without) / self.config.trust.guard
         self.parameters.copy_(self.guarded.personal)
         if self.alpha is not None:
             self.set_weights(np.eye(self.federation.num_silos)[self.target], round_)
+
+    def quarantine(self, silos: NDArray[np.bool_], round_: int) -> None:
+        """Let the method know."""
+        self.guarded.quarantine(silos, round_)
+        if self.accepted is None:
+            self._follow()
 
     def epoch_report(self) -> dict[str, float]:
         """Add the judgement, ℓ_V(w) − ℓ_V(v), to the method's report; NaN before."""
@@ -155,7 +164,7 @@ def make_method(config: Config, federation: Federation, parameters: Tensor) -> M
     SpcacwError
         If the method's keys do not go together.
     """
-    if config.training.guard and config.run.method != LOCAL:
+    if config.trust.guard and config.run.method != LOCAL:
         return Guarded(config, federation, parameters)
     method: Method = method_class(config.run.method)(config, federation, parameters)
     return method

@@ -6,18 +6,16 @@ beside a federated run use this loop; the method and the silo functions are thos
 
 from __future__ import annotations
 
-import logging
-
 from torch import Tensor
 
+from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloInfo, SiloPool
-
-log = logging.getLogger(__name__)
 
 
 def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
@@ -38,31 +36,20 @@ def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
 
 
 def answer(pool: SiloPool, request: Request) -> Replies:
-    """Let the silos of ``pool`` answer a request.
-
-    A gradient that is not finite is left out, as it is when it comes in a message.
-    """
-    replies, norms = compute(pool, request)
-    if bool(norms.isfinite().all()):
-        return replies
-    finite = replies.gradients.isfinite().all(dim=1)  # a norm may overflow where its row is finite
-    good = finite.tolist()
-    for silo, usable in zip(request.silos, good, strict=True):
-        if not usable:
-            log.warning("Round %s goes on without the gradient of silo %s (it is not finite).",
-                        request.round, silo)  # fmt: skip
-    silos = tuple(silo for silo, usable in zip(request.silos, good, strict=True) if usable)
-    return Replies(silos, replies.gradients[finite], replies.losses[finite], replies.smoothness)
+    """Return what the silos of ``pool`` answer to a request, unchecked."""
+    return compute(pool, request)[0]
 
 
-def play(pool: SiloPool, method: Method, round_: int) -> None:
-    """Run round t of a method with the silos of ``pool``."""
-    questions = method.play(round_)
-    replies = None
+def play(pool: SiloPool, method: Method, round_: int, gate: Gate | None = None) -> None:
+    """Run round t of a method with the silos of ``pool``; the gate is a fresh one by default."""
+    gate = gate or Gate(pool.config, method.federation.num_silos)
+    questions = gate.play(method, round_)
+    answers = None
     try:
         while True:
-            request = questions.send(replies) if replies else next(questions)
-            replies = answer(pool, request)
+            request = questions.send(answers) if answers else next(questions)
+            replies, norms = compute(pool, request)
+            answers = Answers(replies, norms=norms)
     except StopIteration:
         return
 
@@ -71,17 +58,18 @@ def train(pool: SiloPool, method: Method, history: History) -> None:
     """Run the configured epochs of a method and note them in ``history``."""
     federation = method.federation
     rounds = pool.config.run.epochs * federation.rounds_per_epoch
+    gate = history.gate = Gate(pool.config, federation.num_silos)
     history.start(federation, rounds)
     history.weights(0, method.alpha)
     for round_ in range(1, rounds + 1):
-        play(pool, method, round_)
+        play(pool, method, round_, gate)
         if method.alpha_round == round_:
             history.weights(round_, method.alpha)
         history.progress(round_)
         if method.ends_epoch(round_):
             accuracy, _, buffers = pool.evaluate(method.personal, federation.target)
             state = pool.layout.unflatten(method.personal) | buffers
-            report, figures = method.epoch_report(), method.silo_figures()
+            report, figures = method.epoch_report() | gate.report(), method.silo_figures()
             history.epoch(round_, report, accuracy, state, figures)
 
 
