@@ -6,10 +6,11 @@ import dataclasses
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from experiments.attacks import study
+from experiments.attacks import report, study
 from experiments.attacks.attacks import ATTACKS, Known
 from experiments.attacks.silos import AttackedPool, draw_attackers
 from experiments.attacks.trial import run
@@ -133,3 +134,25 @@ def test_a_table_goes_on_where_it_stopped(tmp_path):
     assert second[:3] == first
     assert [line["share"] for line in second[3:]] == ["0.3"]
     assert {row.name for row in rows(path=study.METHODS)} >= {"spcacw", "spcacw-guarded"}
+
+
+def test_the_page_marks_what_breaks_the_promise(tmp_path):
+    """Two runs of FedAvg, .5 and .51 below Local: the worst is bold, and one breaks it."""
+    lines = [
+        {"method": "local", "attack": "none", "share": "0", "difference": 0.0},
+        {"method": "fedavg", "attack": "none", "share": "0", "difference": 1.5},
+        {"method": "fedavg", "attack": "ipm", "share": "0.3", "difference": -0.5},
+        {"method": "fedavg", "attack": "ipm", "share": "0.5", "difference": -0.51},
+        {"method": "fedavg-guarded", "attack": "ipm", "share": "0.5", "difference": 0.0,
+         "accepted": "False"},
+    ]  # fmt: skip
+    rest = {"column": "digits-relabel", "seed": 0, "epochs": 50, "attackers_weight": 0.25}
+    table = pd.DataFrame([{"accepted": "", **rest, **line} for line in lines])
+    table.to_csv(tmp_path / "attacks.csv", index=False)
+    page, picture = report.write(tmp_path / "attacks.csv", tmp_path / "page.md")
+    text = page.read_text()
+    assert "| FedAvg | +1.50 | **-0.51** (1/2) |" in text
+    assert "| FedAvg | -0.50 | **-0.51** (1/1) |" in text
+    assert "| FedAvg, guarded | – | 0.250 | 0.250 | 1 of 1 |" in text
+    assert "Local |" not in text
+    assert picture.stat().st_size > 1000
