@@ -19,6 +19,7 @@ what Local would have. The last rounds (``guard-finish``) give back what was kep
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.keys import SpcacwError
 
 LOCAL = "local"
+log = logging.getLogger(__name__)
 
 
 class Guarded(Method):
@@ -69,7 +71,6 @@ class Guarded(Method):
         finish = max(1, round(config.trust.guard_finish * epochs))
         self.judged_at = (epochs - finish) * federation.rounds_per_epoch
         """T_f, the rounds before the judgement."""
-        self._gap = float("nan")
 
     @staticmethod
     def _check(config: Config, federation: Federation) -> None:
@@ -130,10 +131,13 @@ class Guarded(Method):
         replies = yield Request(
             round_, (self.target,), models, want=LOSSES, fold=self.kept, whole=True
         )
-        with_peers, without = replies.losses[0].tolist()
-        self._gap = with_peers - without
-        # |ℓ|, for a loss of one's own may be negative
-        self.accepted = self._gap <= -abs(without) / self.config.trust.guard
+        ours, own = replies.losses[0].tolist()
+        # |ℓ|, for a loss of one's own may be negative; one that is no number is infinite
+        self.accepted = ours <= own - abs(own) / self.config.trust.guard
+        log.info(
+            "Round %s: on samples kept apart the target's loss is %.4g with peers, %.4g alone; "
+            "the guard %s.", round_, ours, own, "accepts" if self.accepted else "refuses",
+        )  # fmt: skip
         self.parameters.copy_(self.guarded.personal)
         if self.alpha is not None:
             self.set_weights(np.eye(self.federation.num_silos)[self.target], round_)
@@ -145,9 +149,9 @@ class Guarded(Method):
             self._follow()
 
     def epoch_report(self) -> dict[str, float]:
-        """Add the judgement, ℓ_V(w) − ℓ_V(v), to the method's report; NaN before."""
-        report = {**self.guarded.epoch_report(), **super().epoch_report()}
-        return {**report, "guard_gap": self._gap}
+        """Add to the method's report whether the guard has ``accepted``: 1, 0, NaN before."""
+        accepted = float("nan") if self.accepted is None else float(self.accepted)
+        return {**self.guarded.epoch_report(), **super().epoch_report(), "accepted": accepted}
 
     def silo_figures(self) -> dict[str, Weights]:
         """Return what the method has found out about each silo."""

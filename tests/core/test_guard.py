@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.batches import Fold
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import LOSSES
 from spcacw_flwr.core.guard import Guarded, make_method
-from spcacw_flwr.core.loop import play
+from spcacw_flwr.core.loop import play, train
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
@@ -100,7 +101,7 @@ def test_until_the_judgement_and_when_refused_the_model_is_locals():
         alone = trained(Config.from_keys(method="local", epochs=5), rounds)
         assert torch.equal(guarded.personal, alone.personal)
     assert guarded.accepted is False
-    assert guarded.epoch_report()["guard_gap"] > 0
+    assert guarded.epoch_report()["accepted"] == 0
 
 
 def test_an_accepted_model_goes_on_alone_with_all_data():
@@ -150,3 +151,21 @@ def test_what_does_not_go_together_is_one_sentence(keys, message):
     config = digits(**keys)
     with pytest.raises(SpcacwError, match=message):
         make_on(config, make_pool(config))
+
+
+def test_a_model_that_peers_have_blown_up_is_refused(tmp_path):
+    """Its loss is infinite, and the run's files can be written."""
+    config = digits(method="fedavg", epochs=2, output=str(tmp_path / "run"))
+    pool, history = make_pool(config), Recorder(tmp_path / "run", config, "in-process")
+    honest = pool.gradients
+
+    def blown_up(*asked):
+        found = honest(*asked)
+        found.rows[1:] = 1e18
+        return found
+
+    pool.gradients = blown_up
+    method = make_on(config, pool)
+    train(pool, method, history)
+    assert method.accepted is False
+    assert history.epochs[-1]["accepted"] == 0

@@ -41,6 +41,5 @@ def test_flower_and_the_bare_loop_have_one_trajectory(keys, accepted):
         assert at == there
         np.testing.assert_allclose(one, other, atol=1e-5)
     for one, other in zip(strategy.history.epochs, history.epochs, strict=True):
-        for name in ("accuracy", "target_gradients", "floats"):
-            assert one[name] == pytest.approx(other[name])
-        assert one["guard_gap"] == pytest.approx(other["guard_gap"], rel=1e-3, nan_ok=True)
+        for name in ("accuracy", "target_gradients", "floats", "accepted"):
+            assert one[name] == pytest.approx(other[name], nan_ok=True)
