@@ -6,6 +6,7 @@ import signal
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +18,16 @@ from rich.table import Table
 
 from partitions import SETTINGS
 from spcacw_flwr import launch
+from spcacw_flwr.core import checkpoint
 from spcacw_flwr.core.artefacts import claim_directory, default_output
 from spcacw_flwr.core.config import ENGINES, Config, fields
+from spcacw_flwr.core.places import run_directory
 from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.core.stacked import find_device
+from spcacw_flwr.core.stop import Stopped
+from spcacw_flwr.html import write_report, write_report_if_possible
+from spcacw_flwr.html.absence import leave_one_out as rerun_without
 from spcacw_flwr.keys import SpcacwError, allowed
 from spcacw_flwr.report import print_report
 
@@ -44,12 +50,12 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     return table
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read run-config keys from a TOML file."""
+def read_toml(path: Path, option: str = "--config") -> dict[str, Any]:
+    """Read run-config keys from a TOML file, which an option names."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SpcacwError(f"--config {path} cannot be read: {error}.") from error
+        raise SpcacwError(f"{option} {path} cannot be read: {error}.") from error
 
 
 def absolute(path: str) -> str:
@@ -120,6 +126,9 @@ def run(
     device: Annotated[str | None, typer.Option(help="where: cpu, cuda, …")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets")] = None,
     output: Annotated[Path | None, typer.Option(help="directory of the results")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="directory of a run to go on with; it knows its keys")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="a TOML file of run-config keys, such as a config.toml")
     ] = None,
@@ -130,18 +139,20 @@ def run(
     """Train the target silo and wait; exit with 0 only when training really finished."""
     console = Console()
     try:
-        flat = read_toml(config) if config else {}
+        flat = read_toml(resume / "config.toml", "--resume") if resume else {}
+        flat |= read_toml(config) if config else {}
         flat |= parse_assignments(set_ or [])
         named = {
             "setting": setting, "method": method, "seed": seed, "engine": engine,
             "device": device,
             "data-dir": data_dir and str(data_dir), "output": output and str(output),
+            "resume": resume and str(resume),
         }  # fmt: skip
         flat |= {name: value for name, value in named.items() if value is not None}
         train(console, flat)
     except SpcacwError as error:
         console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(130 if isinstance(error, Stopped) else 1) from None
     except KeyboardInterrupt:
         console.print("[bold red]spcacw:[/] stopped.")
         raise typer.Exit(130) from None
@@ -157,13 +168,14 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     """
     config = Config.from_flat(flat)
     method_class(config.run.method)
-    output = absolute(config.run.output or str(default_output(config, Path("runs"))))
+    output = absolute(str(run_directory(config) or default_output(config, Path("runs"))))
     data_dir = config.partition.data_dir and absolute(config.partition.data_dir)
-    config = Config.from_flat(config.to_flat() | {"output": output, "data-dir": data_dir})
+    places = {"output": output, "resume": config.run.resume and output, "data-dir": data_dir}
+    config = Config.from_flat(config.to_flat() | places)
     setting = config.checked_setting()
     setting.prepare()
     find_device(config.run.device)
-    claim_directory(Path(output))
+    claim_directory(Path(output), bool(config.run.resume))
     display = Display(console)
     for ending in (signal.SIGTERM, signal.SIGHUP):  # end like Ctrl-C: with everything we started
         signal.signal(ending, signal.default_int_handler)
@@ -175,8 +187,42 @@ def train(console: Console, flat: dict[str, Any]) -> None:
                 launch.run(config, setting.num_silos, display.show)
     except (SpcacwError, KeyboardInterrupt):
         console.print(f"What was learned so far is in {output}", soft_wrap=True, highlight=False)
+        if checkpoint.exists(Path(output) / checkpoint.DIRECTORY):
+            how = f"'spcacw run --resume {output}' goes on from the last checkpoint."
+            console.print(how, soft_wrap=True, highlight=False)
         raise
+    finally:
+        warning = write_report_if_possible(Path(output))
     print_report(console, Path(output))
+    if warning:
+        console.print(warning, soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="directory of a run's results")],
+    leave_one_out: Annotated[
+        int, typer.Option(min=0, help="rerun without each of so many of the heaviest peers")
+    ] = 0,
+    lowest: Annotated[bool, typer.Option(help="leave the lightest peer out as well")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="seeds of these reruns")] = 1,
+    data_dir: Annotated[Path | None, typer.Option(help="where the data are here")] = None,
+    device: Annotated[str | None, typer.Option(help="where to compute: cpu, cuda, …")] = None,
+) -> None:
+    """Write report.html for a run: who helped, in plain words and pictures."""
+    console = Console()
+    try:
+        if leave_one_out or lowest:
+            given = {"data-dir": data_dir and absolute(str(data_dir)), "device": device}
+            changes = {name: value for name, value in given.items() if value is not None}
+            rerun_without(
+                directory, leave_one_out, lowest=lowest, seeds=seeds, changes=changes,
+                say=partial(console.print, soft_wrap=True, highlight=False, markup=False),
+            )  # fmt: skip
+        console.print(str(write_report(directory)), soft_wrap=True, highlight=False)
+    except SpcacwError as error:
+        console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
 
 
 @app.command()

@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 import spcacw_flwr
+from spcacw_flwr.core import stop
 from spcacw_flwr.core.artefacts import as_toml
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.keys import SpcacwError
@@ -224,10 +225,15 @@ def run(config: Config, num_silos: int, show: Callable[[dict[str, Any]], None]) 
         If training did not finish: the sentence says why.
     """
     directory = Path(config.run.output)
+    (directory / "status.json").unlink(missing_ok=True)  # of a run that goes on
     with flower(directory / "flower.log") as link:
         run_id = link.start(config, num_silos)
         try:
-            status = _watch(link, directory, show)
+            try:
+                status = _watch(link, directory, show)
+            except KeyboardInterrupt:
+                _let_stop(link, directory)
+                raise
             word = _final_word(link, run_id) if status.get("state") == "finished" else "dead"
         finally:
             if link.alive():
@@ -254,6 +260,18 @@ def _watch(link: Flower, directory: Path, show: Callable[[dict[str, Any]], None]
     status = read_status(directory)
     show(status)
     return status
+
+
+def _let_stop(link: Flower, directory: Path) -> None:
+    """Ask the ServerApp to end after its round, with a checkpoint, and give it a moment."""
+    deadline = time.monotonic() + STOP_SECONDS
+    if read_status(directory).get("state") == "training":
+        (directory / stop.FILE).touch()
+        while time.monotonic() < deadline and link.alive():
+            if read_status(directory).get("state") in ENDED:
+                break
+            time.sleep(POLL_SECONDS)
+        (directory / stop.FILE).unlink(missing_ok=True)
 
 
 def _final_word(link: Flower, run_id: str) -> str:

@@ -29,6 +29,7 @@ from spcacw_flwr.core.guard import make_method
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.loop import train, train_alone
 from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.places import run_directory
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 
@@ -81,7 +82,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     setting = config.checked_setting()
     method_class(config.run.method)  # a wrong name is said before any data is read
     setting.prepare()
-    output = Path(config.run.output).expanduser() if config.run.output else None
+    output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)
     with history.failing():
         pool = SiloPool(config, setting, range(setting.num_silos))
@@ -89,7 +90,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         size = config.training.batch_size
         federation = Federation(silos, config.run.target, size, pool.layout)
         method = make_method(config, federation, pool.initial_parameters())
-        with _threads(config.run.threads, setting.num_silos * size):
+        with threads(config.run.threads, setting.num_silos * size):
             train(pool, method, history)
             if config.run.compare_alone and config.run.method != "local":
                 history.accuracy_alone = train_alone(config, pool)
@@ -102,7 +103,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
 
 
 @contextmanager
-def _threads(wanted: int, samples: int) -> Iterator[None]:
+def threads(wanted: int, samples: int) -> Iterator[None]:
     """Compute with ``wanted`` threads, or by the size of a round when that is 0.
 
     OpenMP's threads spin while they wait for each other, and when two processes share the cores
