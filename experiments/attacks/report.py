@@ -79,9 +79,32 @@ def costs(table: pd.DataFrame, titles: dict[str, str]) -> list[str]:
     return text
 
 
+def summary(table: pd.DataFrame, titles: dict[str, str]) -> list[str]:
+    """Return a line a column and method: how many attacked runs break the promise, and how far."""
+    text = [line(["column", "method", "attacked runs", f"below {minus(GOAL)}", "worst",
+                  "no attack (seeds)"]),
+            line(["---", "---"] + ["--:"] * 4)]  # fmt: skip
+    for column, of in table.groupby("column", sort=False):
+        for method in ordered(of.method, list(titles)):
+            mine = of[of.method == method]
+            calm, hostile = mine[mine.attack == NOBODY], mine[mine.attack != NOBODY]
+            mean = f"{calm.difference.mean():+.2f} ({len(calm)})" if len(calm) else NONE
+            text.append(line([
+                str(column), titles[method], str(len(hostile)),
+                str(int((hostile.difference < GOAL).sum())),
+                difference(hostile.difference.min()) if len(hostile) else NONE, mean,
+            ]))  # fmt: skip
+    return text
+
+
+def minus(value: float) -> str:
+    """Return a number with a proper sign."""
+    return f"{value:g}".replace("-", "−")
+
+
 def page(table: pd.DataFrame, titles: dict[str, str]) -> str:
     """Return the Markdown: for each column, by attack, by share, and what it costs."""
-    parts = []
+    parts = [*summary(table, titles), ""]
     for column, of in table.groupby("column", sort=False):
         seeds = ", ".join(str(seed) for seed in sorted(set(of.seed)))
         epochs = ", ".join(str(epoch) for epoch in sorted(set(of.epochs)))
@@ -120,7 +143,7 @@ def picture(table: pd.DataFrame, titles: dict[str, str], path: Path) -> None:
 def write(csv: Path, to: Path) -> list[Path]:
     """Write the page, and the picture beside it; return both."""
     table, titles = read(csv), {row.name: row.title for row in rows(path=METHODS)}
-    head = HEAD.format(csv=csv.name, path=csv, goal=f"{GOAL:g}".replace("-", "−"))
+    head = HEAD.format(csv=csv.name, path=csv, goal=minus(GOAL))
     drawn = to.parent / "trust" / "attacks.png"
     drawn.parent.mkdir(parents=True, exist_ok=True)
     picture(table, titles, drawn)
