@@ -4,16 +4,22 @@ Query: which silos the node holds. Train: the clipped mini-batch gradient of eac
 asked, with its loss and sample count, or its losses at several models, and, where the target is
 asked for them, L and the accuracy of its model. Evaluate: accuracy and loss on a silo's test data.
 With an accuracy come the buffers that the model was evaluated with, if it has any (BatchNorm).
-Train, action ``alone``: the target's silo trains without peers.
+Train, action ``alone``: the target's silo trains without peers. Train, action ``stream``: the node
+opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.stream`).
 
 A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
-simulation, the nodes share the silos of the setting evenly by ``partition-id``.
+simulation, the nodes share the silos of the setting evenly by ``partition-id``. There, too, the
+owner of a real silo says how its data are kept private (``privacy-noise = 1.0``), whatever the run
+says; ``privacy-seeded = true`` makes the noise that of a simulation, which the target could
+subtract: for rehearsals only.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -21,12 +27,17 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from spcacw_flwr import records
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import compute, train_alone
+from spcacw_flwr.account import note_told
+from spcacw_flwr.core.config import Config, kebab
+from spcacw_flwr.core.loop import compute, packed, train_alone
+from spcacw_flwr.core.privacy import PrivacyKeys
+from spcacw_flwr.core.randomness import secret
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.keys import SpcacwError
 
 app = ClientApp()
+OWNERS = tuple(kebab(field.name) for field in fields(PrivacyKeys))
+"""Run-config keys in which the owner of the data has the last word, by the node config."""
 Handler = Callable[[Message, Context], Message]
 
 
@@ -59,11 +70,22 @@ def _pool(run: tuple[tuple[str, Any], ...], node: tuple[tuple[str, Any], ...]) -
     flat = dict(run)
     if "data-dir" in node_config:  # a real silo's data lies where its owner says
         flat["data-dir"] = str(node_config["data-dir"])
-    config = Config.from_flat(flat)
+    owners = {name: node_config[name] for name in OWNERS if name in node_config}
+    config = Config.from_flat(flat | owners)
     setting = config.make_setting()
     silos = silos_of_node(node_config, setting.num_silos)
+    if owners.get("privacy-noise"):  # whichever silos the run thinks of
+        owners["privacy-silos"] = ",".join(map(str, silos))
+        config = Config.from_flat(flat | owners)
     setting.prepare()
-    return SiloPool(config, setting, silos)
+    rehearsal = simulated() or node_config.get("privacy-seeded")
+    return SiloPool(config, setting, silos, None if rehearsal else secret)
+
+
+def simulated() -> bool:
+    """Say whether this is a silo of a simulation: Ray runs its process."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 def pool_of(context: Context) -> SiloPool:
@@ -109,7 +131,11 @@ def train(message: Message, context: Context) -> Message:
     if records.ACCURACY in records.wanted(content):
         more[records.ACCURACY], _, buffers = pool.evaluate(records.personal(content), target)
     sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
-    reply = records.replies_to_content(request, replies, sizes, more)
+    private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
+    if private and not simulated():
+        note_told(pool, request, context)
+    parts = packed(pool.config, request, replies)
+    reply = records.replies_to_content(request, replies, parts, sizes, more, private)
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)
@@ -127,6 +153,20 @@ def evaluate(message: Message, context: Context) -> Message:
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)
+
+
+@app.train(records.STREAM)
+@one_sentence
+def stream(message: Message, context: Context) -> Message:
+    """Open a stream to the target and answer its questions there until training is over."""
+    from spcacw_flwr.stream.silo import channel_of, talk  # gRPC, which other messages do not need
+
+    pool, config = pool_of(context), message.content.config_records[records.CONFIG]
+    root = str(context.node_config.get("root-certificates", ""))
+    channel = channel_of(str(config["address"]), root, bool(config["tls"]))
+    answered = talk(pool, channel, str(config["token"]), context.node_id)
+    metrics = MetricRecord({"answered": answered})
+    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)
 
 
 @app.train(records.ALONE)

@@ -20,6 +20,7 @@ from spcacw_flwr import records
 from spcacw_flwr.core.bundle import Answer, for_all, opened, stacked
 from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.exchange import Fault, Request
+from spcacw_flwr.core.wire import FLOAT32
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -42,6 +43,7 @@ def collect(
     rows: Tensor,
     target: int,
     wanted: list[str],
+    how: str = FLOAT32,
 ) -> Collected:
     """Read the messages that answer a request and put them together.
 
@@ -61,6 +63,8 @@ def collect(
         The target silo.
     wanted : list of str
         Metrics that the target was asked for beside its gradient.
+    how : str
+        The key ``wire``: what gradients travel as.
     """
     nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in sent}
     found: dict[int, Answer] = {}
@@ -86,7 +90,7 @@ def collect(
             faults |= for_all(silos, "error", str(error))
             continue
         try:
-            answers, wrong = opened(records.content_to_bundle(content), request, silos)
+            answers, wrong = opened(records.content_to_bundle(content, how), request, silos)
             found |= answers
             faults |= wrong
         except Exception as error:  # a stranger's bytes may make a parser raise anything

@@ -57,7 +57,7 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
         new = [node for node in grid.get_node_ids() if node not in asked]
         if new:
             asked.update(dict.fromkeys(new, False))
-            waiting.update(grid.push_messages([_query(node) for node in new]))
+            waiting.update(grid.push_messages([query(node) for node in new]))
         for reply in grid.pull_messages(waiting) if waiting else []:
             waiting.discard(reply.metadata.reply_to_message_id)
             node = reply.metadata.src_node_id
@@ -67,7 +67,8 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
     return found
 
 
-def _query(node: int) -> Message:
+def query(node: int) -> Message:
+    """Return the question which silos a node holds."""
     content = RecordDict({records.CONFIG: ConfigRecord({})})
     return Message(content, dst_node_id=node, message_type=MessageType.QUERY)
 

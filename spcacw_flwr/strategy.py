@@ -122,7 +122,7 @@ class GradientStrategy(Strategy):
         if self._found is None:
             self._found = discover(grid, self.num_silos, self.config.run.node_timeout)
         infos = tuple(self._found.infos[silo] for silo in range(self.num_silos))
-        return Federation(infos, self.config.run.target, self.config.training.batch_size)
+        return Federation(infos, self.config.run.target, self.config.samples_per_round)
 
     def summary(self) -> None:
         """Log what is about to run, in Flower's start-up block."""
@@ -203,11 +203,16 @@ class GradientStrategy(Strategy):
         return question
 
     @property
-    def nodes(self) -> dict[int, int]:
-        """The node of each silo; SpcacwError before nodes were asked."""
+    def found(self) -> Found:
+        """The silos and their nodes; SpcacwError before nodes were asked."""
         if self._found is None:
             raise SpcacwError("The strategy knows no nodes yet: call discover(grid) first.")
-        return self._found.nodes
+        return self._found
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """The node of each silo; SpcacwError before nodes were asked."""
+        return self.found.nodes
 
     def _message(
         self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
@@ -231,6 +236,7 @@ class GradientStrategy(Strategy):
                 found = collect(
                     replies, question.messages, question.asked, question.request,
                     training.rows, self.config.run.target, question.wanted,
+                    self.config.transport.wire,
                 )  # fmt: skip
                 if records.ACCURACY in found.of_target:
                     metrics = self._end_epoch(found.of_target[records.ACCURACY], found.buffers)
@@ -283,7 +289,7 @@ class GradientStrategy(Strategy):
         method = self.method
         personal = method.personal.clone()
         report = method.epoch_report() | self.gate.report()
-        return Epoch(round_, report, personal, method.silo_figures())
+        return Epoch(round_, report, personal, method.figures())
 
     def _end_epoch(self, accuracy: float, buffers: dict[str, Tensor]) -> MetricRecord:
         """Note the target's accuracy, the epoch's figures, and the model that was evaluated."""
@@ -294,6 +300,7 @@ class GradientStrategy(Strategy):
         loss, parameters = ended.report["loss"], training.layout.unflatten(ended.personal)
         state = parameters | buffers
         self.history.epoch(ended.round, ended.report, accuracy, state, ended.figures)
+        self.history.privacy = self.method.ledger.summary()
         epoch = ended.round / training.rounds_per_epoch
         log(INFO, "epoch %g: accuracy %.2f %%, loss %.4f", epoch, accuracy, loss)
         return MetricRecord({records.ACCURACY: accuracy, "loss": loss})

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from experiments.attacks.attacks import ATTACKS, Known
-from spcacw_flwr.core.batches import Fold
 from spcacw_flwr.core.silo import Gradients, SiloPool
 
 DRAW, ROWS = 101, 102
@@ -61,12 +60,9 @@ class AttackedPool:
         """Whatever else a pool can do."""
         return getattr(self.pool, name)
 
-    def gradients(
-        self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0,
-        samples: Sequence[int] | None = None, fold: Fold | None = None,
-    ) -> Gradients:  # fmt: skip
+    def gradients(self, points: Tensor, round_: int, silos: Sequence[int], *rest: Any) -> Gradients:
         """Return the silos' gradients, the attackers' as the attack makes them."""
-        found = self.pool.gradients(points, round_, silos, draw, samples, fold)
+        found = self.pool.gradients(points, round_, silos, *rest)
         at = [k for k, silo in enumerate(silos) if silo in self.attackers]
         if at:
             alike = [k for k, silo in enumerate(silos) if silo in self.cluster]

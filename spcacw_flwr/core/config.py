@@ -17,7 +17,9 @@ from partitions import SETTINGS, PartitionKeys, Setting, make_setting, setting_c
 from partitions.holdout import HeldOut
 from spcacw_flwr.alpha.bias import SCHEDULES
 from spcacw_flwr.alpha.learners import SOLVERS
+from spcacw_flwr.core.privacy import PrivacyKeys, mechanisms
 from spcacw_flwr.core.registry import METHODS, method_class
+from spcacw_flwr.core.transport import TransportKeys
 from spcacw_flwr.keys import SpcacwError, check, did_you_mean, key
 
 AUTO = "auto"
@@ -62,8 +64,9 @@ class RunKeys:
     )
     threads: int = key(
         0,
-        "CPU threads of the in-process engine; 0 is one where a round is small, so that runs side "
-        "by side do not wait for each other, and PyTorch's own number elsewhere.",
+        "CPU threads of the in-process engine, and of each end of a stream; 0 is one where a round "
+        "is small, so that runs side by side do not wait for each other, and PyTorch's own number "
+        "elsewhere.",
         least=0,
     )
     output: str = key("", "Directory of the results, absolute; empty is a dated default.")
@@ -187,7 +190,7 @@ class SPCACWKeys:
     g_max: float = key(
         0.0,
         "g_max, bound on gradient norms in FTAL's and ONS's constants and the regret bound; 0 is "
-        "max-norm/p where silos clip, and the largest norm seen elsewhere.",
+        "max-norm/p where silos clip and none adds noise, and the largest norm seen elsewhere.",
         least=0,
     )
     half_life: float = key(
@@ -248,6 +251,8 @@ SECTIONS: dict[str, type] = {
     "trust": TrustKeys,
     "partition": PartitionKeys,
     "spcacw": SPCACWKeys,
+    "transport": TransportKeys,
+    "privacy": PrivacyKeys,
 }
 
 
@@ -294,8 +299,15 @@ class Config:
     trust: TrustKeys
     partition: PartitionKeys
     spcacw: SPCACWKeys
+    transport: TransportKeys
+    privacy: PrivacyKeys
     method: Any
     """The table of the chosen method's own keys; None if it has none."""
+
+    @property
+    def samples_per_round(self) -> int:
+        """Samples of its own that the target uses in a round: b, or b times ``local-batches``."""
+        return self.training.batch_size * self.transport.local_batches
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any]) -> Config:
@@ -331,7 +343,8 @@ class Config:
         Raises
         ------
         SpcacwError
-            If ``target`` is not a silo, or there would be more nodes than silos.
+            If ``target`` is not a silo, there would be more nodes than silos, or silos cannot be
+            private as they are told to be.
         """
         setting = self.make_setting()
         silos = setting.num_silos
@@ -345,6 +358,7 @@ class Config:
                 f"nodes = {self.run.nodes} is more than the {silos} silos of "
                 f"{self.run.setting}: use 0 (one node per silo) or at most {silos}."
             )
+        mechanisms(self, silos)
         return setting
 
     @classmethod

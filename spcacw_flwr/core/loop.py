@@ -1,15 +1,23 @@
-"""Training without messages: one process asks silos that it holds itself.
+"""The loop of training: ask silos, let the method fold their answers, note each epoch.
 
-Both the in-process engine (:mod:`spcacw_flwr.core.simulate`) and the target that trains alone
-beside a federated run use this loop; the method and the silo functions are those of every engine.
+The in-process engine (:mod:`spcacw_flwr.core.simulate`) and the target that trains alone beside a
+federated run ask silos that they hold themselves; where gradients come in streams
+(:mod:`spcacw_flwr.stream`) the same loop asks those. Method and silo functions are those of every
+engine.
 """
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
+import torch
 from torch import Tensor
 
+from spcacw_flwr.core import wire
+from spcacw_flwr.core.batches import WIRE, stream
 from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.evaluation import Evaluation
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
 from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.history import Epoch, History
@@ -18,68 +26,120 @@ from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloInfo, SiloPool
 
 
+@runtime_checkable
+class Elsewhere(Protocol):
+    """Silos of other processes, which the loop asks in the place of a pool of its own."""
+
+    def answer(self, request: Request) -> Answers:
+        """Return the answers that came, unchecked, and what was wrong with others."""
+
+    def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
+        """Return how good a model is on the test data of a silo."""
+
+
+Silos = SiloPool | Elsewhere
+
+
 def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
-    """Return what the silos of ``pool`` answer to a request, and the norms of their gradients."""
+    """Return what the silos of ``pool`` answer to a request, and the norms of their gradients.
+
+    With ``local-batches`` both are means over so many independent mini-batches.
+    """
     round_, silos, target = request.round, request.silos, pool.config.run.target
+    batches = pool.config.transport.local_batches
+    draws = range(batches * request.draw, batches * (request.draw + 1))
     if request.want == LOSSES:
-        of = request.draw, request.fold, request.whole
-        losses = pool.losses(request.points, round_, silos, *of)
+        of = request.fold, request.whole
+        tables = [pool.losses(request.points, round_, silos, draw, *of) for draw in draws]
+        losses = torch.stack(tables).mean(dim=0) if batches > 1 else tables[0]
         nothing = losses.new_zeros(len(silos), 0)
         return Replies(silos, nothing, losses), nothing.sum(dim=1)
-    parts = request.samples, request.fold
-    found = pool.gradients(request.points, round_, silos, request.draw, *parts)
+    parts = request.samples, request.fold, request.number
+    found = pool.gradients(request.points, round_, silos, draws[0], *parts)
+    rows, losses, norms = found.rows, found.losses, found.norms
+    if batches > 1:
+        rows, losses = rows / batches, losses / batches
+        for draw in draws[1:]:
+            more = pool.gradients(request.points, round_, silos, draw, *parts)
+            rows.add_(more.rows, alpha=1 / batches)
+            losses.add_(more.losses, alpha=1 / batches)
+        norms = torch.linalg.vector_norm(rows, dim=1)
     smoothness = None
     if request.smoothness:
         point = request.of([target]).view(-1)
         smoothness = pool.smoothness(point, round_, target, request.fold)
-    return Replies(silos, found.rows, found.losses, smoothness), found.norms
+    return Replies(silos, rows, losses, smoothness), norms
 
 
-def answer(pool: SiloPool, request: Request) -> Replies:
-    """Return what the silos of ``pool`` answer to a request, unchecked."""
-    return compute(pool, request)[0]
+def packed(config: Config, request: Request, replies: Replies) -> dict[str, Tensor]:
+    """Return the parts that the gradients of an answer travel as (:mod:`spcacw_flwr.core.wire`)."""
+    how = config.transport.wire if replies.gradients.shape[1] else wire.FLOAT32
+    key = request.round, request.draw
+    drawing = replies.silos if how == wire.INT8 else ()
+    rngs = [stream(WIRE, config.run.seed, silo, *key) for silo in drawing]
+    return wire.pack(replies.gradients, how, rngs)
 
 
-def play(pool: SiloPool, method: Method, round_: int, gate: Gate | None = None) -> None:
-    """Run round t of a method with the silos of ``pool``; the gate is a fresh one by default."""
-    gate = gate or Gate(pool.config, method.federation.num_silos)
+def ask(silos: Silos, request: Request) -> Answers:
+    """Return what the silos of a pool, or those elsewhere, answer to a request, unchecked."""
+    if isinstance(silos, Elsewhere):
+        return silos.answer(request)
+    replies, norms = compute(silos, request)
+    how = silos.config.transport.wire
+    if how == wire.FLOAT32 or request.want == LOSSES:
+        return Answers(replies, norms=norms)
+    parts, (count, size) = packed(silos.config, request, replies), replies.gradients.shape
+    replies.gradients = wire.unpack(parts, how, (count, size))
+    return Answers(replies)
+
+
+def answer(silos: Silos, request: Request) -> Replies:
+    """Return what silos answer to a request, unchecked."""
+    return ask(silos, request).replies
+
+
+def play(silos: Silos, method: Method, round_: int, gate: Gate | None = None) -> None:
+    """Run round t of a method with ``silos``; the gate is a fresh one by default."""
+    gate = gate or Gate(method.config, method.federation.num_silos)
     questions = gate.play(method, round_)
     answers = None
     try:
         while True:
             request = questions.send(answers) if answers else next(questions)
-            replies, norms = compute(pool, request)
-            answers = Answers(replies, norms=norms)
+            answers = ask(silos, request)
     except StopIteration:
         return
 
 
-def train(pool: SiloPool, method: Method, history: History) -> None:
+def train(silos: Silos, method: Method, history: History) -> None:
     """Run the configured epochs of a method and note them in ``history``."""
     federation = method.federation
-    rounds = pool.config.run.epochs * federation.rounds_per_epoch
-    gate = history.gate = Gate(pool.config, federation.num_silos)
+    rounds = method.config.run.epochs * federation.rounds_per_epoch
+    gate = history.gate = Gate(method.config, federation.num_silos)
     done = history.start(federation, rounds, {"method": method, "gate": gate})
     if not done:
         history.weights(0, method.alpha)
     if history.ended:  # under Flower, the accuracy of an epoch comes with the next one
-        note_epoch(pool, history, history.ended)
+        note_epoch(silos, history, federation, history.ended)
     with history.ending():
         for round_ in range(done + 1, rounds + 1):
-            play(pool, method, round_, gate)
+            play(silos, method, round_, gate)
             if method.alpha_round == round_:
                 history.weights(round_, method.alpha)
             history.progress(round_)
             if method.ends_epoch(round_):
-                report, figures = method.epoch_report() | gate.report(), method.silo_figures()
-                note_epoch(pool, history, Epoch(round_, report, method.personal, figures))
+                report, figures = method.epoch_report() | gate.report(), method.figures()
+                ended = Epoch(round_, report, method.personal, figures)
+                note_epoch(silos, history, federation, ended)
             history.keep(round_)
+    history.privacy = method.ledger.summary()
 
 
-def note_epoch(pool: SiloPool, history: History, ended: Epoch) -> None:
+def note_epoch(silos: Silos, history: History, federation: Federation, ended: Epoch) -> None:
     """Evaluate the model that an epoch ended with, and note the epoch."""
-    accuracy, _, buffers = pool.evaluate(ended.personal, pool.config.run.target)
-    state = pool.layout.unflatten(ended.personal) | buffers
+    assert federation.layout is not None  # every engine knows its model
+    accuracy, _, buffers = silos.evaluate(ended.personal, federation.target)
+    state = federation.layout.unflatten(ended.personal) | buffers
     history.ended = None
     history.epoch(ended.round, ended.report, accuracy, state, ended.figures)
 
@@ -92,7 +152,7 @@ def train_alone(config: Config, pool: SiloPool) -> list[float]:
     target = config.run.target
     (info,) = (info for info in pool.describe() if info.silo == target)
     silos = tuple(SiloInfo(i, 0, ()) for i in range(target))
-    federation = Federation((*silos, info), target, config.training.batch_size, pool.layout)
+    federation = Federation((*silos, info), target, config.samples_per_round, pool.layout)
     local = method_class("local")(config, federation, pool.initial_parameters())
     history = History(config)
     train(pool, local, history)

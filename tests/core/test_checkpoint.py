@@ -97,6 +97,7 @@ CASES = [
     {"method": "apfl", "apfl": {"adaptive": True}},
     {"guard": 5},
     {"guard": 5, "method": "fedfomo", "guard_finish": 0.9},
+    {"privacy_noise": 0.1, "cross_fit": 2},
 ]
 
 

@@ -334,7 +334,7 @@ def test_artefacts_of_a_run(tmp_path):
     assert [line["round"] for line in lines] == [7, 14]
     assert set(lines[0]) == {
         "epoch", "round", "loss", "accuracy", "L", "lambda_reg", "cost", "seconds",
-        "target_gradients", "floats", "cumulative_cost", "best_fixed_cost", "regret",
+        "target_gradients", "floats", "bytes", "cumulative_cost", "best_fixed_cost", "regret",
         "regret_bound", "rejected", "quarantined",
     }  # fmt: skip
     silos = pd.read_csv(directory / "silos.csv")
@@ -346,6 +346,7 @@ def test_artefacts_of_a_run(tmp_path):
     assert lines[-1]["lambda_reg"] > 0
     assert [line["target_gradients"] for line in lines] == [7, 14]
     assert lines[0]["floats"] == 7 * 6 * 2 * make_pool(config).layout.size == summary["floats"] / 2
+    assert (lines[0]["bytes"], summary["bytes"]) == (4 * lines[0]["floats"], 4 * summary["floats"])
     alpha = pd.read_csv(directory / "alpha.csv")
     assert list(alpha["round"]) == [0, 7, 14]
     np.testing.assert_array_equal(alpha.iloc[-1, 1:], summary["alpha"])
