@@ -134,7 +134,8 @@ class Guarded(Method):
         ours, own = replies.losses[0].tolist()
         # |ℓ|, for a loss of one's own may be negative; one that is no number is infinite
         self.accepted = ours <= own - abs(own) / self.config.trust.guard
-        log.info(
+        say = log.info if self.accepted else log.warning
+        say(
             "Round %s: on samples kept apart the target's loss is %.4g with peers, %.4g alone; "
             "the guard %s.", round_, ours, own, "accepts" if self.accepted else "refuses",
         )  # fmt: skip
