@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console
 from rich.table import Table
 
 from partitions import SETTINGS
@@ -22,91 +16,14 @@ from spcacw_flwr.core.config import ENGINES, Config, fields
 from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.core.stacked import find_device
+from spcacw_flwr.deploy.cli import app as deploy
+from spcacw_flwr.display import Display, end_like_ctrl_c, one_sentence
 from spcacw_flwr.keys import SpcacwError, allowed
+from spcacw_flwr.options import absolute, flat_keys
 from spcacw_flwr.report import print_report
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-LARGEST = 4
-"""Weights shown while training: the current largest ones."""
-
-
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """Read ``key=value`` pairs, the values in TOML; a value that is not TOML is a text."""
-    table: dict[str, Any] = {}
-    for assignment in assignments:
-        name, separator, value = assignment.partition("=")
-        if not separator:
-            raise SpcacwError(f"--set {assignment} must have the form key=value.")
-        try:
-            table[name.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            table[name.strip()] = value.strip()
-    return table
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read run-config keys from a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SpcacwError(f"--config {path} cannot be read: {error}.") from error
-
-
-def absolute(path: str) -> str:
-    """Return a path as Flower needs it: its apps run in a directory of their own."""
-    return str(Path(path).expanduser().resolve())
-
-
-class Display:
-    """Live progress on a terminal; a line per epoch elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("rounds"), TimeElapsedColumn(), console=console,
-        )  # fmt: skip
-        self.task = self.progress.add_task("starting", total=None)
-        self.live: Live | None = None
-        self.epoch = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Keep the display on the terminal for the duration of the block."""
-        if not self.console.is_terminal:
-            yield
-            return
-        with Live(self.progress, console=self.console, refresh_per_second=4) as self.live:
-            yield
-
-    def show(self, status: dict[str, Any]) -> None:
-        """Show where the run is."""
-        if not status:
-            return
-        epoch, total = status["epoch"], status["rounds"]
-        text = f"{status['state']}: epoch {epoch}/{status['epochs']}" if total else status["state"]
-        self.progress.update(
-            self.task, description=text, completed=status["round"], total=total or None
-        )
-        line = describe(status)
-        if self.live is not None:
-            self.live.update(Group(self.progress, line))
-        elif epoch > self.epoch:
-            line = f"epoch {epoch}/{status['epochs']}  {line}"
-            self.console.print(line, highlight=False, soft_wrap=True)
-        self.epoch = epoch
-
-
-def describe(status: dict[str, Any]) -> str:
-    """Say accuracy, loss and the largest weights of a status in one line."""
-    if status.get("accuracy") is None:
-        return ""
-    text = f"accuracy {status['accuracy']:.2f} %  loss {status['loss']:.4f}"
-    if not (alpha := status["alpha"]):
-        return text
-    largest = sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))[:LARGEST]
-    weights = "  ".join(f"silo {i}: {alpha[i]:.3f}" for i in largest if alpha[i] > 0)
-    return f"{text}  α  {weights}"
+app.add_typer(deploy, name="deploy")
 
 
 @app.command()
@@ -129,22 +46,13 @@ def run(
 ) -> None:
     """Train the target silo and wait; exit with 0 only when training really finished."""
     console = Console()
-    try:
-        flat = read_toml(config) if config else {}
-        flat |= parse_assignments(set_ or [])
+    with one_sentence(console):
         named = {
             "setting": setting, "method": method, "seed": seed, "engine": engine,
             "device": device,
             "data-dir": data_dir and str(data_dir), "output": output and str(output),
         }  # fmt: skip
-        flat |= {name: value for name, value in named.items() if value is not None}
-        train(console, flat)
-    except SpcacwError as error:
-        console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        console.print("[bold red]spcacw:[/] stopped.")
-        raise typer.Exit(130) from None
+        train(console, flat_keys(config, set_, named))
 
 
 def train(console: Console, flat: dict[str, Any]) -> None:
@@ -165,8 +73,7 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     find_device(config.run.device)
     claim_directory(Path(output))
     display = Display(console)
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # end like Ctrl-C: with everything we started
-        signal.signal(ending, signal.default_int_handler)
+    end_like_ctrl_c()
     try:
         with display.running():
             if config.run.engine == "in-process":
@@ -193,12 +100,9 @@ def tune(
 
     where = absolute(str(data_dir)) if data_dir else ""
     console = Console()
-    try:
+    with one_sentence(console):
         choice = tune_all(setting, methods.split(",") if methods else [], seeds, epochs, where,
                           output)  # fmt: skip
-    except SpcacwError as error:
-        console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
     table = Table("method", "choice", title=f"tuned on held-out training data of {setting}")
     for name, chosen in choice.items():
         table.add_row(name, ", ".join(f"{key} = {value}" for key, value in chosen.items()))

@@ -1,0 +1,166 @@
+"""A whole federation on one machine: every host a directory, talking over the loopback interface.
+
+It runs the very commands that ``spcacw deploy server`` and ``spcacw deploy silo`` run on hosts of
+their own; only the addresses differ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from partitions import Setting
+from spcacw_flwr.core.artefacts import as_toml
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.deploy import certificates
+from spcacw_flwr.deploy.export import export, exported
+from spcacw_flwr.deploy.places import Server, Silo
+from spcacw_flwr.deploy.programs import Program, shown
+from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.launch import CONNECTION, Show, follow
+from spcacw_flwr.processes import end, free_port, wait_for_port
+
+DATA, RUN_FILE = "data", "run.toml"
+THREADS = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+"""Several silos share one machine here: threads of PyTorch would wait for each other."""
+Say = Callable[[str], None]
+
+
+def server_programs(server: Server, host: str) -> list[Program]:
+    """Return the programs of a server's host, in the order in which they start."""
+    log = server.directory
+    return [
+        Program(server.superlink(host), server.home, log / "superlink.log"),
+        Program(server.superexec(), server.home, log / "serverapp.log"),
+    ]
+
+
+def start_server(server: Server, host: str, say: Say) -> list[Program]:
+    """Start SuperLink and SuperExec; return when the SuperLink listens."""
+    superlink, superexec = programs = server_programs(server, host)
+    for program in programs:
+        say(shown(program.command, program.home))
+    wait_for_port(superlink.start(), server.port, superlink.log)
+    superexec.start()
+    return programs
+
+
+def keep(programs: Sequence[Program], say: Say) -> None:
+    """Start again what has died, and say so."""
+    for program in programs:
+        if program.keep():
+            say(f"# {program.name} died and was started again")
+
+
+def register(server: Server, public_key: Path, say: Say) -> str:
+    """Admit a silo by its public key, once, and return its node's id.
+
+    The running SuperLink keeps it in its database; ``registered/`` in the server's directory shows
+    who was admitted.
+
+    Raises
+    ------
+    SpcacwError
+        If there is no such key, or the SuperLink refuses it.
+    """
+    try:
+        content = public_key.read_text().strip()
+    except OSError as error:
+        raise SpcacwError(f"{public_key} cannot be read: {error}.") from error
+    known = server.directory / "registered"
+    known.mkdir(exist_ok=True)
+    for path in known.iterdir():
+        if path.read_text().strip() == content:
+            return path.stem
+    arguments = ["supernode", "register", str(public_key.resolve()), CONNECTION]
+    say(shown(["flwr", *arguments], server.home))
+    node = str(server.link().cli(*arguments)["node-id"])
+    (known / f"{node}.pub").write_text(content + "\n")
+    return node
+
+
+def lay_out(root: Path, config: Config, setting: Setting) -> Config:
+    """Make the directories of all hosts, with the silos' data, and ``run.toml``; return it."""
+    certificates.make_authority(root / "ca")
+    certificates.make_server(root / "ca", root / "server")
+    authority = (root / "ca" / certificates.CA_CERTIFICATE).read_bytes()
+    places = [Silo(root / f"silo-{silo}") for silo in range(setting.num_silos)]
+    export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
+    for silo, place in enumerate(places):
+        certificates.make_silo_key(place.directory)
+        (place.directory / certificates.CA_CERTIFICATE).write_bytes(authority)
+        group = setting.groups[silo]
+        place.write_node(silo, **{"data-dir": DATA}, **({} if group is None else {"group": group}))
+    files = exported(config, setting)
+    (root / RUN_FILE).write_text(as_toml(files.to_flat()), encoding="utf-8")
+    return files
+
+
+class Federation:
+    """The processes of a federation that was laid out in a directory.
+
+    Parameters
+    ----------
+    root : Path
+        The directory.
+    num_silos : int
+        M.
+    say : callable, optional
+        Told each Flower command before it is run.
+    """
+
+    def __init__(self, root: Path, num_silos: int, say: Say = lambda _: None) -> None:
+        root = root.resolve()
+        self.server = Server(root / "server", free_port())
+        self.silos = [Silo(root / f"silo-{silo}") for silo in range(num_silos)]
+        self._say = say
+        self._kept: list[Program] = []
+
+    @contextmanager
+    def running(self) -> Iterator[Federation]:
+        """Run server and silos for the duration of the block; then nothing is left of them."""
+        try:
+            self._kept = start_server(self.server, "127.0.0.1", self._say)
+            for place in self.silos:
+                register(self.server, place.public_key, self._say)
+            for silo in range(len(self.silos)):
+                self.start_silo(silo)
+            yield self
+        finally:
+            end(self.server.home, *(place.home for place in self.silos))
+
+    def start_silo(self, silo: int) -> Program:
+        """Start a silo's SuperNode."""
+        place = self.silos[silo]
+        command = place.supernode(self.server.address, free_port())
+        self._say(shown(command, place.home))
+        program = Program(command, place.home, place.directory / "silo.log", THREADS)
+        program.start()
+        return program
+
+    def train(self, config: Config, show: Show) -> None:
+        """Train on these silos; see :func:`train`."""
+        train(self.server, config, show, self._kept, self._say)
+
+
+def train(
+    server: Server, config: Config, show: Show, kept: Sequence[Program] = (),
+    say: Say = lambda _: None,
+) -> None:  # fmt: skip
+    """Submit a run to a server and follow it to its end, keeping its programs alive.
+
+    Raises
+    ------
+    SpcacwError
+        If training did not finish.
+    """
+    link = server.link()
+    run_id = link.submit(config)
+
+    def training() -> bool:
+        keep(kept, say)
+        return server.training()
+
+    follow(link, run_id, Path(config.run.output), show, training)
