@@ -82,7 +82,7 @@ class SiloFiles(OwnSilos):
             )
         return SiloData(test.x, test.y, weight)
 
-    def _function(self, silo: int) -> Any:  # type: ignore[override]
+    def _function(self, silo: int) -> Any:
         """Return (train, test) of a silo; of one without test data, its training data twice."""
         parts = self._read(silo)
         self._tests[silo] = "test.x" in parts, parts.get("test.weight")
