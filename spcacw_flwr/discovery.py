@@ -2,14 +2,21 @@
 
 Every node is sent a query as soon as it appears; answers are taken as they come, so that one silent
 node does not hold up the others, and nothing waits for ever.
+
+A node with a key keeps its id when it comes back, and is simply asked again. One without comes back
+as another node: while a silo does not answer, nodes that have appeared since are asked for it. A
+silo is never taken from a node that is there.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from spcacw_flwr import records
@@ -37,6 +44,50 @@ class Found:
                     f"{node}: give each node its own silos in its node config."
                 )
             self.infos[info.silo], self.nodes[info.silo] = info, node
+
+
+class Lookout:
+    """Looks out for silos that have fallen silent, among the nodes that appear later.
+
+    Parameters
+    ----------
+    grid : Grid
+        The nodes.
+    found : Found
+        Who holds what; changed when a silo comes back on another node.
+    """
+
+    def __init__(self, grid: Grid, found: Found) -> None:
+        self.grid, self.found = grid, found
+        self._asked = set(found.nodes.values())
+        self._waiting: set[str] = set()
+
+    def look(self, silent: Collection[int]) -> None:
+        """Ask nodes that are new, and take the answers that have come; never waits."""
+        online = set(self.grid.get_node_ids())
+        if new := online - self._asked:
+            self._asked |= new
+            self._waiting |= set(self.grid.push_messages([_query(node) for node in new]))
+        for reply in self.grid.pull_messages(self._waiting) if self._waiting else []:
+            self._waiting.discard(reply.metadata.reply_to_message_id)
+            try:
+                content = records.usable(reply)
+                infos = [records.record_to_info(r) for r in content.metric_records.values()]
+            except SpcacwError as error:
+                log(WARNING, "A node that has appeared cannot be used (%s).", error)
+                continue
+            for info in infos:
+                self._consider(reply.metadata.src_node_id, info.silo, silent, online)
+
+    def _consider(
+        self, node: int, silo: int, silent: Collection[int], online: Collection[int]
+    ) -> None:
+        holder = self.found.nodes.get(silo)
+        if holder is not None and silo in silent and holder not in online:
+            self.found.nodes[silo] = node
+            log(INFO, "Silo %s is back, as node %s.", silo, node)
+        else:
+            log(WARNING, "Node %s claims silo %s, which is node %s: refused.", node, silo, holder)
 
 
 def discover(grid: Grid, num_silos: int, timeout: float) -> Found:

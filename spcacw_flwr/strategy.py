@@ -36,7 +36,7 @@ from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.stacked import find_device
-from spcacw_flwr.discovery import Found, discover
+from spcacw_flwr.discovery import Found, Lookout, discover
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -100,6 +100,9 @@ class GradientStrategy(Strategy):
         self.rejected = 0
         """Replies that were dropped because they could not be used."""
         self._found: Found | None = None
+        self._lookout: Lookout | None = None
+        self._silent: set[int] = set()
+        """The silos that were asked last and gave no answer that can be used."""
         self._training: Training | None = None
         self._last_round = 0
         self._asking: tuple[Grid, Round, Question] | None = None
@@ -147,6 +150,9 @@ class GradientStrategy(Strategy):
         """Ask the nodes of the silos that the method wants to hear in this round."""
         if self._training is None:
             self._training = self._begin(arrays, grid)
+        if self._silent:
+            self._lookout = self._lookout or Lookout(grid, self.found)
+            self._lookout.look(self._silent)
         steps = self.method.play(server_round)
         question = self._question(next(steps))
         self._asking = grid, steps, question
@@ -190,11 +196,16 @@ class GradientStrategy(Strategy):
         return question
 
     @property
-    def nodes(self) -> dict[int, int]:
-        """The node of each silo; SpcacwError before nodes were asked."""
+    def found(self) -> Found:
+        """Who holds which silo; SpcacwError before nodes were asked."""
         if self._found is None:
             raise SpcacwError("The strategy knows no nodes yet: call discover(grid) first.")
-        return self._found.nodes
+        return self._found
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """The node of each silo; SpcacwError before nodes were asked."""
+        return self.found.nodes
 
     def _message(
         self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
@@ -236,6 +247,7 @@ class GradientStrategy(Strategy):
         rows, wanted = self.training.rows, question.wanted
         found = collect(replies, question.asked, request, rows, target, wanted)
         self.rejected += len(found.dropped)
+        self._silent = set(request.silos) - set(found.replies.silos)
         for what in found.dropped:
             log(WARNING, "Round %s goes on without %s.", request.round, what)
         return found
