@@ -54,7 +54,7 @@ DataDirectory = Annotated[Path | None, typer.Option(help="directory of the data 
 
 def teller(console: Console) -> Say:
     """Return what prints a Flower command, ready to be copied, or a sentence."""
-    return lambda text: console.print(f"$ {text}", highlight=False, soft_wrap=True, markup=False)
+    return lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -69,12 +69,11 @@ def ca(
     with one_sentence(console):
         certificates.make_authority(directory / "ca")
         certificates.make_server(directory / "ca", directory / "server", tuple(host or ()))
-        console.print(
+        teller(console)(
             f"{directory / 'ca' / certificates.CA_CERTIFICATE} is for every silo; "
             f"{directory / 'ca' / certificates.CA_KEY} is needed again only to renew the server's "
-            f"certificate, which is valid for {certificates.SERVER_DAYS} days: keep it offline.",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            f"certificate, which is valid for {certificates.SERVER_DAYS} days: keep it offline."
+        )
 
 
 @app.command()
@@ -97,10 +96,9 @@ def key(
         certificates.make_silo_key(directory)
         (directory / certificates.CA_CERTIFICATE).write_bytes(authority.read_bytes())
         place.write_node(silo, **{"data-dir": data})
-        console.print(
-            f"Send {place.public_key} to the server's owner; {certificates.SILO_KEY} stays here.",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        teller(console)(
+            f"Send {place.public_key} to the server's owner; {certificates.SILO_KEY} stays here."
+        )
 
 
 @app.command()
@@ -116,7 +114,7 @@ def server(
         place = Server(directory.resolve(), port)
         try:
             programs = start_server(place, host, teller(console))
-            console.print(f"The SuperLink listens on port {port}; logs are in {directory}.")
+            teller(console)(f"The SuperLink listens on port {port}; logs are in {directory}.")
             while True:
                 keep(programs, teller(console))
                 time.sleep(POLL_SECONDS)
@@ -133,9 +131,9 @@ def register(
     """Admit silos by their public keys; the server must be running."""
     console = Console()
     with one_sentence(console):
-        for path in public_keys:
-            node = admit(Server(directory.resolve(), port), path, teller(console))
-            console.print(f"{path} is node {node}.", highlight=False, soft_wrap=True)
+        nodes = admit(Server(directory.resolve(), port), public_keys, teller(console))
+        for path, node in zip(public_keys, nodes, strict=True):
+            teller(console)(f"{path} is node {node}.")
 
 
 @app.command()
@@ -149,7 +147,7 @@ def silo(
     with one_sentence(console):
         place = Silo(directory.resolve())
         command = place.supernode(superlink, port or free_port())
-        teller(console)(shown(command, place.home))
+        teller(console)(f"$ {shown(command, place.home)}")
         Program(command, place.home, place.directory / "silo.log").become()
 
 
@@ -167,7 +165,7 @@ def export(
         export_silos(setting, resolved.run.target, lambda i: directory / f"silo-{i}" / "data")
         flat = exported(resolved, setting).to_flat()
         (directory / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
-        console.print(f"{setting.num_silos} silos and {RUN_FILE} are in {directory}.")
+        teller(console)(f"{setting.num_silos} silos and {RUN_FILE} are in {directory}.")
 
 
 @app.command()

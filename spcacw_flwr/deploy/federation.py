@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def start_server(server: Server, host: str, say: Say) -> list[Program]:
     """Start SuperLink and SuperExec; return when the SuperLink listens."""
     superlink, superexec = programs = server_programs(server, host)
     for program in programs:
-        say(shown(program.command, program.home))
+        say(f"$ {shown(program.command, program.home)}")
     wait_for_port(superlink.start(), server.port, superlink.log)
     superexec.start()
     return programs
@@ -51,34 +52,40 @@ def keep(programs: Sequence[Program], say: Say) -> None:
     """Start again what has died, and say so."""
     for program in programs:
         if program.keep():
-            say(f"# {program.name} died and was started again")
+            say(f"{program.name} died and was started again; its log is {program.log}")
 
 
-def register(server: Server, public_key: Path, say: Say) -> str:
-    """Admit a silo by its public key, once, and return its node's id.
+def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]:
+    """Admit silos by their public keys, each once, and return their nodes' ids.
 
-    The running SuperLink keeps it in its database; ``registered/`` in the server's directory shows
-    who was admitted.
+    The running SuperLink keeps them in its database; ``registered/`` in the server's directory
+    shows who was admitted.
 
     Raises
     ------
     SpcacwError
         If there is no such key, or the SuperLink refuses it.
     """
-    try:
-        content = public_key.read_text().strip()
-    except OSError as error:
-        raise SpcacwError(f"{public_key} cannot be read: {error}.") from error
     known = server.directory / "registered"
     known.mkdir(exist_ok=True)
-    for path in known.iterdir():
-        if path.read_text().strip() == content:
-            return path.stem
-    arguments = ["supernode", "register", str(public_key.resolve()), CONNECTION]
-    say(shown(["flwr", *arguments], server.home))
-    node = str(server.link().cli(*arguments)["node-id"])
-    (known / f"{node}.pub").write_text(content + "\n")
-    return node
+    nodes = {path.read_text().strip(): path.stem for path in known.iterdir()}
+    link = server.link()
+
+    def admit(path: Path) -> str:
+        try:
+            content = path.read_text().strip()
+        except OSError as error:
+            raise SpcacwError(f"{path} cannot be read: {error}.") from error
+        if content in nodes:
+            return nodes[content]
+        arguments = ["supernode", "register", str(path.resolve()), CONNECTION]
+        say(f"$ {shown(['flwr', *arguments], server.home)}")
+        node = str(link.cli(*arguments)["node-id"])
+        (known / f"{node}.pub").write_text(content + "\n")
+        return node
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Flower's command mostly imports
+        return list(pool.map(admit, public_keys))
 
 
 def lay_out(root: Path, config: Config, setting: Setting) -> Config:
@@ -123,8 +130,7 @@ class Federation:
         """Run server and silos for the duration of the block; then nothing is left of them."""
         try:
             self._kept = start_server(self.server, "127.0.0.1", self._say)
-            for place in self.silos:
-                register(self.server, place.public_key, self._say)
+            register(self.server, [place.public_key for place in self.silos], self._say)
             for silo in range(len(self.silos)):
                 self.start_silo(silo)
             yield self
@@ -135,7 +141,7 @@ class Federation:
         """Start a silo's SuperNode."""
         place = self.silos[silo]
         command = place.supernode(self.server.address, free_port())
-        self._say(shown(command, place.home))
+        self._say(f"$ {shown(command, place.home)}")
         program = Program(command, place.home, place.directory / "silo.log", THREADS)
         program.start()
         return program

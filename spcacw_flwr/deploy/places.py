@@ -75,9 +75,10 @@ class Server:
 
     def link(self) -> Link:
         """Return the SuperLink as Flower's CLI on this host reaches it."""
+        authority = self._file(certificates.CA_CERTIFICATE)
         self.home.mkdir(exist_ok=True)
         link = Link(self.home, self.address)
-        link.connect(**{"root-certificates": self._file(certificates.CA_CERTIFICATE)})
+        link.connect(**{"root-certificates": authority})
         return link
 
     def training(self) -> bool:

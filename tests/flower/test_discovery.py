@@ -103,4 +103,3 @@ def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
         assert f"Node 900 claims silo {silo}, which is node {before[silo]}: refused." in said.text
     else:
         assert "A node that has appeared cannot be used" in said.text
-
