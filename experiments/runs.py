@@ -22,7 +22,7 @@ from spcacw_flwr.launch import read_status
 
 IRRELEVANT = (
     "output", "data-dir", "device", "threads", "nodes", "node-gpus", "node-timeout",
-    "round-timeout", "tensorboard",
+    "round-timeout", "tensorboard", "resume", "checkpoint-every",
 )  # fmt: skip
 """Keys that change where or how fast a run is made, and what it computes by rounding at most: a
 table may have one column from a CPU and another from a GPU (``summary.json`` says which)."""

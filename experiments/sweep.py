@@ -54,6 +54,7 @@ def start(run: Run, device: str) -> BaseProcess:
     """Start a run's process."""
     assert run.config is not None
     flat = run.config.to_flat() | {"output": str(run.directory.resolve()), "device": device}
+    flat["checkpoint-every"] = -1  # of hundreds of runs, a sweep makes anew those not finished
     if run.config.run.engine == "in-process":
         flat["threads"] = 1
     run.state = RUNNING

@@ -11,16 +11,15 @@ from rich.table import Table
 
 from partitions import SETTINGS
 from spcacw_flwr import launch
-from spcacw_flwr.core.artefacts import claim_directory, default_output
+from spcacw_flwr.core.artefacts import claim_directory, default_output, run_directory
 from spcacw_flwr.core.config import ENGINES, Config, fields
 from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.core.stacked import find_device
 from spcacw_flwr.deploy.cli import app as deploy
-from spcacw_flwr.display import Display, end_like_ctrl_c, one_sentence
-from spcacw_flwr.keys import SpcacwError, allowed
-from spcacw_flwr.options import absolute, flat_keys
-from spcacw_flwr.report import print_report
+from spcacw_flwr.display import end_like_ctrl_c, one_sentence, reported
+from spcacw_flwr.keys import allowed
+from spcacw_flwr.options import absolute, flat_keys, read_toml
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(deploy, name="deploy")
@@ -37,6 +36,9 @@ def run(
     device: Annotated[str | None, typer.Option(help="where: cpu, cuda, …")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets")] = None,
     output: Annotated[Path | None, typer.Option(help="directory of the results")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="directory of a run to go on with; it knows its keys")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="a TOML file of run-config keys, such as a config.toml")
     ] = None,
@@ -51,8 +53,10 @@ def run(
             "setting": setting, "method": method, "seed": seed, "engine": engine,
             "device": device,
             "data-dir": data_dir and str(data_dir), "output": output and str(output),
+            "resume": resume and str(resume),
         }  # fmt: skip
-        train(console, flat_keys(config, set_, named))
+        known = read_toml(resume / "config.toml", "--resume") if resume else {}
+        train(console, known | flat_keys(config, set_, named))
 
 
 def train(console: Console, flat: dict[str, Any]) -> None:
@@ -65,25 +69,20 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     """
     config = Config.from_flat(flat)
     method_class(config.run.method)
-    output = absolute(config.run.output or str(default_output(config, Path("runs"))))
+    output = absolute(str(run_directory(config) or default_output(config, Path("runs"))))
     data_dir = config.partition.data_dir and absolute(config.partition.data_dir)
-    config = Config.from_flat(config.to_flat() | {"output": output, "data-dir": data_dir})
+    places = {"output": output, "resume": config.run.resume and output, "data-dir": data_dir}
+    config = Config.from_flat(config.to_flat() | places)
     setting = config.checked_setting()
     setting.prepare()
     find_device(config.run.device)
-    claim_directory(Path(output))
-    display = Display(console)
+    claim_directory(Path(output), bool(config.run.resume))
     end_like_ctrl_c()
-    try:
-        with display.running():
-            if config.run.engine == "in-process":
-                simulate(config, display.show)
-            else:
-                launch.run(config, setting.num_silos, display.show)
-    except (SpcacwError, KeyboardInterrupt):
-        console.print(f"What was learned so far is in {output}", soft_wrap=True, highlight=False)
-        raise
-    print_report(console, Path(output))
+    with reported(console, Path(output), f"'spcacw run --resume {output}'") as show:
+        if config.run.engine == "in-process":
+            simulate(config, show)
+        else:
+            launch.run(config, setting.num_silos, show)
 
 
 @app.command()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,7 +13,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from spcacw_flwr.core import checkpoint
+from spcacw_flwr.core.stop import Stopped
 from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.report import print_report
 
 LARGEST = 4
 """Weights shown while training: the current largest ones."""
@@ -71,16 +75,35 @@ def describe(status: dict[str, Any]) -> str:
 
 
 @contextmanager
+def reported(console: Console, output: Path, again: str) -> Iterator[Callable[..., None]]:
+    """Show a run, by calls of what the block is given, and its report when it has finished.
+
+    One that ends early tells where its results are, and the command ``again`` that goes on with it.
+    """
+    display = Display(console)
+    try:
+        with display.running():
+            yield display.show
+    except (SpcacwError, KeyboardInterrupt):
+        console.print(f"What was learned so far is in {output}", soft_wrap=True, highlight=False)
+        if checkpoint.exists(output / checkpoint.DIRECTORY):
+            how = f"{again} goes on from the last checkpoint."
+            console.print(how, soft_wrap=True, highlight=False)
+        raise
+    print_report(console, output)
+
+
+@contextmanager
 def one_sentence(console: Console) -> Iterator[None]:
     """End the command with a user's error as its sentence and 1, or with 130 on Ctrl-C."""
     try:
         yield
+    except (KeyboardInterrupt, Stopped):
+        console.print("[bold red]spcacw:[/] stopped.")
+        raise typer.Exit(130) from None
     except SpcacwError as error:
         console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        console.print("[bold red]spcacw:[/] stopped.")
-        raise typer.Exit(130) from None
 
 
 def end_like_ctrl_c() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import tomli_w
 
 import spcacw_flwr
+from spcacw_flwr.core import stop
 from spcacw_flwr.core.artefacts import as_toml
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.keys import SpcacwError
@@ -30,6 +31,7 @@ from spcacw_flwr.processes import (
     POLL_SECONDS,
     PROGRAMS,
     START_SECONDS,
+    STOP_SECONDS,
     end,
     environment,
     free_port,
@@ -42,6 +44,10 @@ PACKAGES = ("spcacw_flwr", "baselines", "partitions")
 CONNECTION = "spcacw"
 ENDED = ("finished", "failed")
 Show = Callable[[dict[str, Any]], None]
+
+
+class Died(SpcacwError):
+    """A run ended without a word of its own: its process is gone."""
 
 
 def app_manifest() -> Path:
@@ -101,6 +107,7 @@ class Link:
 
     def submit(self, config: Config, *more: str) -> str:
         """Submit a run of the app, laid out anew, and return its id."""
+        (Path(config.run.output) / "status.json").unlink(missing_ok=True)  # of a run that goes on
         app, overrides = self.home / "app", self.home / "run.toml"
         shutil.rmtree(app, ignore_errors=True)
         write_app(app)
@@ -225,11 +232,15 @@ def follow(
     Raises
     ------
     SpcacwError
-        If training did not finish: the sentence says why.
+        If training did not finish: the sentence says why. Died, if the app itself did not.
     """
     word = "dead"
     try:
-        status = _watch(directory, show, running)
+        try:
+            status = _watch(directory, show, running)
+        except KeyboardInterrupt:
+            _let_stop(link, directory)
+            raise
         if status.get("state") == "finished":
             word = link.final_word(run_id)
     finally:
@@ -238,9 +249,7 @@ def follow(
     if status.get("state") == "failed":
         raise SpcacwError(status["error"])
     if word != "finished:completed":
-        raise SpcacwError(
-            f"The run ended ({word}) before training was done: see the logs in {directory}."
-        )
+        raise Died(f"The run ended ({word}) before training was done: see the logs in {directory}.")
 
 
 def _watch(directory: Path, show: Show, running: Callable[[], bool]) -> dict[str, Any]:
@@ -256,3 +265,15 @@ def _watch(directory: Path, show: Show, running: Callable[[], bool]) -> dict[str
     status = read_status(directory)
     show(status)
     return status
+
+
+def _let_stop(link: Link, directory: Path) -> None:
+    """Ask the ServerApp to end after its round, with a checkpoint, and give it a moment."""
+    deadline = time.monotonic() + STOP_SECONDS
+    if read_status(directory).get("state") == "training":
+        (directory / stop.FILE).touch()
+        while time.monotonic() < deadline and link.alive():
+            if read_status(directory).get("state") in ENDED:
+                break
+            time.sleep(POLL_SECONDS)
+        (directory / stop.FILE).unlink(missing_ok=True)

@@ -24,12 +24,12 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     return table
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read run-config keys from a TOML file."""
+def read_toml(path: Path, option: str = "--config") -> dict[str, Any]:
+    """Read run-config keys from a TOML file, which an option names."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SpcacwError(f"--config {path} cannot be read: {error}.") from error
+        raise SpcacwError(f"{option} {path} cannot be read: {error}.") from error
 
 
 def absolute(path: str) -> str:

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from spcacw_flwr import records
-from spcacw_flwr.core.artefacts import Recorder, default_output
+from spcacw_flwr.core.artefacts import Recorder, default_output, is_own, run_directory
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
@@ -24,21 +24,24 @@ PULL_SECONDS = 0.005
 """Flower's simulation looks for replies ten times a second, which would be most of a round."""
 
 
-def output_directory(config: Config) -> Path:
-    """Return where the results go.
+def output_directory(config: Config, flower_run: str = "") -> Path:
+    """Return where the results go: where they went before, if Flower starts the run again.
 
     Raises
     ------
     SpcacwError
-        If the key ``output`` is a relative path: Flower runs this app in a directory of its own.
+        If the key ``output`` or ``resume`` is a relative path: Flower runs this app in a directory
+        of its own.
     """
-    if not config.run.output:
-        return default_output(config, Path.home() / "spcacw-runs")
-    path = Path(config.run.output).expanduser()
+    path = run_directory(config)
+    if path is None:
+        runs = Path.home() / "spcacw-runs"
+        own = (status.parent for status in runs.glob("*/status.json"))
+        return next((d for d in own if is_own(d, flower_run)), default_output(config, runs))
     if not path.is_absolute():
+        name = "resume" if config.run.resume else "output"
         raise SpcacwError(
-            f"output = '{config.run.output}' must be an absolute path, for the ServerApp runs in "
-            f"{Path.cwd()}."
+            f"{name} = '{path}' must be an absolute path, for the ServerApp runs in {Path.cwd()}."
         )
     return path
 
@@ -67,12 +70,17 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
             log(logging.WARNING, "There is no comparison with training alone: %s", error)
 
 
-def run(grid: Grid, config: Config) -> Path:
-    """Train as configured and return the directory of the results, which a failure leaves too."""
+def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
+    """Train as configured and return the directory of the results, which a failure leaves too.
+
+    ``flower_run`` is Flower's id of the run. A ServerApp that was killed, and that Flower starts
+    again, finds by it the directory that it wrote, and goes on from its last checkpoint.
+    """
     simulated = hasattr(grid, "pull_interval")
     if simulated:
         setattr(grid, "pull_interval", PULL_SECONDS)  # noqa: B010  only simulation's grid has it
-    recorder = Recorder(output_directory(config), config, "ray" if simulated else "deployment")
+    directory, engine = output_directory(config, flower_run), "ray" if simulated else "deployment"
+    recorder = Recorder(directory, config, engine, flower_run=flower_run)
     with recorder.failing():
         train(grid, config, recorder)
         recorder.finish()
@@ -93,7 +101,7 @@ def main(grid: Grid, context: Context) -> None:
                 f"{config.run.engine}', or leave the key out."
             )
         method_class(config.run.method)
-        print_report(Console(width=100), run(grid, config))
+        print_report(Console(width=100), run(grid, config, str(context.run_id)))
     except SpcacwError as error:
         log(logging.ERROR, "%s", error)
         # Flower prints the traceback of whatever ends a ServerApp: let it be a short one.

@@ -66,7 +66,8 @@ class SPCACWMethod(WeightedGradients):
         self.lambda_reg = 0.0
         self.folds = make_folds(config, federation, parameters, self.bias) if keys.cross_fit else []
         self._seen = parameters[:0]
-        """The round's gradients as bias and products see them: sketched, or as they came."""
+        """The round's gradients as bias and products see them: sketched, or as they came; between
+        rounds none."""
 
     def _check(self, keys: SPCACWKeys) -> None:
         """See that the keys go together; SpcacwError if not."""
@@ -116,6 +117,7 @@ class SPCACWMethod(WeightedGradients):
         self.observe(request, replies)
         counts, smoothness = round_ >= self.config.spcacw.t_start, self.smoothness.value
         self.book.matrix(self.heard(request, replies, self._seen), smoothness, counts=counts)
+        self._seen = self._seen[:0]
         self.step(replies)
         self.take(round_, *(yield from evidence(self, request)))
 
@@ -142,6 +144,7 @@ class SPCACWMethod(WeightedGradients):
         counts = request.round >= self.config.spcacw.t_start
         heard = self.heard(request, replies, self._seen)
         found = self.book.matrix(heard, self.smoothness.value, counts=counts)
+        self._seen = self._seen[:0]
         self.take(request.round, *found)
 
     def take(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:

@@ -18,38 +18,24 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr import records
 from spcacw_flwr.collect import Collected, collect
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import Request, Round
-from spcacw_flwr.core.history import History
+from spcacw_flwr.core.history import Epoch, History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.stacked import find_device
 from spcacw_flwr.discovery import Found, Lookout, discover
 from spcacw_flwr.keys import SpcacwError
-
-
-@dataclass
-class Epoch:
-    """An epoch that is over, but for the accuracy that it ended with."""
-
-    round: int
-    report: dict[str, float]
-    personal: Tensor
-    """(d,) the model to be evaluated; a copy."""
-    figures: dict[str, NDArray[np.float64]]
-    """(M,) each: what the method has found out about each silo."""
 
 
 @dataclass
@@ -72,7 +58,8 @@ class Training:
     layout: Layout
     rows: Tensor
     """(M, d) float32: where the gradients of a round are put together."""
-    ended: Epoch | None = None
+    done: int = 0
+    """Rounds of a run that goes on, before Flower's first."""
 
     @property
     def rounds_per_epoch(self) -> int:
@@ -140,20 +127,36 @@ class GradientStrategy(Strategy):
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3,
               *args: Any, **kwargs: Any) -> Result:  # fmt: skip
-        """Train for ``num_rounds`` rounds; the other parameters are those of Flower's Strategy."""
-        self._last_round, self._training = num_rounds, None  # each start trains afresh
-        return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)
+        """Train for ``num_rounds`` rounds; the other parameters are those of Flower's Strategy.
+
+        A run that goes on from a checkpoint (:meth:`History.start`) counts its rounds from there;
+        Flower, which counts from 1, is asked for those that are left.
+        """
+        self._last_round = num_rounds
+        training = self._training = self._begin(initial_arrays, grid)  # each start trains afresh
+        done, arrays = training.done, initial_arrays
+        if done:
+            arrays = records.model_to_arrays(training.layout, self.method.personal)
+        with self.history.ending():
+            result = super().start(grid, arrays, num_rounds - done, *args, **kwargs)
+        if done == num_rounds:
+            result.arrays = arrays
+            if self.history.ended:
+                self._evaluate(grid, self.history.ended)
+        for metrics in (result.train_metrics_clientapp, result.evaluate_metrics_clientapp):
+            shifted = {round_ + done: record for round_, record in metrics.items()}
+            metrics.clear()
+            metrics.update(shifted)
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask the nodes of the silos that the method wants to hear in this round."""
-        if self._training is None:
-            self._training = self._begin(arrays, grid)
         if self._silent:
             self._lookout = self._lookout or Lookout(grid, self.found)
             self._lookout.look(self._silent)
-        steps = self.method.play(server_round)
+        steps = self.method.play(server_round + self.training.done)
         question = self._question(next(steps))
         self._asking = grid, steps, question
         return question.messages
@@ -163,10 +166,12 @@ class GradientStrategy(Strategy):
         federation = replace(self.discover(grid), layout=layout)
         device = find_device(self.config.run.device)
         method = self.method_class(self.config, federation, vector.to(device))
-        self.history.start(federation, self.config.run.epochs * federation.rounds_per_epoch)
-        self.history.weights(0, method.alpha)
+        rounds = self.config.run.epochs * federation.rounds_per_epoch
+        done = self.history.start(federation, rounds, {"method": method})
+        if not done:
+            self.history.weights(0, method.alpha)
         rows = torch.empty(self.num_silos, layout.size, device=device)
-        return Training(method, layout, rows)
+        return Training(method, layout, rows, done)
 
     def _question(self, request: Request) -> Question:
         """Return the messages of a request to the nodes of the silos that it asks.
@@ -174,7 +179,7 @@ class GradientStrategy(Strategy):
         After an epoch the target is also asked for its accuracy, with its first answer in the next
         epoch: that saves the message of an evaluation (which costs seconds between real silos).
         """
-        ended, layout = self.training.ended, self.training.layout
+        ended, layout = self.history.ended, self.training.layout
         asked: dict[int, list[int]] = defaultdict(list)
         for silo in request.silos:
             asked[self.nodes[silo]].append(silo)
@@ -219,7 +224,8 @@ class GradientStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Give the replies that can be used to the method, which takes its step."""
-        training, method = self.training, self.method
+        training, method, history = self.training, self.method, self.history
+        round_ = server_round + training.done
         assert self._asking is not None  # Flower configures a round before it aggregates it
         grid, steps, question = self._asking
         metrics = None
@@ -233,13 +239,14 @@ class GradientStrategy(Strategy):
                 replies = grid.send_and_receive(question.messages, timeout=timeout)
         except StopIteration:
             pass
-        if method.alpha_round == server_round:
-            self.history.weights(server_round, method.alpha)
-        if method.ends_epoch(server_round):
-            if training.ended:  # the target was not asked anything in a whole epoch
-                self._evaluate(grid, training.ended)
-            training.ended = self._epoch(server_round)
-        self.history.progress(server_round)
+        if method.alpha_round == round_:
+            history.weights(round_, method.alpha)
+        if method.ends_epoch(round_):
+            if history.ended:  # the target was not asked anything in a whole epoch
+                self._evaluate(grid, history.ended)
+            history.ended = self._epoch(round_)
+        history.progress(round_)
+        history.keep(round_)
         return records.model_to_arrays(training.layout, method.personal), metrics
 
     def _collected(self, question: Question, replies: Iterable[Message]) -> Collected:
@@ -256,7 +263,7 @@ class GradientStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """After the last round, ask the target's silo for the accuracy of the final model."""
-        if server_round < self._last_round:
+        if server_round + self.training.done < self._last_round:
             return []
         target = self.config.run.target
         content = {**config, "silo": target}
@@ -266,7 +273,7 @@ class GradientStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Note the final accuracy."""
-        if server_round < self._last_round:
+        if server_round + self.training.done < self._last_round:
             return None
         content = self._answer_of_target(replies)
         (accuracy,) = records.metric(content, records.ACCURACY)
@@ -290,7 +297,7 @@ class GradientStrategy(Strategy):
     def _end_epoch(self, accuracy: float, buffers: dict[str, Tensor]) -> MetricRecord:
         """Note the target's accuracy, the epoch's figures, and the model that was evaluated."""
         training = self.training
-        ended, training.ended = training.ended, None
+        ended, self.history.ended = self.history.ended, None
         if ended is None:  # training was stopped within an epoch
             ended = self._epoch(self._last_round)
         loss, parameters = ended.report["loss"], training.layout.unflatten(ended.personal)

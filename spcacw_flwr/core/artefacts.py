@@ -4,18 +4,22 @@
 ``metrics.jsonl`` (a line per epoch), ``silos.csv`` (what the method found out about each silo, a
 row per epoch and silo), ``model.safetensors`` (after every epoch), ``status.json``
 (where the run is, or the one sentence that ended it), and at the end ``summary.json``,
-``accuracy.png`` and ``alpha.png`` (of methods with weights); TensorBoard events by a switch.
+``accuracy.png`` and ``alpha.png`` (of methods with weights); TensorBoard events by a switch. The
+directory ``checkpoint`` is what a run that was stopped goes on from
+(:mod:`spcacw_flwr.core.keeper`): the growing files are then cut to where they were.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import logging
 import math
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,10 +34,17 @@ from partitions import setting_class
 from spcacw_flwr.core import plots
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import History
+from spcacw_flwr.core.keeper import Keeper
 from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.stop import Stop, Stopped
 from spcacw_flwr.keys import SpcacwError
 
+log = logging.getLogger(__name__)
+
+FLOWER_RUN = "flower_run"
 PACKAGES = ("spcacw-flwr", "flwr", "torch", "numpy", "ray")
+GROWING = ("metrics.jsonl", "alpha.csv", "silos.csv")
+"""Files that grow while a run goes on."""
 PROGRESS_SECONDS = 0.2
 """How often the round counter on disk may move; a display needs no more."""
 
@@ -49,6 +60,24 @@ def default_output(config: Config, base: Path) -> Path:
     return path
 
 
+def run_directory(config: Config) -> Path | None:
+    """Return the directory of the run that goes on, or of the new one; None if none is named.
+
+    Raises
+    ------
+    SpcacwError
+        If ``output`` names another directory than ``resume``.
+    """
+    run = config.run
+    output, resume = (Path(path).expanduser() for path in (run.output, run.resume))
+    if run.output and run.resume and output.resolve() != resume.resolve():
+        raise SpcacwError(
+            f"output = '{run.output}' and resume = '{run.resume}' differ: a run goes on in its own "
+            "directory; leave output out."
+        )
+    return resume if run.resume else output if run.output else None
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step, so that a reader or a crash never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -56,24 +85,38 @@ def write_atomically(path: Path, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def claim_directory(directory: Path) -> None:
-    """Make a directory for a run's results.
+def claim_directory(directory: Path, resumes: bool = False) -> None:
+    """Make a directory for a run's results, or see that there is one if the run goes on in it.
 
     Raises
     ------
     SpcacwError
-        If it cannot be made or written, or already holds a run.
+        If it cannot be made or written, or holds a run already (or none, if one is to go on).
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if (directory / "config.toml").exists():
+        if not resumes:
+            directory.mkdir(parents=True, exist_ok=True)
+        if (directory / "config.toml").exists() != resumes:
+            if resumes:
+                raise SpcacwError(
+                    f"resume = '{directory}' holds no run: name the directory of one."
+                )
             raise SpcacwError(
-                f"output = '{directory}' already holds a run: name another directory."
+                f"output = '{directory}' already holds a run: name another directory, or go on "
+                f"with it by 'spcacw run --resume {directory}'."
             )
         (directory / ".write-test").touch()
         (directory / ".write-test").unlink()
     except OSError as error:
         raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
+
+
+def is_own(directory: Path, flower_run: str) -> bool:
+    """Say whether a directory holds the run that Flower knows by this id."""
+    with suppress(OSError, ValueError):
+        status = json.loads((directory / "status.json").read_text())
+        return bool(flower_run) and status.get(FLOWER_RUN) == flower_run
+    return False
 
 
 def as_json(table: Mapping[str, Any]) -> str:
@@ -118,38 +161,111 @@ class Recorder(History):
         What computes the rounds, for the summary.
     show : callable, optional
         Called with the content of status.json whenever that changes.
+    flower_run : str
+        Flower's id of the run, by which a ServerApp that was started again knows its directory.
 
     Raises
     ------
     SpcacwError
-        If the directory cannot be made or written, or already holds a run.
+        If the directory cannot be made or written, or already holds another run.
     """
 
     def __init__(
         self, directory: Path, config: Config, engine: str,
-        show: Callable[[dict[str, Any]], None] | None = None,
+        show: Callable[[dict[str, Any]], None] | None = None, flower_run: str = "",
     ) -> None:  # fmt: skip
         super().__init__(config)
         self.directory, self.engine, self._show = directory, engine, show
+        self.flower_run = flower_run
         self._told = self._started
         self._scalars: Any = None
-        claim_directory(directory)
-        # Without the directory, so that the file repeats the run in a fresh one.
-        text = as_toml(config.to_flat() | {"output": ""})
-        write_atomically(directory / "config.toml", text.encode())
-        self._status("waiting for silos")
+        self._keeper: Keeper | None = None
+        self._resumes = bool(config.run.resume) or is_own(directory, flower_run)
+        claim_directory(directory, self._resumes)
+        self._stop = Stop(directory)
+        self._stop.clear()
+        if not self._resumes:
+            self._write_config()
+            self._status("waiting for silos")
 
-    def start(self, federation: Federation, rounds: int) -> None:
-        """Open the growing files."""
-        super().start(federation, rounds)
-        (self.directory / "metrics.jsonl").touch()
-        with (self.directory / "alpha.csv").open("w", newline="") as file:
-            csv.writer(file).writerow(["round", *(f"silo_{i.silo}" for i in federation.silos)])
+    def _write_config(self) -> None:
+        # Without the directory, so that the file repeats the run in a fresh one.
+        text = as_toml(self.config.to_flat() | {"output": "", "resume": ""})
+        write_atomically(self.directory / "config.toml", text.encode())
+
+    def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
+        """Open the growing files, or cut them to where they were when the run goes on."""
+        super().start(federation, rounds, objects)
+        done, every = None, self.config.run.checkpoint_every
+        if every >= 0 or self._resumes:
+            self._keeper = Keeper(self.directory, self.config, federation, objects)
+            done = self._keeper.resume() if self._resumes else None
+            self._write_config()  # of a run that goes on, epochs may have grown
+        if done:
+            self._go_on(done)
+        else:
+            self._open(federation)
+        if self._keeper and every >= 0:
+            self._keeper.check_room()
         if self.config.run.tensorboard:
             from torch.utils.tensorboard import SummaryWriter  # slow to import, rarely wanted
 
-            self._scalars = SummaryWriter(str(self.directory / "tensorboard"))
+            where = str(self.directory / "tensorboard")
+            self._scalars = SummaryWriter(where, purge_step=self.round + 1 if done else None)
         self._status("training")
+        return self.round if done else 0
+
+    def _open(self, federation: Federation) -> None:
+        for name in GROWING:
+            (self.directory / name).unlink(missing_ok=True)
+        (self.directory / "metrics.jsonl").touch()
+        with (self.directory / "alpha.csv").open("w", newline="") as file:
+            csv.writer(file).writerow(["round", *(f"silo_{i.silo}" for i in federation.silos)])
+
+    def _go_on(self, content: Mapping[str, Any]) -> None:
+        """Recall what a checkpoint holds; what files have beyond it is of rounds to come again."""
+        self.recall(content["history"])
+        for name in GROWING:
+            path, length = self.directory / name, content["lengths"].get(name)
+            if length is None:
+                path.unlink(missing_ok=True)
+                continue
+            if not path.exists() or path.stat().st_size < length:
+                raise SpcacwError(
+                    f"{path} is shorter than when the checkpoint was made ({length} bytes): put it "
+                    "back, or start the run anew in another directory."
+                )
+            os.truncate(path, length)
+        then = content["versions"]
+        changed = [f"{k} {then.get(k)} → {v}" for k, v in versions().items() if then.get(k) != v]
+        if changed:
+            log.warning("The run goes on with other versions, and may differ in the last bits: %s.",
+                        ", ".join(changed))  # fmt: skip
+        log.info("The run in %s goes on after round %s.", self.directory, self.round)
+
+    def keep(self, round_: int) -> None:
+        """Leave a checkpoint if it is time; end if somebody asked.
+
+        Raises
+        ------
+        Stopped
+            If somebody asked.
+        """
+        stops = self._stop.wanted and round_ < self.rounds
+        keeper = self._keeper if self.config.run.checkpoint_every >= 0 else None
+        if keeper and (stops or keeper.due(round_, self.rounds)):
+            paths = [self.directory / name for name in GROWING]
+            lengths = {path.name: path.stat().st_size for path in paths if path.exists()}
+            keeper.save(round_, self.memory(), {"lengths": lengths, "versions": versions()})
+        if stops:
+            self._stop.clear()
+            raise Stopped(f"Training was stopped after round {round_} of {self.rounds}.")
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Take Ctrl-C, SIGTERM, or a file ``stop``, as a wish to end after the round."""
+        with self._stop.watching():
+            yield
 
     def weights(self, round_: int, alpha: NDArray[np.float64] | None) -> None:
         """Append a row to alpha.csv."""
@@ -246,7 +362,7 @@ class Recorder(History):
             "epoch": len(self.epochs), "epochs": self.config.run.epochs,
             "accuracy": last.get("accuracy"), "loss": last.get("loss"),
             "alpha": [float(a) for a in self.alphas[-1][1]] if self.alphas else [],
-            **more,
+            **({FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
         }  # fmt: skip
         write_atomically(self.directory / "status.json", as_json(table).encode())
         if self._show:

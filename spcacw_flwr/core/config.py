@@ -67,6 +67,15 @@ class RunKeys:
         least=0,
     )
     output: str = key("", "Directory of the results, absolute; empty is a dated default.")
+    resume: str = key(
+        "", "Directory of a run to go on with, from its last checkpoint (docs/trust.md)."
+    )
+    checkpoint_every: int = key(
+        0,
+        "Rounds between two checkpoints, beside those at a stop and at the end; 0 is ends of "
+        "epochs, at most every 10 s, -1 is none at all.",
+        least=-1,
+    )
     compare_alone: bool = key(
         True, "Also train the target alone (α = e₀, same seed and batches) for comparison."
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,18 @@ from torch import Tensor
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.keys import SpcacwError
+
+
+@dataclass
+class Epoch:
+    """An epoch that is over, but for the accuracy that it ended with."""
+
+    round: int
+    report: dict[str, float]
+    personal: Tensor
+    """(d,) the model to be evaluated; a copy."""
+    figures: dict[str, NDArray[np.float64]]
+    """(M,) each: what the method has found out about each silo."""
 
 
 class History:
@@ -29,6 +43,8 @@ class History:
         self.accuracy_alone: list[float] = []
         self.state: Mapping[str, Tensor] = {}
         """The model after the last epoch, as ``state_dict`` names it."""
+        self.ended: Epoch | None = None
+        """An epoch whose accuracy is not known yet."""
         self._started = time.perf_counter()
 
     @property
@@ -36,9 +52,38 @@ class History:
         """Wall-clock seconds since the beginning."""
         return time.perf_counter() - self._started
 
-    def start(self, federation: Federation, rounds: int) -> None:
-        """Note who takes part and how many rounds there will be."""
-        self.federation, self.rounds = federation, rounds
+    def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
+        """Note who takes part and how many rounds there will be; return how many are done already.
+
+        ``objects`` has by name whatever changes from round to round: ``{"method": method, …}``. A
+        run that goes on finds them here in the state in which it left them.
+        """
+        self.federation, self.rounds, self.ended = federation, rounds, None
+        return 0
+
+    def keep(self, round_: int) -> None:
+        """After all that round t did: leave a checkpoint if it is time, end if somebody asked."""
+
+    def ending(self) -> AbstractContextManager[None]:
+        """Return a block of rounds, in which a wish to end is heard by :meth:`keep`."""
+        return nullcontext()
+
+    def memory(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of this history."""
+        rounds, alphas = [round_ for round_, _ in self.alphas], [a for _, a in self.alphas]
+        return {
+            "epochs": self.epochs, "figures": dict(self.figures), "round": self.round,
+            "rounds": rounds, "alphas": np.array(alphas), "ended": self.ended,
+            "state": {name: part.detach().clone() for name, part in self.state.items()},
+            "seconds": self.seconds,
+        }  # fmt: skip
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`memory` returned."""
+        self.epochs, self.figures, self.round = memory["epochs"], memory["figures"], memory["round"]
+        self.alphas = list(zip(memory["rounds"], memory["alphas"], strict=True))
+        self.ended, self.state = memory["ended"], memory["state"]
+        self._started = time.perf_counter() - memory["seconds"]
 
     def weights(self, round_: int, alpha: NDArray[np.float64] | None) -> None:
         """Note α (M,) as it is after round ``round_``; None is of a method without weights."""

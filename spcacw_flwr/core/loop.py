@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
-from spcacw_flwr.core.history import History
+from spcacw_flwr.core.history import Epoch, History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloInfo, SiloPool
@@ -69,18 +69,29 @@ def train(pool: SiloPool, method: Method, history: History) -> None:
     """Run the configured epochs of a method and note them in ``history``."""
     federation = method.federation
     rounds = pool.config.run.epochs * federation.rounds_per_epoch
-    history.start(federation, rounds)
-    history.weights(0, method.alpha)
-    for round_ in range(1, rounds + 1):
-        play(pool, method, round_)
-        if method.alpha_round == round_:
-            history.weights(round_, method.alpha)
-        history.progress(round_)
-        if method.ends_epoch(round_):
-            accuracy, _, buffers = pool.evaluate(method.personal, federation.target)
-            state = pool.layout.unflatten(method.personal) | buffers
-            report, figures = method.epoch_report(), method.silo_figures()
-            history.epoch(round_, report, accuracy, state, figures)
+    done = history.start(federation, rounds, {"method": method})
+    if not done:
+        history.weights(0, method.alpha)
+    if history.ended:  # under Flower, the accuracy of an epoch comes with the next one
+        note_epoch(pool, history, history.ended)
+    with history.ending():
+        for round_ in range(done + 1, rounds + 1):
+            play(pool, method, round_)
+            if method.alpha_round == round_:
+                history.weights(round_, method.alpha)
+            history.progress(round_)
+            if method.ends_epoch(round_):
+                figures = method.epoch_report(), method.personal, method.silo_figures()
+                note_epoch(pool, history, Epoch(round_, *figures))
+            history.keep(round_)
+
+
+def note_epoch(pool: SiloPool, history: History, ended: Epoch) -> None:
+    """Evaluate the model that an epoch ended with, and note the epoch."""
+    accuracy, _, buffers = pool.evaluate(ended.personal, pool.config.run.target)
+    state = pool.layout.unflatten(ended.personal) | buffers
+    history.ended = None
+    history.epoch(ended.round, ended.report, accuracy, state, ended.figures)
 
 
 def train_alone(config: Config, pool: SiloPool) -> list[float]:

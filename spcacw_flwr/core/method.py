@@ -157,8 +157,8 @@ class Method:
         return tuple(silos) if self.target in silos else tuple(sorted([*silos, self.target]))
 
     def set_weights(self, alpha: Weights, round_: int) -> None:
-        """Note the weights that round t ended with, for the log."""
-        self.alpha, self.alpha_round = alpha, round_
+        """Note the weights that round t ended with, for the log; a copy."""
+        self.alpha, self.alpha_round = alpha.copy(), round_
 
     def ends_epoch(self, round_: int) -> bool:
         """Say whether round t is the last of the target's pass over its data."""

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.core.artefacts import Recorder
+from spcacw_flwr.core.artefacts import Recorder, run_directory
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.loop import train, train_alone
@@ -80,7 +80,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     setting = config.checked_setting()
     method_of = method_class(config.run.method)
     setting.prepare()
-    output = Path(config.run.output).expanduser() if config.run.output else None
+    output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)
     with history.failing():
         pool = SiloPool(config, setting, range(setting.num_silos))

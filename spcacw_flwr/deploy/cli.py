@@ -6,7 +6,6 @@ Each command prints the Flower command that it runs. ``demo`` is all of them on 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +22,7 @@ from spcacw_flwr.deploy.federation import (
     RUN_FILE,
     Federation,
     Say,
+    going_on,
     keep,
     lay_out,
     start_server,
@@ -31,12 +31,10 @@ from spcacw_flwr.deploy.federation import (
 from spcacw_flwr.deploy.federation import register as admit
 from spcacw_flwr.deploy.places import Server, Silo
 from spcacw_flwr.deploy.programs import Program, shown
-from spcacw_flwr.display import Display, end_like_ctrl_c, one_sentence
+from spcacw_flwr.display import end_like_ctrl_c, one_sentence, reported
 from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.launch import Show
 from spcacw_flwr.options import absolute, flat_keys, parse_assignments, read_toml
 from spcacw_flwr.processes import POLL_SECONDS, end, free_port
-from spcacw_flwr.report import print_report
 
 app = typer.Typer(
     no_args_is_help=True, help="Run a federation of real silos.", pretty_exceptions_enable=False
@@ -181,8 +179,10 @@ def run(
     end_like_ctrl_c()
     with one_sentence(console):
         flat = flat_keys(config, set_, {"output": absolute(str(output))})
-        resolved, place = Config.from_flat(flat), Server(directory.resolve(), port)
-        with_report(console, resolved, lambda show: train(place, resolved, show))
+        place = Server(directory.resolve(), port)
+        resolved = claimed(Config.from_flat(flat))
+        with reported(console, Path(resolved.run.output), "The same command") as show:
+            train(place, resolved, show)
 
 
 @app.command()
@@ -200,10 +200,13 @@ def demo(
             resolved = Config.from_flat(read_toml(root / RUN_FILE) | parse_assignments(set_ or []))
         else:
             resolved = lay_out(root, *checked(config, set_, data_dir))
-        output = {"output": str(root / "results")}
-        resolved = Config.from_flat(resolved.to_flat() | output)
-        with Federation(root, resolved.partition.silos, teller(console)).running() as federation:
-            with_report(console, resolved, lambda show: federation.train(resolved, show))
+        output = root / "results"
+        resolved = claimed(Config.from_flat(resolved.to_flat() | {"output": str(output)}))
+        with (
+            Federation(root, resolved.partition.silos, teller(console)).running() as federation,
+            reported(console, output, f"'spcacw deploy demo {directory}'") as show,
+        ):
+            federation.train(resolved, show)
 
 
 def checked(
@@ -217,15 +220,16 @@ def checked(
     return resolved, setting
 
 
-def with_report(console: Console, config: Config, training: Callable[[Show], None]) -> None:
-    """Show a training's progress, and its report at the end."""
-    output = Path(config.run.output)
-    claim_directory(output)
-    display = Display(console)
-    try:
-        with display.running():
-            training(display.show)
-    except (SpcacwError, KeyboardInterrupt):
-        console.print(f"What was learned so far is in {output}", soft_wrap=True, highlight=False)
-        raise
-    print_report(console, output)
+def claimed(config: Config) -> Config:
+    """Return a configuration that goes on if its output has a checkpoint; claim the directory.
+
+    Raises
+    ------
+    SpcacwError
+        If the directory cannot be written, or its run has finished.
+    """
+    resolved, output = going_on(config), Path(config.run.output)
+    if (output / "summary.json").exists():
+        raise SpcacwError(f"The run in {output} has finished: name another directory.")
+    claim_directory(output, bool(resolved.run.resume))
+    return resolved

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from partitions import Setting
+from spcacw_flwr.core import checkpoint
 from spcacw_flwr.core.artefacts import as_toml
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.deploy import certificates
@@ -20,12 +21,14 @@ from spcacw_flwr.deploy.export import export, exported
 from spcacw_flwr.deploy.places import Server, Silo
 from spcacw_flwr.deploy.programs import Program, shown
 from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.launch import CONNECTION, Show, follow
+from spcacw_flwr.launch import CONNECTION, Died, Show, follow
 from spcacw_flwr.processes import end, free_port, wait_for_port
 
 DATA, RUN_FILE = "data", "run.toml"
 THREADS = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 """Several silos share one machine here: threads of PyTorch would wait for each other."""
+ATTEMPTS = 5
+"""How often a run is submitted whose ServerApp dies without a word."""
 Say = Callable[[str], None]
 
 
@@ -157,16 +160,33 @@ def train(
 ) -> None:  # fmt: skip
     """Submit a run to a server and follow it to its end, keeping its programs alive.
 
+    A run whose directory has a checkpoint goes on from it; so does one whose ServerApp is killed.
+
     Raises
     ------
     SpcacwError
         If training did not finish.
     """
-    link = server.link()
-    run_id = link.submit(config)
+    link, output = server.link(), Path(config.run.output)
 
     def training() -> bool:
         keep(kept, say)
         return server.training()
 
-    follow(link, run_id, Path(config.run.output), show, training)
+    for attempt in range(ATTEMPTS):
+        run_id = link.submit(going_on(config))
+        try:
+            follow(link, run_id, output, show, training)
+        except Died:
+            if attempt + 1 == ATTEMPTS or not checkpoint.exists(output / checkpoint.DIRECTORY):
+                raise
+            say("The ServerApp died; the run goes on from its last checkpoint.")
+        else:
+            return
+
+
+def going_on(config: Config) -> Config:
+    """Return the configuration of a run that goes on, if its directory has a checkpoint."""
+    output = config.run.output
+    resumes = checkpoint.exists(Path(output) / checkpoint.DIRECTORY)
+    return Config.from_flat(config.to_flat() | {"resume": output if resumes else ""})

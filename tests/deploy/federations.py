@@ -53,7 +53,9 @@ def scattered(root: Path, elsewhere: Callable[[str], Path]) -> Federation:
 class Run:
     """A training that goes on in the background, seen through what it leaves on disk."""
 
-    def __init__(self, federation: Federation, config: Config, output: Path, **keys: object) -> None:
+    def __init__(
+        self, federation: Federation, config: Config, output: Path, **keys: object
+    ) -> None:
         self.federation, self.output = federation, output
         output.mkdir(exist_ok=True)
         self.config = Config.from_flat(config.to_flat() | {"output": str(output)} | keys)
