@@ -4,7 +4,8 @@ Query: which silos the node holds. Train: the clipped mini-batch gradient of eac
 asked, with its loss and sample count, or its losses at several models, and, where the target is
 asked for them, L and the accuracy of its model. Evaluate: accuracy and loss on a silo's test data.
 With an accuracy come the buffers that the model was evaluated with, if it has any (BatchNorm).
-Train, action ``alone``: the target's silo trains without peers.
+Train, action ``alone``: the target's silo trains without peers. Train, action ``stream``: the node
+opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.stream`).
 
 A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
 simulation, the nodes share the silos of the setting evenly by ``partition-id``.
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from spcacw_flwr import records
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import compute, train_alone
+from spcacw_flwr.core.loop import compute, packed, train_alone
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.keys import SpcacwError
 
@@ -112,7 +113,8 @@ def train(message: Message, context: Context) -> Message:
     if records.ACCURACY in records.wanted(content):
         more[records.ACCURACY], _, buffers = pool.evaluate(records.personal(content), target)
     sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
-    reply = records.replies_to_content(replies, sizes, more)
+    parts = packed(pool.config, request, replies)
+    reply = records.replies_to_content(replies, parts, sizes, more)
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)
@@ -130,6 +132,20 @@ def evaluate(message: Message, context: Context) -> Message:
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)
+
+
+@app.train(records.STREAM)
+@one_sentence
+def stream(message: Message, context: Context) -> Message:
+    """Open a stream to the target and answer its questions there until training is over."""
+    from spcacw_flwr.stream.silo import channel_of, talk  # gRPC, which other messages do not need
+
+    pool, config = pool_of(context), message.content.config_records[records.CONFIG]
+    root = str(context.node_config.get("root-certificates", ""))
+    channel = channel_of(str(config["address"]), root, bool(config["tls"]))
+    answered = talk(pool, channel, str(config["token"]), context.node_id)
+    metrics = MetricRecord({"answered": answered})
+    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)
 
 
 @app.train(records.ALONE)

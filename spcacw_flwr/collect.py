@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spcacw_flwr import records
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
+from spcacw_flwr.core.wire import FLOAT32
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -39,6 +40,7 @@ def collect(
     rows: Tensor,
     target: int,
     wanted: list[str],
+    how: str = FLOAT32,
 ) -> Collected:
     """Check the messages that answer a request and put them together.
 
@@ -56,6 +58,8 @@ def collect(
         The target silo.
     wanted : list of str
         Metrics that the target was asked for beside its gradient.
+    how : str
+        The key ``wire``: what gradients travel as.
     """
     found: dict[int, tuple[Tensor, Tensor]] = {}
     of_target: dict[str, float] = {}
@@ -66,7 +70,7 @@ def collect(
         silos = asked.get(node, [])
         try:
             content = records.usable(message)
-            replies = records.content_to_replies(content, request, silos)
+            replies = records.content_to_replies(content, request, silos, how)
             if target in silos:
                 of_target = {name: records.metric(content, name)[0] for name in wanted}
                 buffers = records.buffers(content)

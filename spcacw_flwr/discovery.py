@@ -67,7 +67,7 @@ class Lookout:
         online = set(self.grid.get_node_ids())
         if new := online - self._asked:
             self._asked |= new
-            self._waiting |= set(self.grid.push_messages([_query(node) for node in new]))
+            self._waiting |= set(self.grid.push_messages([query(node) for node in new]))
         for reply in self.grid.pull_messages(self._waiting) if self._waiting else []:
             self._waiting.discard(reply.metadata.reply_to_message_id)
             try:
@@ -108,7 +108,7 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
         new = [node for node in grid.get_node_ids() if node not in asked]
         if new:
             asked.update(dict.fromkeys(new, False))
-            waiting.update(grid.push_messages([_query(node) for node in new]))
+            waiting.update(grid.push_messages([query(node) for node in new]))
         for reply in grid.pull_messages(waiting) if waiting else []:
             waiting.discard(reply.metadata.reply_to_message_id)
             node = reply.metadata.src_node_id
@@ -118,7 +118,8 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
     return found
 
 
-def _query(node: int) -> Message:
+def query(node: int) -> Message:
+    """Return the question which silos a node holds."""
     content = RecordDict({records.CONFIG: ConfigRecord({})})
     return Message(content, dst_node_id=node, message_type=MessageType.QUERY)
 

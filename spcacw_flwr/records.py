@@ -4,24 +4,28 @@ Flower's conventions hold: records are named ``arrays``, ``config`` and ``metric
 ``arrays`` hold the shared model by the names of its parameters, or one array ``points`` of several
 models, a flat row each: one for each silo of the node, or, where losses are wanted, those that
 every silo, or each of them, is to judge. A reply's ``arrays`` hold one array ``gradients`` (k, d):
-a row for each silo that was asked, its columns in the order of the model's parameters. Losses are
-metrics.
+a row for each silo that was asked, its columns in the order of the model's parameters (and
+``scales`` where the key ``wire`` asks for them). Losses are metrics.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 from torch import Tensor
 
+from spcacw_flwr.core import wire
 from spcacw_flwr.core.batches import Fold
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
 
-ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", "gradients"
+ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
 """With an accuracy: what the model holds beside its parameters (BatchNorm's statistics)."""
 WANTED, SMOOTHNESS, ACCURACY = "wanted", "smoothness", "accuracy"
@@ -30,6 +34,8 @@ ERROR = "error"
 """Key of a reply's config that carries the one sentence of a silo that cannot take part."""
 POINTS, PERSONAL = "points", "personal"
 """Models, flat; and the target's own model, where another one than it is asked at is evaluated."""
+STREAM = "stream"
+"""Flower action ``train.stream``: the node opens a stream to the target and answers there."""
 ALONE = "alone"
 """Flower action ``train.alone``: the target's silo trains without peers."""
 
@@ -167,42 +173,53 @@ def buffers(content: RecordDict) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
 
 
-def replies_to_content(replies: Replies, sizes: list[int], more: dict[str, float]) -> RecordDict:
-    """Return a node's reply to a training request; ``more`` is what was wanted of the target."""
+def replies_to_content(
+    replies: Replies, parts: dict[str, Tensor], sizes: list[int], more: dict[str, float]
+) -> RecordDict:
+    """Return a node's reply to a training request; ``more`` is what was wanted of the target.
+
+    ``parts`` are what the gradients travel as (:mod:`spcacw_flwr.core.wire`).
+    """
     metrics = MetricRecord({
         "silos": list(replies.silos), "loss": replies.losses.flatten().tolist(),
         "num-examples": sizes, **more,
     })  # fmt: skip
-    gradients = np.ascontiguousarray(replies.gradients.cpu().numpy())
-    return RecordDict({ARRAYS: ArrayRecord({GRADIENTS: Array(gradients)}), METRICS: metrics})
+    arrays = {name: np.ascontiguousarray(part.cpu().numpy()) for name, part in parts.items()}
+    record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    return RecordDict({ARRAYS: record, METRICS: metrics})
 
 
-def content_to_replies(content: RecordDict, request: Request, silos: list[int]) -> Replies:
-    """Return the answers of ``silos`` to a request.
+def content_to_replies(
+    content: RecordDict, request: Request, silos: list[int], how: str = wire.FLOAT32
+) -> Replies:
+    """Return the answers of ``silos`` to a request, whose gradients travel as ``how`` says.
 
     Raises
     ------
     SpcacwError
         If the reply lacks them, is for other silos, or has another shape or type.
     """
-    array = content.array_records.get(ARRAYS, ArrayRecord()).get(GRADIENTS)
-    if array is None:
-        raise SpcacwError(f"the reply has no array '{GRADIENTS}'")
-    gradients = array.numpy()
+    arrays = content.array_records.get(ARRAYS, ArrayRecord())
     answered, losses = [int(i) for i in metric(content, "silos")], metric(content, "loss")
     if answered != silos:
         raise SpcacwError(f"it answers for silos {answered} but silos {silos} were asked")
     judging = request.want == LOSSES
-    shape = (len(silos), 0 if judging else request.points.shape[-1])
     count = len(silos) * (request.points.shape[-2] if judging else 1)
-    if gradients.shape != shape or gradients.dtype != np.float32 or len(losses) != count:
-        raise SpcacwError(
-            f"it has {gradients.dtype} gradients of shape {gradients.shape} and {len(losses)} "
-            f"losses; float32 {shape} and {count} were expected"
-        )
+    if len(losses) != count:
+        raise SpcacwError(f"it has {len(losses)} losses where {count} were expected")
+    shape = (len(silos), 0 if judging else request.points.shape[-1])
+    parts = {name: _tensor(array.numpy(), name) for name, array in arrays.items()}
+    rows = wire.unpack(parts, wire.FLOAT32 if judging else how, shape)
     table = torch.tensor(losses, dtype=torch.float32)
     table = table.nan_to_num(nan=torch.inf).view(len(silos), -1) if judging else table
-    return Replies(tuple(silos), torch.from_numpy(gradients), table)
+    return Replies(tuple(silos), rows, table)
+
+
+def _tensor(array: NDArray[Any], name: str) -> Tensor:
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise SpcacwError(f"its array '{name}' is of type {array.dtype}") from error
 
 
 def error_content(sentence: str) -> RecordDict:

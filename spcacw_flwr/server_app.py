@@ -15,9 +15,12 @@ from spcacw_flwr.core.artefacts import Recorder, default_output, is_own, run_dir
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.core.transport import STREAM
 from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.polling import PromptGrid
 from spcacw_flwr.report import print_report
 from spcacw_flwr.strategy import GradientStrategy
+from spcacw_flwr.stream import training as streams
 
 app = ServerApp()
 PULL_SECONDS = 0.005
@@ -57,12 +60,15 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     strategy = GradientStrategy(config, setting.num_silos, recorder)
     federation = strategy.discover(grid)
     model = SiloPool(config, setting, ())  # holds no silo: only the model that they all share
-    strategy.start(
-        grid=grid,
-        initial_arrays=records.model_to_arrays(model.layout, model.initial_parameters()),
-        num_rounds=config.run.epochs * federation.rounds_per_epoch,
-        timeout=config.run.round_timeout,
-    )
+    if config.transport.exchange == STREAM:
+        streams.train(grid, strategy, model, recorder)
+    else:
+        strategy.start(
+            grid=grid,
+            initial_arrays=records.model_to_arrays(model.layout, model.initial_parameters()),
+            num_rounds=config.run.epochs * federation.rounds_per_epoch,
+            timeout=config.run.round_timeout,
+        )
     if config.run.compare_alone and config.run.method != "local":
         try:
             recorder.accuracy_alone = strategy.train_alone(grid)
@@ -79,9 +85,13 @@ def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
     simulated = hasattr(grid, "pull_interval")
     if simulated:
         setattr(grid, "pull_interval", PULL_SECONDS)  # noqa: B010  only simulation's grid has it
+    else:
+        grid = PromptGrid(grid)
     directory, engine = output_directory(config, flower_run), "ray" if simulated else "deployment"
     recorder = Recorder(directory, config, engine, flower_run=flower_run)
     with recorder.failing():
+        if config.transport.exchange == STREAM:
+            streams.check(simulated, recorder)
         train(grid, config, recorder)
         recorder.finish()
     return recorder.directory
@@ -92,6 +102,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train the target as the run config says; raise after saying why when that fails."""
     logger = logging.getLogger("flwr")
     logger.addFilter(_quiet_rounds)
+    logging.getLogger("spcacw_flwr").parent = logger  # what the core says is to be seen as well
     try:
         config = Config.from_flat(context.run_config)
         config.checked_setting()

@@ -118,7 +118,7 @@ class GradientStrategy(Strategy):
         if self._found is None:
             self._found = discover(grid, self.num_silos, self.config.run.node_timeout)
         infos = tuple(self._found.infos[silo] for silo in range(self.num_silos))
-        return Federation(infos, self.config.run.target, self.config.training.batch_size)
+        return Federation(infos, self.config.run.target, self.config.samples_per_round)
 
     def summary(self) -> None:
         """Log what is about to run, in Flower's start-up block."""
@@ -202,7 +202,7 @@ class GradientStrategy(Strategy):
 
     @property
     def found(self) -> Found:
-        """Who holds which silo; SpcacwError before nodes were asked."""
+        """The silos and their nodes; SpcacwError before nodes were asked."""
         if self._found is None:
             raise SpcacwError("The strategy knows no nodes yet: call discover(grid) first.")
         return self._found
@@ -252,7 +252,8 @@ class GradientStrategy(Strategy):
     def _collected(self, question: Question, replies: Iterable[Message]) -> Collected:
         request, target = question.request, self.config.run.target
         rows, wanted = self.training.rows, question.wanted
-        found = collect(replies, question.asked, request, rows, target, wanted)
+        how = self.config.transport.wire
+        found = collect(replies, question.asked, request, rows, target, wanted, how)
         self.rejected += len(found.dropped)
         self._silent = set(request.silos) - set(found.replies.silos)
         for what in found.dropped:

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 import torch
 
+from benchmarks.separate import certificate
 from spcacw_flwr import launch
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.registry import METHODS
@@ -26,6 +27,7 @@ SMALL = {"samples-per-silo": 64, "epochs": 1, "compare-alone": False}
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
     logs = tmp_path_factory.mktemp("deployment")
+    certificate(logs)
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.05"
     with launch.flower(logs / "superlink.log", simulation=False) as link:
         nodes = []
@@ -33,7 +35,7 @@ def federation(tmp_path_factory):
             command = [
                 str(launch.PROGRAMS / "flower-supernode"), "--insecure", "--superlink",
                 link.address, "--port", str(launch.free_port()), "--node-config",
-                f'silos="{silos}"',
+                f'silos="{silos}" root-certificates="{logs}/certificate.pem"',
             ]  # fmt: skip
             with (logs / f"node-{silos[0]}.log").open("wb") as log:
                 node = subprocess.Popen(
@@ -41,7 +43,7 @@ def federation(tmp_path_factory):
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
             nodes.append(node)
-        yield link
+        yield link, logs
     for node in nodes:
         node.wait(timeout=30)
 
@@ -49,6 +51,19 @@ def federation(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS if EVERY else ["fedfomo"])
 def test_real_nodes_follow_the_in_process_trajectory(federation, method, tmp_path):
     torch.set_num_threads(1)
-    flwr_run(federation, tmp_path / "run", SMALL | {"method": method})
+    flwr_run(federation[0], tmp_path / "run", SMALL | {"method": method})
     result = simulate(Config.from_flat(SMALL | {"method": method}))
     assert_same_training(tmp_path / "run", result)
+
+
+def test_real_nodes_answer_in_streams(federation, tmp_path):
+    """One message to each node, and 70 rounds in seconds, over TLS."""
+    torch.set_num_threads(1)
+    link, certificates = federation
+    keys = {
+        "exchange": "stream", "epochs": 10, "compare-alone": False, "participation": 0.6,
+        "stream-certificate": str(certificates / "certificate.pem"),
+        "stream-key": str(certificates / "key.pem"),
+    }  # fmt: skip
+    flwr_run(link, tmp_path / "run", keys)
+    assert_same_training(tmp_path / "run", simulate(Config.from_flat(keys)))

@@ -18,6 +18,7 @@ from partitions.holdout import HeldOut
 from spcacw_flwr.alpha.bias import SCHEDULES
 from spcacw_flwr.alpha.learners import SOLVERS
 from spcacw_flwr.core.registry import METHODS, method_class
+from spcacw_flwr.core.transport import TransportKeys
 from spcacw_flwr.keys import SpcacwError, check, did_you_mean, key
 
 AUTO = "auto"
@@ -62,8 +63,9 @@ class RunKeys:
     )
     threads: int = key(
         0,
-        "CPU threads of the in-process engine; 0 is one where a round is small, so that runs side "
-        "by side do not wait for each other, and PyTorch's own number elsewhere.",
+        "CPU threads of the in-process engine, and of each end of a stream; 0 is one where a round "
+        "is small, so that runs side by side do not wait for each other, and PyTorch's own number "
+        "elsewhere.",
         least=0,
     )
     output: str = key("", "Directory of the results, absolute; empty is a dated default.")
@@ -212,6 +214,7 @@ SECTIONS: dict[str, type] = {
     "training": TrainingKeys,
     "partition": PartitionKeys,
     "spcacw": SPCACWKeys,
+    "transport": TransportKeys,
 }
 
 
@@ -257,8 +260,14 @@ class Config:
     training: TrainingKeys
     partition: PartitionKeys
     spcacw: SPCACWKeys
+    transport: TransportKeys
     method: Any
     """The table of the chosen method's own keys; None if it has none."""
+
+    @property
+    def samples_per_round(self) -> int:
+        """Samples of its own that the target uses in a round: b, or b times ``local-batches``."""
+        return self.training.batch_size * self.transport.local_batches
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any]) -> Config:

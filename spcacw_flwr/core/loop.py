@@ -1,16 +1,23 @@
-"""Training without messages: one process asks silos that it holds itself.
+"""The loop of training: ask silos, let the method fold their answers, note each epoch.
 
-Both the in-process engine (:mod:`spcacw_flwr.core.simulate`) and the target that trains alone
-beside a federated run use this loop; the method and the silo functions are those of every engine.
+The in-process engine (:mod:`spcacw_flwr.core.simulate`) and the target that trains alone beside a
+federated run ask silos that they hold themselves; where gradients come in streams
+(:mod:`spcacw_flwr.stream`) the same loop asks those. Method and silo functions are those of every
+engine.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
+from spcacw_flwr.core import wire
+from spcacw_flwr.core.batches import WIRE, stream
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.evaluation import Evaluation
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
 from spcacw_flwr.core.history import Epoch, History
 from spcacw_flwr.core.method import Federation, Method
@@ -20,27 +27,73 @@ from spcacw_flwr.core.silo import SiloInfo, SiloPool
 log = logging.getLogger(__name__)
 
 
+@runtime_checkable
+class Elsewhere(Protocol):
+    """Silos of other processes, which the loop asks in the place of a pool of its own."""
+
+    def answer(self, request: Request) -> Replies:
+        """Return the answers that came and can be used."""
+
+    def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
+        """Return how good a model is on the test data of a silo."""
+
+
+Silos = SiloPool | Elsewhere
+
+
 def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
-    """Return what the silos of ``pool`` answer to a request, and the norms of their gradients."""
+    """Return what the silos of ``pool`` answer to a request, and the norms of their gradients.
+
+    With ``local-batches`` both are means over so many independent mini-batches.
+    """
     round_, silos, target = request.round, request.silos, pool.config.run.target
+    batches = pool.config.transport.local_batches
+    draws = range(batches * request.draw, batches * (request.draw + 1))
     if request.want == LOSSES:
-        losses = pool.losses(request.points, round_, silos, request.draw)
+        tables = [pool.losses(request.points, round_, silos, draw) for draw in draws]
+        losses = torch.stack(tables).mean(dim=0) if batches > 1 else tables[0]
         nothing = losses.new_zeros(len(silos), 0)
         return Replies(silos, nothing, losses), nothing.sum(dim=1)
     parts = request.samples, request.fold
-    found = pool.gradients(request.points, round_, silos, request.draw, *parts)
+    found = pool.gradients(request.points, round_, silos, draws[0], *parts)
+    rows, losses, norms = found.rows, found.losses, found.norms
+    if batches > 1:
+        rows, losses = rows / batches, losses / batches
+        for draw in draws[1:]:
+            more = pool.gradients(request.points, round_, silos, draw, *parts)
+            rows.add_(more.rows, alpha=1 / batches)
+            losses.add_(more.losses, alpha=1 / batches)
+        norms = torch.linalg.vector_norm(rows, dim=1)
     smoothness = None
     if request.smoothness:
         smoothness = pool.smoothness(request.of([target]).view(-1), round_, target)
-    return Replies(silos, found.rows, found.losses, smoothness), found.norms
+    return Replies(silos, rows, losses, smoothness), norms
 
 
-def answer(pool: SiloPool, request: Request) -> Replies:
-    """Let the silos of ``pool`` answer a request.
+def packed(config: Config, request: Request, replies: Replies) -> dict[str, Tensor]:
+    """Return the parts that the gradients of an answer travel as (:mod:`spcacw_flwr.core.wire`)."""
+    how = config.transport.wire if replies.gradients.shape[1] else wire.FLOAT32
+    key = request.round, request.draw
+    drawing = replies.silos if how == wire.INT8 else ()
+    rngs = [stream(WIRE, config.run.seed, silo, *key) for silo in drawing]
+    return wire.pack(replies.gradients, how, rngs)
+
+
+def answer(silos: Silos, request: Request) -> Replies:
+    """Let the silos of a pool, or those elsewhere, answer a request.
 
     A gradient that is not finite is left out, as it is when it comes in a message.
     """
+    if isinstance(silos, Elsewhere):
+        return silos.answer(request)
+    pool = silos
     replies, norms = compute(pool, request)
+    how = pool.config.transport.wire
+    if how != wire.FLOAT32 and replies.gradients.shape[1]:
+        rows = replies.gradients
+        parts = packed(pool.config, request, replies)
+        replies.gradients = wire.unpack(parts, how, (rows.shape[0], rows.shape[1]))
+        norms = torch.linalg.vector_norm(replies.gradients, dim=1)
     if bool(norms.isfinite().all()):
         return replies
     finite = replies.gradients.isfinite().all(dim=1)  # a norm may overflow where its row is finite
@@ -49,47 +102,48 @@ def answer(pool: SiloPool, request: Request) -> Replies:
         if not usable:
             log.warning("Round %s goes on without the gradient of silo %s (it is not finite).",
                         request.round, silo)  # fmt: skip
-    silos = tuple(silo for silo, usable in zip(request.silos, good, strict=True) if usable)
-    return Replies(silos, replies.gradients[finite], replies.losses[finite], replies.smoothness)
+    found = tuple(silo for silo, usable in zip(request.silos, good, strict=True) if usable)
+    return Replies(found, replies.gradients[finite], replies.losses[finite], replies.smoothness)
 
 
-def play(pool: SiloPool, method: Method, round_: int) -> None:
-    """Run round t of a method with the silos of ``pool``."""
+def play(silos: Silos, method: Method, round_: int) -> None:
+    """Run round t of a method with ``silos``."""
     questions = method.play(round_)
     replies = None
     try:
         while True:
             request = questions.send(replies) if replies else next(questions)
-            replies = answer(pool, request)
+            replies = answer(silos, request)
     except StopIteration:
         return
 
 
-def train(pool: SiloPool, method: Method, history: History) -> None:
+def train(silos: Silos, method: Method, history: History) -> None:
     """Run the configured epochs of a method and note them in ``history``."""
     federation = method.federation
-    rounds = pool.config.run.epochs * federation.rounds_per_epoch
+    rounds = method.config.run.epochs * federation.rounds_per_epoch
     done = history.start(federation, rounds, {"method": method})
     if not done:
         history.weights(0, method.alpha)
     if history.ended:  # under Flower, the accuracy of an epoch comes with the next one
-        note_epoch(pool, history, history.ended)
+        note_epoch(silos, history, federation, history.ended)
     with history.ending():
         for round_ in range(done + 1, rounds + 1):
-            play(pool, method, round_)
+            play(silos, method, round_)
             if method.alpha_round == round_:
                 history.weights(round_, method.alpha)
             history.progress(round_)
             if method.ends_epoch(round_):
                 figures = method.epoch_report(), method.personal, method.silo_figures()
-                note_epoch(pool, history, Epoch(round_, *figures))
+                note_epoch(silos, history, federation, Epoch(round_, *figures))
             history.keep(round_)
 
 
-def note_epoch(pool: SiloPool, history: History, ended: Epoch) -> None:
+def note_epoch(silos: Silos, history: History, federation: Federation, ended: Epoch) -> None:
     """Evaluate the model that an epoch ended with, and note the epoch."""
-    accuracy, _, buffers = pool.evaluate(ended.personal, pool.config.run.target)
-    state = pool.layout.unflatten(ended.personal) | buffers
+    assert federation.layout is not None  # every engine knows its model
+    accuracy, _, buffers = silos.evaluate(ended.personal, federation.target)
+    state = federation.layout.unflatten(ended.personal) | buffers
     history.ended = None
     history.epoch(ended.round, ended.report, accuracy, state, ended.figures)
 
@@ -102,7 +156,7 @@ def train_alone(config: Config, pool: SiloPool) -> list[float]:
     target = config.run.target
     (info,) = (info for info in pool.describe() if info.silo == target)
     silos = tuple(SiloInfo(i, 0, ()) for i in range(target))
-    federation = Federation((*silos, info), target, config.training.batch_size, pool.layout)
+    federation = Federation((*silos, info), target, config.samples_per_round, pool.layout)
     local = method_class("local")(config, federation, pool.initial_parameters())
     history = History(config)
     train(pool, local, history)

@@ -24,6 +24,7 @@ from spcacw_flwr.core.exchange import GRADIENTS, Replies, Request, Round
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.optimiser import Optimiser
 from spcacw_flwr.core.silo import SiloInfo
+from spcacw_flwr.core.wire import FLOAT32, size_of
 from spcacw_flwr.keys import SpcacwError
 
 Weights = NDArray[np.float64]
@@ -93,7 +94,7 @@ class Method:
         self.alpha_round = 0
         """The round in which α last changed."""
         self._losses: list[float] = []
-        self._cost = {"target_gradients": 0, "floats": 0}
+        self._cost = {"target_gradients": 0, "floats": 0, "bytes": 0}
 
     def initial_weights(self) -> Weights | None:
         """Return α_0, (M,); None for a method without weights."""
@@ -142,7 +143,10 @@ class Method:
 
     def _count(self, request: Request) -> None:
         peers = len(request.silos) - (self.target in request.silos)
-        self._cost["floats"] += peers * sum(request.floats())
+        sent, got = request.floats()
+        self._cost["floats"] += peers * (sent + got)
+        wire = self.config.transport.wire if request.want == GRADIENTS else FLOAT32
+        self._cost["bytes"] += peers * (size_of(sent, FLOAT32) + size_of(got, wire))
         if request.want == GRADIENTS and self.target in request.silos:
             self._cost["target_gradients"] += 1
 
@@ -167,9 +171,9 @@ class Method:
     def epoch_report(self) -> dict[str, float]:
         """Return the epoch's figures for the log, and start the next epoch's.
 
-        ``loss`` is the mean of the target's mini-batch losses, ``target_gradients`` and ``floats``
-        are the gradients that the target's silo computed and the numbers that went between target
-        and peers since training began.
+        ``loss`` is the mean of the target's mini-batch losses, ``target_gradients``, ``floats``
+        and ``bytes`` are the gradients that the target's silo computed, the numbers that went
+        between target and peers, and their bytes (``wire``), since training began.
         """
         loss = math.fsum(self._losses) / max(1, len(self._losses))
         self._losses.clear()

@@ -85,10 +85,10 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     with history.failing():
         pool = SiloPool(config, setting, range(setting.num_silos))
         silos = tuple(pool.describe())
-        size = config.training.batch_size
+        size = config.samples_per_round
         federation = Federation(silos, config.run.target, size, pool.layout)
         method = method_of(config, federation, pool.initial_parameters())
-        with _threads(config.run.threads, setting.num_silos * size):
+        with threads(config.run.threads, setting.num_silos * size):
             train(pool, method, history)
             if config.run.compare_alone and config.run.method != "local":
                 history.accuracy_alone = train_alone(config, pool)
@@ -101,7 +101,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
 
 
 @contextmanager
-def _threads(wanted: int, samples: int) -> Iterator[None]:
+def threads(wanted: int, samples: int) -> Iterator[None]:
     """Compute with ``wanted`` threads, or by the size of a round when that is 0.
 
     OpenMP's threads spin while they wait for each other, and when two processes share the cores

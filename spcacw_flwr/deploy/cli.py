@@ -15,10 +15,12 @@ from rich.console import Console
 from partitions import Setting
 from spcacw_flwr.core.artefacts import as_toml, claim_directory
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.transport import STREAM
 from spcacw_flwr.deploy import certificates
 from spcacw_flwr.deploy.export import export as export_silos
 from spcacw_flwr.deploy.export import exported
 from spcacw_flwr.deploy.federation import (
+    LOOPBACK,
     RUN_FILE,
     Federation,
     Say,
@@ -170,6 +172,9 @@ def export(
 def run(
     directory: ServerDirectory,
     output: Annotated[Path, typer.Option(help="directory of the results, on this host")],
+    stream: Annotated[
+        str, typer.Option(help="host:port of this host where silos open their streams")
+    ] = LOOPBACK,
     config: ConfigFile = None,
     port: Port = PORT,
     set_: Keys = None,
@@ -178,8 +183,9 @@ def run(
     console = Console()
     end_like_ctrl_c()
     with one_sentence(console):
-        flat = flat_keys(config, set_, {"output": absolute(str(output))})
         place = Server(directory.resolve(), port)
+        flat = flat_keys(config, set_, {"output": absolute(str(output))})
+        flat = place.streaming(flat, stream)
         resolved = claimed(Config.from_flat(flat))
         with reported(console, Path(resolved.run.output), "The same command") as show:
             train(place, resolved, show)
@@ -214,7 +220,7 @@ def checked(
 ) -> tuple[Config, Setting]:
     """Return a configuration and its setting, with data that are there."""
     where = {"data-dir": data_dir and absolute(str(data_dir))}
-    resolved = Config.from_flat(flat_keys(config, set_, where))
+    resolved = Config.from_flat({"exchange": STREAM} | flat_keys(config, set_, where))
     setting = resolved.checked_setting()
     setting.prepare()
     return resolved, setting

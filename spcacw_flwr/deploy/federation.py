@@ -27,6 +27,8 @@ from spcacw_flwr.processes import end, free_port, wait_for_port
 DATA, RUN_FILE = "data", "run.toml"
 THREADS = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 """Several silos share one machine here: threads of PyTorch would wait for each other."""
+LOOPBACK = "127.0.0.1:0"
+"""Where silos on this machine open their streams: any free port."""
 ATTEMPTS = 5
 """How often a run is submitted whose ServerApp dies without a word."""
 Say = Callable[[str], None]
@@ -93,8 +95,9 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
 
 def lay_out(root: Path, config: Config, setting: Setting) -> Config:
     """Make the directories of all hosts, with the silos' data, and ``run.toml``; return it."""
+    server = Server(root / "server", 0)
     certificates.make_authority(root / "ca")
-    certificates.make_server(root / "ca", root / "server")
+    certificates.make_server(root / "ca", server.directory)
     authority = (root / "ca" / certificates.CA_CERTIFICATE).read_bytes()
     places = [Silo(root / f"silo-{silo}") for silo in range(setting.num_silos)]
     export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
@@ -103,9 +106,9 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
         (place.directory / certificates.CA_CERTIFICATE).write_bytes(authority)
         group = setting.groups[silo]
         place.write_node(silo, **{"data-dir": DATA}, **({} if group is None else {"group": group}))
-    files = exported(config, setting)
-    (root / RUN_FILE).write_text(as_toml(files.to_flat()), encoding="utf-8")
-    return files
+    flat = server.streaming(exported(config, setting).to_flat(), LOOPBACK)
+    (root / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
+    return Config.from_flat(flat)
 
 
 class Federation:

@@ -15,6 +15,7 @@ from typing import Any
 
 import tomli_w
 
+from spcacw_flwr.core.transport import STREAM
 from spcacw_flwr.deploy import certificates
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.launch import Link
@@ -81,6 +82,19 @@ class Server:
         link.connect(**{"root-certificates": authority})
         return link
 
+    def streaming(self, flat: dict[str, Any], address: str) -> dict[str, Any]:
+        """Return run-config keys by which silos answer in streams to this host, with TLS.
+
+        Keys that choose another exchange, or name a certificate, are left as they are.
+        """
+        if flat.get("exchange", STREAM) != STREAM or flat.get("stream-certificate"):
+            return flat
+        return flat | {
+            "exchange": STREAM, "stream-address": address,
+            "stream-certificate": self._file(certificates.SERVER_CERTIFICATE),
+            "stream-key": self._file(certificates.SERVER_KEY),
+        }  # fmt: skip
+
     def training(self) -> bool:
         """Say whether a ServerApp runs."""
         return program_runs("flwr-serverapp", self.home)
@@ -104,7 +118,8 @@ class Silo:
 
     def write_node(self, silo: int, **more: Any) -> None:
         """Write ``node.toml``: which silo this node holds, and what else its app is to know."""
-        (self.directory / NODE_FILE).write_text(tomli_w.dumps({"silos": str(silo), **more}))
+        table = {"silos": str(silo), "root-certificates": certificates.CA_CERTIFICATE, **more}
+        (self.directory / NODE_FILE).write_text(tomli_w.dumps(table))
 
     def node_config(self) -> dict[str, Any]:
         """Return what ``node.toml`` says, its paths absolute.

@@ -1,0 +1,152 @@
+"""Silos in processes of their own that answer in streams, without Flower: for benchmarks and tests.
+
+Processes are forked from one that has imported PyTorch, so that each starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import multiprocessing
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.method import Federation, Method
+from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.stream.asker import Asker
+from spcacw_flwr.stream.service import Service, server_credentials
+from spcacw_flwr.stream.silo import channel_of, talk
+from spcacw_flwr.stream.training import BESIDE
+
+NODE = 100
+"""The id of the first node."""
+JOIN_SECONDS = 10
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """Write a certificate for 127.0.0.1 that signs itself, and its key; return their files."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "spcacw test")])
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "certificate.pem", directory / "key.pem"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ))  # fmt: skip
+    return paths
+
+
+def hold(flat: dict[str, Any], silos: Sequence[int], door: dict[str, Any],
+         pauses: Mapping[int, float]) -> None:  # fmt: skip
+    """Hold some silos and answer in a stream; the whole life of a process.
+
+    ``pauses`` are seconds to sleep before the gradients of a round, for silos that are late.
+    """
+    torch.set_num_threads(1)
+    config = Config.from_flat(flat)
+    setting = config.make_setting()
+    setting.prepare()
+    pool = SiloPool(config, setting, silos)
+    gradients = pool.gradients
+
+    def late(points: torch.Tensor, round_: int, *more: Any) -> Any:
+        time.sleep(pauses.get(round_, 0))
+        return gradients(points, round_, *more)
+
+    pool.gradients = late  # type: ignore[method-assign]
+    channel = channel_of(door["address"], door["root"], bool(door["root"]))
+    with suppress(SpcacwError, KeyboardInterrupt):
+        talk(pool, channel, door["token"], door["node"])
+
+
+@dataclass
+class Separate:
+    """A service, and the processes that hold silos and have streams to it."""
+
+    config: Config
+    shares: list[list[int]]
+    """The silos of each process."""
+    root: str
+    """The file of the CA; empty is plaintext."""
+    pool: SiloPool
+    """All silos at once, to say what they hold and to compare with."""
+    service: Service
+    federation: Federation
+    asker: Asker
+    processes: dict[int, BaseProcess] = field(default_factory=dict)
+
+    def start(self, node: int, pauses: Mapping[int, float] | None = None) -> None:
+        """Invite a node and start its process."""
+        silos = self.shares[node - NODE]
+        token = self.service.invite(node, silos)
+        door = {
+            "address": self.service.address, "root": self.root, "token": token, "node": node
+        }  # fmt: skip
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["benchmarks.separate", "sklearn.datasets"])
+        given = self.config.to_flat(), silos, door, pauses or {}
+        process = context.Process(target=hold, args=given, daemon=True)
+        process.start()
+        self.processes[node] = process
+
+    def method(self) -> Method:
+        """Return the configured method before its first round."""
+        make = method_class(self.config.run.method)
+        return make(self.config, self.federation, self.pool.initial_parameters())
+
+
+@contextmanager
+def separate(
+    config: Config, shares: Sequence[Sequence[int]], tls: Path | None = None,
+    pauses: Mapping[int, Mapping[int, float]] | None = None, seconds: float = 60,
+) -> Iterator[Separate]:  # fmt: skip
+    """Run silos in processes of their own, a share of them in each, with streams to a service.
+
+    ``tls`` is a directory for a certificate, ``pauses`` are those of :func:`hold` for each process.
+    """
+    certificates = certificate(tls) if tls else ("", "")
+    keys = {"stream-certificate": str(certificates[0]), "stream-key": str(certificates[1])}
+    config = Config.from_flat(config.to_flat() | keys)
+    setting = config.make_setting()
+    setting.prepare()
+    pool = SiloPool(config, setting, range(setting.num_silos))
+    silos, target, transport = tuple(pool.describe()), config.run.target, config.transport
+    federation = Federation(silos, target, config.samples_per_round, pool.layout)
+    nodes = {silo: NODE + k for k, share in enumerate(shares) for silo in share}
+    limit = 4 * pool.layout.size + BESIDE
+    service = Service(transport.stream_address, server_credentials(transport), len(shares), limit)
+    asker = Asker(config, federation, service, nodes)
+    lists = [list(share) for share in shares]
+    found = Separate(config, lists, str(certificates[0]), pool, service, federation, asker)
+    try:
+        for k in range(len(shares)):
+            found.start(NODE + k, (pauses or {}).get(k))
+        asker.wait_for_all(seconds)
+        yield found
+    finally:
+        service.close("the block is over")
+        for process in found.processes.values():
+            process.join(JOIN_SECONDS)
+            process.kill()

@@ -1,0 +1,44 @@
+"""Silos in processes of their own, over TLS: one trajectory with the in-process engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.separate import separate
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.history import History
+from spcacw_flwr.core.loop import train
+from spcacw_flwr.core.simulate import simulate
+
+SHARES = [[0], [1, 4], [2, 3, 5, 6]]
+KEYS = {"epochs": 2, "compare_alone": False, "participation": 0.6, "update_every": 5}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"method": "spcacw"},
+        {"method": "ditto"},
+        {"method": "ifca"},  # asks for losses, and at models of the silos' own
+        {"method": "spcacw", "cross_fit": 2},  # asks the target for folds of its data
+        {"method": "spcacw", "wire": "int8", "local_batches": 2, "probe": 0.5},
+        {"method": "spcacw", "wire": "bfloat16"},
+        {"method": "spcacw", "wire": "float16", "target": 3},
+    ],
+    ids=str,
+)
+def test_streams_follow_the_in_process_trajectory(keys, tmp_path):
+    """With momentum, weight decay, clipping, L estimated and peers sampled (p = .6)."""
+    config = Config.from_keys(**KEYS | keys)
+    with separate(config, SHARES, tls=tmp_path) as made:
+        method, history = made.method(), History(config)
+        train(made.asker, method, history)
+    bare = simulate(config)
+    assert [line["accuracy"] for line in history.epochs] == pytest.approx(bare.accuracy, abs=0.3)
+    assert [line["bytes"] for line in history.epochs] == [line["bytes"] for line in bare.epochs]
+    for (round_, alpha), (other, expected) in zip(history.alphas, bare.alphas, strict=True):
+        assert round_ == other
+        assert alpha == pytest.approx(expected, abs=1e-4)
+    for name, part in bare.parameters.items():
+        torch.testing.assert_close(history.state[name], part, rtol=1e-3, atol=1e-5)
