@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -27,6 +27,7 @@ from spcacw_flwr.deploy.federation import (
     going_on,
     keep,
     lay_out,
+    silo_program,
     start_server,
     train,
 )
@@ -115,11 +116,16 @@ def server(
         try:
             programs = start_server(place, host, teller(console))
             teller(console)(f"The SuperLink listens on port {port}; logs are in {directory}.")
-            while True:
-                keep(programs, teller(console))
-                time.sleep(POLL_SECONDS)
+            keep_for_ever(programs, teller(console))
         finally:
             end(place.home)
+
+
+def keep_for_ever(programs: list[Program], tell: Say) -> NoReturn:
+    """Start again what ends, until Ctrl-C."""
+    while True:
+        keep(programs, tell)
+        time.sleep(POLL_SECONDS)
 
 
 @app.command()
@@ -142,13 +148,19 @@ def silo(
     superlink: Annotated[str, typer.Option(help="host:port of the SuperLink")],
     port: Annotated[int, typer.Option(help="a port of this host for the node; 0: any free")] = 0,
 ) -> None:
-    """Run a silo's SuperNode until Ctrl-C."""
+    """Run a silo's SuperNode until Ctrl-C; one that is not let in yet tries again."""
     console = Console()
+    end_like_ctrl_c()
     with one_sentence(console):
         place = Silo(directory.resolve())
-        command = place.supernode(superlink, port or free_port())
-        teller(console)(f"$ {shown(command, place.home)}")
-        Program(command, place.home, place.directory / "silo.log").become()
+        program, tell = silo_program(place, superlink, port or free_port()), teller(console)
+        try:
+            tell(f"$ {shown(program.command, program.home)}")
+            program.start()
+            tell(f"The node's log is {program.log}.")
+            keep_for_ever([program], tell)
+        finally:
+            end(place.home)
 
 
 @app.command()

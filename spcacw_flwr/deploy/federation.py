@@ -43,6 +43,12 @@ def server_programs(server: Server, host: str) -> list[Program]:
     ]
 
 
+def silo_program(place: Silo, superlink: str, port: int) -> Program:
+    """Return the program of a silo's host; its own processes find it on ``port``."""
+    command = place.supernode(superlink, port)
+    return Program(command, place.home, place.directory / "silo.log", patient=True)
+
+
 def start_server(server: Server, host: str, say: Say) -> list[Program]:
     """Start SuperLink and SuperExec; return when the SuperLink listens."""
     superlink, superexec = programs = server_programs(server, host)
@@ -57,7 +63,7 @@ def keep(programs: Sequence[Program], say: Say) -> None:
     """Start again what has died, and say so."""
     for program in programs:
         if program.keep():
-            say(f"{program.name} died and was started again; its log is {program.log}")
+            say(f"{program.name} ended and was started again; its log is {program.log}")
 
 
 def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]:
@@ -137,20 +143,16 @@ class Federation:
         try:
             self._kept = start_server(self.server, "127.0.0.1", self._say)
             register(self.server, [place.public_key for place in self.silos], self._say)
-            for silo in range(len(self.silos)):
-                self.start_silo(silo)
+            for place in self.silos:
+                program = silo_program(place, self.server.address, free_port())
+                program.more = THREADS
+                self._say(f"$ {shown(program.command, program.home)}")
+                program.start()
+                self._kept.append(program)
             yield self
         finally:
-            end(self.server.home, *(place.home for place in self.silos))
-
-    def start_silo(self, silo: int) -> Program:
-        """Start a silo's SuperNode."""
-        place = self.silos[silo]
-        command = place.supernode(self.server.address, free_port())
-        self._say(f"$ {shown(command, place.home)}")
-        program = Program(command, place.home, place.directory / "silo.log", THREADS)
-        program.start()
-        return program
+            end(*(place.home for place in self.silos))  # first, so that they can take their leave
+            end(self.server.home)
 
     def train(self, config: Config, show: Show) -> None:
         """Train on these silos; see :func:`train`."""

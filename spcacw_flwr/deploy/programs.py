@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import time
@@ -15,6 +14,9 @@ from spcacw_flwr.processes import ENVIRONMENT, environment, start
 
 SHORTEST_LIFE = 5.0
 """Seconds that a program must have lived to be started again: less is a mistake, not a crash."""
+PATIENCE = 5.0
+"""Seconds until a node that was not let in tries again. Flower believes a node that was killed to
+be there for up to a minute, and meanwhile refuses it; a new node may not be registered yet."""
 
 
 def shown(command: Sequence[str], home: Path) -> str:
@@ -32,8 +34,11 @@ class Program:
     log: Path
     more: dict[str, str] = field(default_factory=dict)
     """What else its environment is to hold."""
+    patient: bool = False
+    """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
     process: subprocess.Popen[bytes] | None = None
     _started: float = 0.0
+    _ended: float | None = None
 
     @property
     def name(self) -> str:
@@ -44,26 +49,24 @@ class Program:
         """Start it; it works in its home's directory."""
         self.home.mkdir(parents=True, exist_ok=True)
         self.process = start(self.command, self.home, environment(self.home, self.more), self.log)
-        self._started = time.monotonic()
+        self._started, self._ended = time.monotonic(), None
         return self.process
 
     def keep(self) -> bool:
-        """Start it again if it has died; say whether it had.
+        """Start it again if it has ended; say whether it had.
 
         Raises
         ------
         SpcacwError
-            If it died right after its start.
+            If it ended right after its start, and is not patient.
         """
         if self.process is None or self.process.poll() is None:
             return False
-        if time.monotonic() - self._started < SHORTEST_LIFE:
+        now = time.monotonic()
+        if not self.patient and now - self._started < SHORTEST_LIFE:
             raise SpcacwError(f"{self.name} cannot run: see {self.log}.")
+        self._ended = now if self._ended is None else self._ended
+        if self.patient and now - self._ended < PATIENCE:
+            return False
         self.start()
         return True
-
-    def become(self) -> None:
-        """Replace this process by the program, which then has the terminal to itself."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        os.chdir(self.home)
-        os.execve(self.command[0], self.command, environment(self.home, self.more))
