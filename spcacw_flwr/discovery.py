@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -24,6 +25,11 @@ from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
 
 POLL_SECONDS = 0.1
+GONE = (
+    ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+)  # fmt: skip
+"""Flower's codes of a node that was killed. It is found out up to a minute later."""
 
 
 @dataclass
@@ -100,7 +106,7 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
         node that answered cannot take part (its sentence is passed on).
     """
     found, asked = Found(), dict[int, bool]()
-    waiting: set[str] = set()
+    waiting: dict[str, int] = {}
     deadline = time.monotonic() + timeout
     while missing := [silo for silo in range(num_silos) if silo not in found.nodes]:
         if time.monotonic() > deadline:
@@ -108,10 +114,13 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
         new = [node for node in grid.get_node_ids() if node not in asked]
         if new:
             asked.update(dict.fromkeys(new, False))
-            waiting.update(grid.push_messages([query(node) for node in new]))
+            messages = grid.push_messages([query(node) for node in new])
+            waiting.update(zip(messages, new, strict=True))
         for reply in grid.pull_messages(waiting) if waiting else []:
-            waiting.discard(reply.metadata.reply_to_message_id)
-            node = reply.metadata.src_node_id
+            node = waiting.pop(reply.metadata.reply_to_message_id)
+            if reply.has_error() and reply.error.code in GONE:
+                del asked[node]  # to be asked again if it is there still, or again
+                continue
             asked[node] = True
             found.add(node, records.usable(reply))
         time.sleep(POLL_SECONDS)

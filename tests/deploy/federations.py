@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+from torch import Tensor
 
 from spcacw_flwr import launch
+from spcacw_flwr.core import checkpoint
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.deploy.federation import Federation, lay_out
 from spcacw_flwr.deploy.places import Silo
+from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.processes import family
 
 SILOS = 4
 KEYS = {
-    "cluster-sizes": "2,1,1", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 90.0,
-    "round-timeout": 5.0,
+    "cluster-sizes": "2,2", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 120.0,
+    "round-timeout": 3.0, "half-life": 5.0, "cross-fit": 2, "checkpoint-every": 4,
 }  # fmt: skip
-"""Silos 0 and 1 are alike; four rounds an epoch."""
+"""Silos 0 and 1 are alike, and share the weight for ever; four rounds an epoch."""
+
+BIAS, REPORTS = "method.folds[0].bias.estimate", "method.folds[0].bias.reports"
+"""In a checkpoint: b̂ (M, d), and how often each silo was heard."""
 
 
 def wait_until(what: Callable[[], object], seconds: float = 60) -> None:
@@ -102,18 +107,19 @@ class Run:
         assert not self.thread.is_alive()
         return self.error
 
-    def of_silo(self, silo: int, name: str) -> list[float]:
-        """A figure of a silo, epoch by epoch."""
-        with (self.output / "silos.csv").open(newline="") as file:
-            return [float(row[name]) for row in csv.DictReader(file) if row["silo"] == str(silo)]
+    def state(self) -> dict[str, Tensor]:
+        """The method's state as the last checkpoint has it, which may be written anew just now."""
+        while True:
+            with suppress(SpcacwError):
+                return checkpoint.load(self.output / checkpoint.DIRECTORY)[1]
+
+    def reports(self, silo: int) -> int:
+        """How many answers of a silo the method has used."""
+        return int(self.state()[REPORTS][silo])
 
     def metrics(self) -> list[dict]:
         lines = (self.output / "metrics.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
-
-    def log(self) -> str:
-        """What the ServerApp has said so far."""
-        return (self.federation.server.directory / "serverapp.log").read_text()
 
 
 def processes(home: Path, program: str) -> list[psutil.Process]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 
 from spcacw_flwr.core.config import Config
 from tests.flower.grid import LocalGrid
@@ -103,3 +104,21 @@ def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
         assert f"Node 900 claims silo {silo}, which is node {before[silo]}: refused." in said.text
     else:
         assert "A node that has appeared cannot be used" in said.text
+
+
+def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch):
+    """Flower believes it to be there for a while, and then answers in its place."""
+    config = small(node_timeout=5)
+    grid = LocalGrid(config, 7, NODES)
+    answer, dead = grid._answer, []
+
+    def unavailable(message):
+        if message.metadata.dst_node_id == 103 and len(dead) < 2:
+            dead.append(message)
+            return Message(Error(code=ErrorCode.NODE_UNAVAILABLE, reason="gone"), reply_to=message)
+        return answer(message)
+
+    monkeypatch.setattr(grid, "_answer", unavailable)
+    strategy = play(config, grid, rounds=1)
+    assert len(dead) == 2
+    assert 103 in strategy.nodes.values()
