@@ -110,7 +110,7 @@ class Run:
     def state(self) -> dict[str, Tensor]:
         """The method's state as the last checkpoint has it, which may be written anew just now."""
         while True:
-            with suppress(SpcacwError):
+            with suppress(SpcacwError, OSError, RuntimeError):  # of a file that is gone
                 return checkpoint.load(self.output / checkpoint.DIRECTORY)[1]
 
     def reports(self, silo: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 import tomllib
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -67,6 +68,15 @@ def stranger(federation, directory, silo: int = 1) -> Silo:
     return place
 
 
+@contextmanager
+def ended(*homes):
+    """End what runs in these Flower homes, whatever happens."""
+    try:
+        yield
+    finally:
+        end(*homes)
+
+
 def test_only_nodes_with_a_registered_key_and_the_right_authority_join(federation, tmp_path):
     """Three that must not: an unknown key, another authority, and plaintext."""
     address = federation.server.address
@@ -79,7 +89,7 @@ def test_only_nodes_with_a_registered_key_and_the_right_authority_join(federatio
         at = command.index(option)
         del command[at : at + 2]
     command.append("--insecure")
-    try:
+    with ended(*(program.home for program in programs)):
         for program in programs:
             program.start()
         said = [program.log.read_text for program in programs]
@@ -88,8 +98,6 @@ def test_only_nodes_with_a_registered_key_and_the_right_authority_join(federatio
         time.sleep(3)
         for program in programs:
             assert "SuperNode ID" not in program.log.read_text()
-    finally:
-        end(*(program.home for program in programs))
     link = federation.server.link()
     nodes = {str(node["node-id"]) for node in link.cli("supernode", "list")["nodes"]}
     assert nodes == {path.stem for path in (federation.server.directory / "registered").iterdir()}
@@ -100,7 +108,10 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
     thief = stranger(federation, tmp_path / "thief", 3)
     (node,) = register(federation.server, [thief.public_key], print)
     claim = silo_program(thief, federation.server.address, free_port())
-    with Run(federation, config, tmp_path / "run", **LONG).going_on() as run:
+    with (
+        ended(claim.home),
+        Run(federation, config, tmp_path / "run", **LONG).going_on() as run,
+    ):
         run.wait_for_epochs(20)
         kill(federation.silos[1].home)
         run.wait_for_epochs(2)
@@ -129,7 +140,6 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
         wait_until(lambda: run.reports(1) > known + 8, 180)
         run.wait_for_epochs(5)
         assert float(run.state()["method.alpha"][1]) > 0.2
-    end(claim.home)
     assert isinstance(run.error, KeyboardInterrupt)
     said = (run.output / "run.log").read_text()
     assert f"Node {node} does not take part" in said
