@@ -49,7 +49,7 @@ class Row:
     title: str
     keys: Keys
     without: tuple[str, ...] = ()
-    """Columns that have no such row."""
+    """Columns that have no such row; a narrow one is called by the full one's name and more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ def make_jobs(
     for seed in seeds:
         for column in of:
             for row in rows:
-                if column.name in row.without:
+                if column.name.startswith(row.without):
                     continue
                 method = row.keys["method"]
                 choice = tuned_keys(column.name, method) if tuned else {}

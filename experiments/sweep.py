@@ -7,6 +7,7 @@ anew (:mod:`experiments.runs`).
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import time
@@ -88,8 +89,12 @@ def stop(processes: Sequence[BaseProcess]) -> None:
             process.join()
 
 
-def sweep(runs: Sequence[Run], places: Sequence[str], root: Path, show: Show) -> None:
+def sweep(
+    runs: Sequence[Run], places: Sequence[str], root: Path, show: Show, seconds: float = math.inf
+) -> None:
     """Make all runs that are not finished, one on each of ``places`` at a time.
+
+    What is not finished after ``seconds`` is stopped, and goes on with the next sweep.
 
     Raises
     ------
@@ -107,7 +112,8 @@ def sweep(runs: Sequence[Run], places: Sequence[str], root: Path, show: Show) ->
         prepare(runs)
         todo = deque(run for run in dict.fromkeys(runs) if run.state == WAITING)
         free = deque(places)
-        while todo or running:
+        deadline = time.monotonic() + seconds
+        while (todo or running) and time.monotonic() < deadline:
             while todo and free:
                 run, device = todo.popleft(), free.popleft()
                 running[start(run, device)] = run, device

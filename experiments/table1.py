@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ class Where:
     workers: int = 0
     """Processes; 0 is one for each device, or each core of the CPU."""
     report_only: bool = False
+    seconds: float = math.inf
+    """After which runs that are not finished are left for another time."""
 
     def run(self, jobs: Sequence[Job], console: Console) -> list[Run]:
         """Make the runs of jobs that are not finished yet; return the run of each job.
@@ -49,7 +52,7 @@ class Where:
             places = slots(self.devices, self.workers)
             display = Display(console, runs)
             with display.showing():
-                sweep(runs, places, self.output / "runs", display)
+                sweep(runs, places, self.output / "runs", display, self.seconds)
         if not any(run.done for run in runs):
             raise SpcacwError(f"None of the {len(runs)} runs in {self.output} is finished.")
         return runs

@@ -114,7 +114,7 @@ def train(message: Message, context: Context) -> Message:
         more[records.ACCURACY], _, buffers = pool.evaluate(records.personal(content), target)
     sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
     parts = packed(pool.config, request, replies)
-    reply = records.replies_to_content(replies, parts, sizes, more)
+    reply = records.replies_to_content(request, replies, parts, sizes, more)
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)

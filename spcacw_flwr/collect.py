@@ -1,21 +1,25 @@
-"""From the messages of a round to the gradients that may be used.
+"""From the messages of a round to what the gate judges.
 
-Every reply is checked before anything is learned from it: it must come from the node that was
-asked, answer for the silos that were asked, have the right shape and type, and be finite. What
-fails is left out, exactly as if that silo had not answered, and said in one sentence.
+A reply must come from a node that was asked, to the message that it was sent, be readable, and
+answer what was asked for the silos that were asked. Whatever is wrong is a fault of the silos that
+its node was asked for, never an exception, and costs no other silo its answer.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from logging import WARNING
 
-import torch
-from flwr.app import Message
+from flwr.app import Message, RecordDict
+from flwr.common.logger import log
 from torch import Tensor
 
 from spcacw_flwr import records
-from spcacw_flwr.core.exchange import LOSSES, Replies, Request
+from spcacw_flwr.core.bundle import Answer, for_all, opened, stacked
+from spcacw_flwr.core.checks import Answers
+from spcacw_flwr.core.exchange import Fault, Request
 from spcacw_flwr.core.wire import FLOAT32
 from spcacw_flwr.keys import SpcacwError
 
@@ -24,17 +28,16 @@ from spcacw_flwr.keys import SpcacwError
 class Collected:
     """What came out of a round's messages."""
 
-    replies: Replies
+    answers: Answers
     of_target: dict[str, float]
     """What the target sent beside its gradient."""
     buffers: dict[str, Tensor]
     """The buffers of the target's model, if they came with its accuracy."""
-    dropped: list[str] = field(default_factory=list)
-    """What could not be used and why, a phrase each."""
 
 
 def collect(
     messages: Iterable[Message],
+    sent: Iterable[Message],
     asked: Mapping[int, list[int]],
     request: Request,
     rows: Tensor,
@@ -42,12 +45,14 @@ def collect(
     wanted: list[str],
     how: str = FLOAT32,
 ) -> Collected:
-    """Check the messages that answer a request and put them together.
+    """Read the messages that answer a request and put them together.
 
     Parameters
     ----------
     messages : iterable of Message
         The replies; those that are missing are simply not there.
+    sent : iterable of Message
+        The messages that they answer.
     asked : mapping
         The silos that each node was asked for.
     request : Request
@@ -61,40 +66,55 @@ def collect(
     how : str
         The key ``wire``: what gradients travel as.
     """
-    found: dict[int, tuple[Tensor, Tensor]] = {}
+    nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in sent}
+    found: dict[int, Answer] = {}
+    faults: dict[int, Fault] = {}
     of_target: dict[str, float] = {}
     buffers: dict[str, Tensor] = {}
-    dropped = []
+    answered = set()
     for message in messages:
-        node = message.metadata.src_node_id
-        silos = asked.get(node, [])
+        node = nodes.get(message.metadata.reply_to_message_id)
+        # An error may be the SuperLink's own, which then stands in for the node.
+        if node is None or not (message.has_error() or node == message.metadata.src_node_id):
+            stranger = message.metadata.src_node_id
+            log(WARNING, "Node %s answers in round %s and was not asked.", stranger, request.round)
+            continue
+        silos = asked[node]
+        if node in answered:
+            faults |= for_all(silos, "silo", "its node answers twice")
+            continue
+        answered.add(node)
         try:
             content = records.usable(message)
-            replies = records.content_to_replies(content, request, silos, how)
-            if target in silos:
-                of_target = {name: records.metric(content, name)[0] for name in wanted}
-                buffers = records.buffers(content)
         except SpcacwError as error:
-            dropped.append(f"the reply of node {node} ({error})")
+            faults |= for_all(silos, "error", str(error))
             continue
-        for silo, gradient, loss in zip(silos, replies.gradients, replies.losses, strict=True):
-            if bool(gradient.isfinite().all()):
-                found[silo] = gradient, loss
-            else:
-                dropped.append(f"the gradient of silo {silo} (it is not finite)")
+        try:
+            answers, wrong = opened(records.content_to_bundle(content, how), request, silos)
+            found |= answers
+            faults |= wrong
+        except Exception as error:  # a stranger's bytes may make a parser raise anything
+            faults |= for_all(silos, "malformed", str(error))
+            continue
+        if target in silos:
+            try:
+                of_target, buffers = _of_target(content, wanted)
+            except Exception as error:
+                faults |= for_all([target], "malformed", str(error))
+    usable = {silo: answer for silo, answer in found.items() if silo not in faults}
     smoothness = of_target.get(records.SMOOTHNESS)
-    return Collected(_stack(found, request, rows, smoothness), of_target, buffers, dropped)
+    return Collected(
+        Answers(stacked(usable, request, rows, smoothness), faults), of_target, buffers
+    )
 
 
-def _stack(
-    found: dict[int, tuple[Tensor, Tensor]], request: Request, rows: Tensor,
-    smoothness: float | None,
-) -> Replies:  # fmt: skip
-    silos = tuple(sorted(found))
-    losses = [found[silo][1] for silo in silos]
-    table = torch.stack(losses).to(rows.device) if losses else rows.new_empty(0)
-    if request.want == LOSSES:
-        return Replies(silos, rows[: len(silos), :0], table)
-    for k, silo in enumerate(silos):
-        rows[k] = found[silo][0]
-    return Replies(silos, rows[: len(silos)], table, smoothness)
+def _of_target(
+    content: RecordDict, wanted: list[str]
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Return what the target was asked for beside its answer."""
+    metrics = {}
+    for name in wanted:
+        (metrics[name],) = records.metric(content, name)
+        if not math.isfinite(metrics[name]):
+            raise SpcacwError(f"its {name} is {metrics[name]}")
+    return metrics, records.buffers(content)

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 import spcacw_flwr
 from spcacw_flwr.core import stop
 from spcacw_flwr.core.artefacts import as_toml
@@ -102,6 +100,8 @@ class Link:
 
     def connect(self, **how: Any) -> None:
         """Note where the SuperLink is, and how it is reached."""
+        import tomli_w  # a machine that only runs the in-process engine may lack it
+
         connection = {"default": CONNECTION, CONNECTION: {"address": self.address, **how}}
         (self.home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
 

@@ -5,22 +5,21 @@ Flower's conventions hold: records are named ``arrays``, ``config`` and ``metric
 models, a flat row each: one for each silo of the node, or, where losses are wanted, those that
 every silo, or each of them, is to judge. A reply's ``arrays`` hold one array ``gradients`` (k, d):
 a row for each silo that was asked, its columns in the order of the model's parameters (and
-``scales`` where the key ``wire`` asks for them). Losses are metrics.
+``scales`` where the key ``wire`` asks for them). Losses are metrics, and so are the round and draw
+of the question, and the silos that the rows are of.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.core import wire
 from spcacw_flwr.core.batches import Fold
-from spcacw_flwr.core.exchange import LOSSES, Replies, Request
+from spcacw_flwr.core.bundle import Bundle
+from spcacw_flwr.core.exchange import Replies, Request
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
@@ -103,6 +102,14 @@ def metric(content: RecordDict, name: str) -> list[float]:
     return _numbers(content.metric_records.get(METRICS, MetricRecord()), name)
 
 
+def whole_numbers(content: RecordDict, name: str) -> list[int]:
+    """Return the whole numbers under ``name`` in a reply's metrics; SpcacwError for others."""
+    numbers = metric(content, name)
+    if not all(type(number) is int for number in numbers):
+        raise SpcacwError(f"a record's {name} is {numbers!r} where whole numbers were expected")
+    return [int(number) for number in numbers]
+
+
 def asked(content: RecordDict, name: str) -> list[int]:
     """Return the whole numbers under ``name`` in a request."""
     return [int(n) for n in _numbers(content.config_records[CONFIG], name)]
@@ -174,52 +181,33 @@ def buffers(content: RecordDict) -> dict[str, Tensor]:
 
 
 def replies_to_content(
-    replies: Replies, parts: dict[str, Tensor], sizes: list[int], more: dict[str, float]
-) -> RecordDict:
+    request: Request, replies: Replies, parts: dict[str, Tensor], sizes: list[int],
+    more: dict[str, float],
+) -> RecordDict:  # fmt: skip
     """Return a node's reply to a training request; ``more`` is what was wanted of the target.
 
     ``parts`` are what the gradients travel as (:mod:`spcacw_flwr.core.wire`).
     """
     metrics = MetricRecord({
-        "silos": list(replies.silos), "loss": replies.losses.flatten().tolist(),
-        "num-examples": sizes, **more,
+        "round": request.round, "draw": request.draw, "silos": list(replies.silos),
+        "loss": replies.losses.flatten().tolist(), "num-examples": sizes, **more,
     })  # fmt: skip
     arrays = {name: np.ascontiguousarray(part.cpu().numpy()) for name, part in parts.items()}
     record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
     return RecordDict({ARRAYS: record, METRICS: metrics})
 
 
-def content_to_replies(
-    content: RecordDict, request: Request, silos: list[int], how: str = wire.FLOAT32
-) -> Replies:
-    """Return the answers of ``silos`` to a request, whose gradients travel as ``how`` says.
+def content_to_bundle(content: RecordDict, how: str = wire.FLOAT32) -> Bundle:
+    """Return what a node says; SpcacwError if something is missing or not a number.
 
-    Raises
-    ------
-    SpcacwError
-        If the reply lacks them, is for other silos, or has another shape or type.
+    ``how`` is the key ``wire``: what gradients travel as.
     """
     arrays = content.array_records.get(ARRAYS, ArrayRecord())
-    answered, losses = [int(i) for i in metric(content, "silos")], metric(content, "loss")
-    if answered != silos:
-        raise SpcacwError(f"it answers for silos {answered} but silos {silos} were asked")
-    judging = request.want == LOSSES
-    count = len(silos) * (request.points.shape[-2] if judging else 1)
-    if len(losses) != count:
-        raise SpcacwError(f"it has {len(losses)} losses where {count} were expected")
-    shape = (len(silos), 0 if judging else request.points.shape[-1])
-    parts = {name: _tensor(array.numpy(), name) for name, array in arrays.items()}
-    rows = wire.unpack(parts, wire.FLOAT32 if judging else how, shape)
-    table = torch.tensor(losses, dtype=torch.float32)
-    table = table.nan_to_num(nan=torch.inf).view(len(silos), -1) if judging else table
-    return Replies(tuple(silos), rows, table)
-
-
-def _tensor(array: NDArray[Any], name: str) -> Tensor:
-    try:
-        return torch.from_numpy(array)
-    except TypeError as error:
-        raise SpcacwError(f"its array '{name}' is of type {array.dtype}") from error
+    parts = {name: arrays[name].numpy() for name in wire.PARTS if name in arrays}
+    gradients = wire.received(parts, how)
+    (round_,), (draw,) = whole_numbers(content, "round"), whole_numbers(content, "draw")
+    silos, losses = whole_numbers(content, "silos"), metric(content, "loss")
+    return Bundle(round_, draw, silos, gradients, losses)
 
 
 def error_content(sentence: str) -> RecordDict:

@@ -63,6 +63,8 @@ class SPCACWMethod(WeightedGradients):
             config, federation, self.bias, bound=bound, every=self.every, retention=retention,
             evidence=self.needs_evidence,
         )  # fmt: skip
+        self.quarantined = np.zeros(silos, dtype=bool)
+        """(M,) silos whose weight is 0 whatever their costs say."""
         self.lambda_reg = 0.0
         self.folds = make_folds(config, federation, parameters, self.bias) if keys.cross_fit else []
         self._seen = parameters[:0]
@@ -164,6 +166,20 @@ class SPCACWMethod(WeightedGradients):
     def leader(self) -> NDArray[np.float64]:
         """Return the weights that the rounds so far speak for."""
         return self.learner.minimise(self.alpha, cubic=self.lambda_reg).alpha
+
+    def quarantine(self, silos: NDArray[np.bool_], round_: int) -> None:
+        """Take the weights of silos in quarantine (M,); in the costs they count as silent."""
+        self.quarantined = silos
+        if self.alpha[silos].any():
+            self.set_weights(self.alpha, round_)
+
+    def set_weights(self, alpha: NDArray[np.float64], round_: int) -> None:
+        """Note the weights, those of silos in quarantine given to the others in proportion."""
+        if alpha[self.quarantined].any():
+            alpha = np.where(self.quarantined, 0.0, alpha)
+            total = alpha.sum()
+            alpha = alpha / total if total > 0 else self.initial_weights()
+        super().set_weights(alpha, round_)
 
     def heard(self, request: Request, replies: Replies, rows: Tensor) -> Heard:
         """Return who was heard, and with which ``rows`` (seen gradients)."""

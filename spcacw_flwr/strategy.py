@@ -13,9 +13,9 @@ engine. Silos are found by asking every node which ones it holds, never by the o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any
 
 import torch
@@ -26,9 +26,11 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from spcacw_flwr import records
-from spcacw_flwr.collect import Collected, collect
+from spcacw_flwr.collect import collect
+from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Request, Round
+from spcacw_flwr.core.exchange import Request
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.history import Epoch, History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.models import Layout
@@ -55,6 +57,7 @@ class Training:
     """What exists once training has begun."""
 
     method: Method
+    gate: Gate
     layout: Layout
     rows: Tensor
     """(M, d) float32: where the gradients of a round are put together."""
@@ -84,20 +87,23 @@ class GradientStrategy(Strategy):
         self.config, self.num_silos = config, num_silos
         self.history = history or History(config)
         self.method_class = method_class(config.run.method)
-        self.rejected = 0
-        """Replies that were dropped because they could not be used."""
         self._found: Found | None = None
         self._lookout: Lookout | None = None
         self._silent: set[int] = set()
         """The silos that were asked last and gave no answer that can be used."""
         self._training: Training | None = None
         self._last_round = 0
-        self._asking: tuple[Grid, Round, Question] | None = None
+        self._asking: tuple[Grid, Generator[Request, Answers, None], Question] | None = None
 
     @property
     def method(self) -> Method:
         """The method with its state; exists once training has started."""
         return self.training.method
+
+    @property
+    def gate(self) -> Gate:
+        """What checks the replies, with its counts; exists once training has started."""
+        return self.training.gate
 
     @property
     def training(self) -> Training:
@@ -156,7 +162,7 @@ class GradientStrategy(Strategy):
         if self._silent:
             self._lookout = self._lookout or Lookout(grid, self.found)
             self._lookout.look(self._silent)
-        steps = self.method.play(server_round + self.training.done)
+        steps = self.gate.play(self.method, server_round + self.training.done)
         question = self._question(next(steps))
         self._asking = grid, steps, question
         return question.messages
@@ -167,11 +173,12 @@ class GradientStrategy(Strategy):
         device = find_device(self.config.run.device)
         method = self.method_class(self.config, federation, vector.to(device))
         rounds = self.config.run.epochs * federation.rounds_per_epoch
-        done = self.history.start(federation, rounds, {"method": method})
+        gate = self.history.gate = Gate(self.config, self.num_silos)
+        done = self.history.start(federation, rounds, {"method": method, "gate": gate})
         if not done:
             self.history.weights(0, method.alpha)
         rows = torch.empty(self.num_silos, layout.size, device=device)
-        return Training(method, layout, rows, done)
+        return Training(method, gate, layout, rows, done)
 
     def _question(self, request: Request) -> Question:
         """Return the messages of a request to the nodes of the silos that it asks.
@@ -231,10 +238,15 @@ class GradientStrategy(Strategy):
         metrics = None
         try:
             while True:
-                found = self._collected(question, replies)
+                found = collect(
+                    replies, question.messages, question.asked, question.request,
+                    training.rows, self.config.run.target, question.wanted,
+                    self.config.transport.wire,
+                )  # fmt: skip
+                self._silent = set(question.request.silos) - set(found.answers.replies.silos)
                 if records.ACCURACY in found.of_target:
                     metrics = self._end_epoch(found.of_target[records.ACCURACY], found.buffers)
-                question = self._question(steps.send(found.replies))
+                question = self._question(steps.send(found.answers))
                 timeout = self.config.run.round_timeout
                 replies = grid.send_and_receive(question.messages, timeout=timeout)
         except StopIteration:
@@ -248,17 +260,6 @@ class GradientStrategy(Strategy):
         history.progress(round_)
         history.keep(round_)
         return records.model_to_arrays(training.layout, method.personal), metrics
-
-    def _collected(self, question: Question, replies: Iterable[Message]) -> Collected:
-        request, target = question.request, self.config.run.target
-        rows, wanted = self.training.rows, question.wanted
-        how = self.config.transport.wire
-        found = collect(replies, question.asked, request, rows, target, wanted, how)
-        self.rejected += len(found.dropped)
-        self._silent = set(request.silos) - set(found.replies.silos)
-        for what in found.dropped:
-            log(WARNING, "Round %s goes on without %s.", request.round, what)
-        return found
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -293,7 +294,8 @@ class GradientStrategy(Strategy):
         """Return what an epoch that ends with this round is judged by, before the next begins."""
         method = self.method
         personal = method.personal.clone()
-        return Epoch(round_, method.epoch_report(), personal, method.silo_figures())
+        report = method.epoch_report() | self.gate.report()
+        return Epoch(round_, report, personal, method.silo_figures())
 
     def _end_epoch(self, accuracy: float, buffers: dict[str, Tensor]) -> MetricRecord:
         """Note the target's accuracy, the epoch's figures, and the model that was evaluated."""

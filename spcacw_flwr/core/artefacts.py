@@ -348,8 +348,9 @@ class Recorder(History):
             "alone": {"best_accuracy": max(alone), "last_accuracy": alone[-1]} if alone else None,
             "alpha": [float(a) for a in self.alphas[-1][1]] if self.alphas else None,
             "target_gradients": self.epochs[-1]["target_gradients"],
-            "floats": self.epochs[-1]["floats"],
+            "floats": self.epochs[-1]["floats"], "bytes": self.epochs[-1]["bytes"],
             "figures": {name: as_list(values) for name, values in self.figures.items()},
+            "rejections": self.gate.rejections() if self.gate else {},
             "groups": [info.group for info in self.federation.silos],
             "seconds": round(self.seconds, 3), "versions": versions(),
         }  # fmt: skip

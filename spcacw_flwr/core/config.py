@@ -127,6 +127,28 @@ class TrainingKeys:
 
 
 @dataclass(frozen=True)
+class TrustKeys:
+    """What is believed of a silo's replies (docs/trust.md)."""
+
+    norm_bound: float = key(
+        0.0,
+        "Largest norm of a gradient that is used, a longer one is dropped; 0 is max-norm where "
+        "silos clip, and no bound elsewhere.",
+        least=0,
+    )
+    max_strikes: int = key(
+        3,
+        "Strikes that put a silo into quarantine: a round with a reply that cannot be used adds "
+        "one, a round of good replies takes one away; 0 never does.",
+        least=0,
+    )
+    quarantine_probe: float = key(
+        0.1, "Chance that a silo in quarantine is asked in a round, to see if it is well.",
+        least=0, most=1,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class SPCACWKeys:
     """Hyper-parameters of SP-CACW (Algorithm 1; appendix Practical Algorithmic Details)."""
 
@@ -212,6 +234,7 @@ class SPCACWKeys:
 SECTIONS: dict[str, type] = {
     "run": RunKeys,
     "training": TrainingKeys,
+    "trust": TrustKeys,
     "partition": PartitionKeys,
     "spcacw": SPCACWKeys,
     "transport": TransportKeys,
@@ -258,6 +281,7 @@ class Config:
 
     run: RunKeys
     training: TrainingKeys
+    trust: TrustKeys
     partition: PartitionKeys
     spcacw: SPCACWKeys
     transport: TransportKeys

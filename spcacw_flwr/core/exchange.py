@@ -8,8 +8,8 @@ question, and its mini-batches are a pure function of (seed, silo, round, draw).
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -62,6 +62,22 @@ class Request:
             return self.points
         return self.points[[self.silos.index(silo) for silo in silos]]
 
+    def only(self, silos: tuple[int, ...]) -> Request:
+        """Return the same question to some of its silos."""
+        at = [self.silos.index(silo) for silo in silos]
+        samples = None if self.samples is None else tuple(self.samples[k] for k in at)
+        return replace(self, silos=silos, points=self.of(list(silos)), samples=samples)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a silo's answer cannot be used."""
+
+    reason: str
+    """One of :data:`~spcacw_flwr.core.checks.REASONS`."""
+    words: str
+    """The same as a phrase for people."""
+
 
 @dataclass
 class Replies:
@@ -77,6 +93,8 @@ class Replies:
     """(k,) losses of the mini-batches, or (k, c) at c models."""
     smoothness: float | None = None
     """L at the target, when it was asked for."""
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+    """What was wrong with the answers of other silos that were asked; those are left out."""
 
 
 Round = Generator[Request, Replies, None]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.keys import SpcacwError
 
@@ -39,6 +40,8 @@ class History:
         """What the method says of each silo, (M,) each, after the last epoch."""
         self.alphas: list[tuple[int, NDArray[np.float64]]] = []
         self.federation: Federation | None = None
+        self.gate: Gate | None = None
+        """Who answered badly; set by the engine."""
         self.rounds = self.round = 0
         self.accuracy_alone: list[float] = []
         self.state: Mapping[str, Tensor] = {}

@@ -8,7 +8,6 @@ engine.
 
 from __future__ import annotations
 
-import logging
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -16,23 +15,23 @@ from torch import Tensor
 
 from spcacw_flwr.core import wire
 from spcacw_flwr.core.batches import WIRE, stream
+from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.evaluation import Evaluation
 from spcacw_flwr.core.exchange import LOSSES, Replies, Request
+from spcacw_flwr.core.gate import Gate
 from spcacw_flwr.core.history import Epoch, History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloInfo, SiloPool
-
-log = logging.getLogger(__name__)
 
 
 @runtime_checkable
 class Elsewhere(Protocol):
     """Silos of other processes, which the loop asks in the place of a pool of its own."""
 
-    def answer(self, request: Request) -> Replies:
-        """Return the answers that came and can be used."""
+    def answer(self, request: Request) -> Answers:
+        """Return the answers that came, unchecked, and what was wrong with others."""
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good a model is on the test data of a silo."""
@@ -79,41 +78,33 @@ def packed(config: Config, request: Request, replies: Replies) -> dict[str, Tens
     return wire.pack(replies.gradients, how, rngs)
 
 
-def answer(silos: Silos, request: Request) -> Replies:
-    """Let the silos of a pool, or those elsewhere, answer a request.
-
-    A gradient that is not finite is left out, as it is when it comes in a message.
-    """
+def ask(silos: Silos, request: Request) -> Answers:
+    """Return what the silos of a pool, or those elsewhere, answer to a request, unchecked."""
     if isinstance(silos, Elsewhere):
         return silos.answer(request)
-    pool = silos
-    replies, norms = compute(pool, request)
-    how = pool.config.transport.wire
-    if how != wire.FLOAT32 and replies.gradients.shape[1]:
-        rows = replies.gradients
-        parts = packed(pool.config, request, replies)
-        replies.gradients = wire.unpack(parts, how, (rows.shape[0], rows.shape[1]))
-        norms = torch.linalg.vector_norm(replies.gradients, dim=1)
-    if bool(norms.isfinite().all()):
-        return replies
-    finite = replies.gradients.isfinite().all(dim=1)  # a norm may overflow where its row is finite
-    good = finite.tolist()
-    for silo, usable in zip(request.silos, good, strict=True):
-        if not usable:
-            log.warning("Round %s goes on without the gradient of silo %s (it is not finite).",
-                        request.round, silo)  # fmt: skip
-    found = tuple(silo for silo, usable in zip(request.silos, good, strict=True) if usable)
-    return Replies(found, replies.gradients[finite], replies.losses[finite], replies.smoothness)
+    replies, norms = compute(silos, request)
+    how = silos.config.transport.wire
+    if how == wire.FLOAT32 or request.want == LOSSES:
+        return Answers(replies, norms=norms)
+    parts, (count, size) = packed(silos.config, request, replies), replies.gradients.shape
+    replies.gradients = wire.unpack(parts, how, (count, size))
+    return Answers(replies)
 
 
-def play(silos: Silos, method: Method, round_: int) -> None:
-    """Run round t of a method with ``silos``."""
-    questions = method.play(round_)
-    replies = None
+def answer(silos: Silos, request: Request) -> Replies:
+    """Return what silos answer to a request, unchecked."""
+    return ask(silos, request).replies
+
+
+def play(silos: Silos, method: Method, round_: int, gate: Gate | None = None) -> None:
+    """Run round t of a method with ``silos``; the gate is a fresh one by default."""
+    gate = gate or Gate(method.config, method.federation.num_silos)
+    questions = gate.play(method, round_)
+    answers = None
     try:
         while True:
-            request = questions.send(replies) if replies else next(questions)
-            replies = answer(silos, request)
+            request = questions.send(answers) if answers else next(questions)
+            answers = ask(silos, request)
     except StopIteration:
         return
 
@@ -122,20 +113,22 @@ def train(silos: Silos, method: Method, history: History) -> None:
     """Run the configured epochs of a method and note them in ``history``."""
     federation = method.federation
     rounds = method.config.run.epochs * federation.rounds_per_epoch
-    done = history.start(federation, rounds, {"method": method})
+    gate = history.gate = Gate(method.config, federation.num_silos)
+    done = history.start(federation, rounds, {"method": method, "gate": gate})
     if not done:
         history.weights(0, method.alpha)
     if history.ended:  # under Flower, the accuracy of an epoch comes with the next one
         note_epoch(silos, history, federation, history.ended)
     with history.ending():
         for round_ in range(done + 1, rounds + 1):
-            play(silos, method, round_)
+            play(silos, method, round_, gate)
             if method.alpha_round == round_:
                 history.weights(round_, method.alpha)
             history.progress(round_)
             if method.ends_epoch(round_):
-                figures = method.epoch_report(), method.personal, method.silo_figures()
-                note_epoch(silos, history, federation, Epoch(round_, *figures))
+                report, figures = method.epoch_report() | gate.report(), method.silo_figures()
+                ended = Epoch(round_, report, method.personal, figures)
+                note_epoch(silos, history, federation, ended)
             history.keep(round_)
 
 

@@ -10,6 +10,7 @@ silos keep none.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -114,8 +115,10 @@ class Method:
         """Run round t: yield questions, be sent the replies, update the state."""
         raise NotImplementedError
 
-    def play(self, round_: int) -> Round:
+    def play(self, round_: int, cut: Callable[[Request], Request] | None = None) -> Round:
         """Run round t as :meth:`round` does; count what it costs, and see that the target answers.
+
+        ``cut`` leaves silos out of a question before it is asked: they are as silent.
 
         Raises
         ------
@@ -125,21 +128,27 @@ class Method:
         steps = self.round(round_)
         noted = False
         try:
-            request = next(steps)
+            asked = next(steps)
             while True:
+                request = cut(asked) if cut else asked
                 replies = yield request
                 self._count(request)
                 if self.target in request.silos and self.target not in replies.silos:
+                    fault = replies.faults.get(self.target)
+                    why = f" ({fault.words})" if fault else ""
                     raise SpcacwError(
-                        f"Target silo {self.target} did not answer round {request.round}; without "
-                        "its gradient no round can be used: check the node that holds it."
+                        f"Target silo {self.target} did not answer round {request.round}{why}; "
+                        "without its gradient no round can be used: check the node that holds it."
                     )
                 if self.target in replies.silos and request.want == GRADIENTS and not noted:
                     self._losses.append(float(replies.losses[replies.silos.index(self.target)]))
                     noted = True
-                request = steps.send(replies)
+                asked = steps.send(replies)
         except StopIteration:
             return
+
+    def quarantine(self, silos: NDArray[np.bool_], round_: int) -> None:
+        """See which silos (M,) are in quarantine after round t, and will not be heard; a hook."""
 
     def _count(self, request: Request) -> None:
         peers = len(request.silos) - (self.target in request.silos)

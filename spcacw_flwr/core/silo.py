@@ -56,7 +56,7 @@ class Gradients:
     losses: Tensor
     """(k,)"""
     norms: Tensor
-    """(k,) before clipping: not finite where a gradient is not."""
+    """(k,) of the rows: not finite where a gradient was not."""
 
 
 def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
@@ -154,6 +154,7 @@ class SiloPool:
         training = self.config.training
         if training.clip == "silo" and training.max_norm > 0:
             clip_rows(rows, norms, training.max_norm)
+            norms = torch.where(norms.isfinite(), norms.clamp(max=training.max_norm), norms)
         return Gradients(rows, losses, norms)
 
     def losses(self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0) -> Tensor:

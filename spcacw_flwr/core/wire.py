@@ -11,9 +11,11 @@ al., NeurIPS 2017). The random numbers are a pure function of (seed, silo, round
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -23,7 +25,7 @@ FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
 WIRES = (FLOAT32, FLOAT16, BFLOAT16, INT8)
 BLOCK = 256
 """Entries that share a scale."""
-GRADIENTS, SCALES = "gradients", "scales"
+PARTS = GRADIENTS, SCALES = "gradients", "scales"
 DTYPES = {
     FLOAT32: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.int16, INT8: torch.int8,
 }  # fmt: skip
@@ -66,6 +68,36 @@ def unpack(parts: Mapping[str, Tensor], wire: str, shape: tuple[int, int]) -> Te
         return values.view(torch.bfloat16).float()
     scales = _part(parts, SCALES, (shape[0], -(-shape[1] // BLOCK)), torch.float32)
     return (_blocks(values.float()) * scales.unsqueeze(2)).flatten(1)[:, : shape[1]]
+
+
+def received(parts: Mapping[str, NDArray[Any]], how: str) -> NDArray[Any]:
+    """Return the rows (k, d) that came as arrays; of float32 as they are, whatever they are.
+
+    Raises
+    ------
+    SpcacwError
+        If they cannot be read as ``how`` says.
+    """
+    rows = parts.get(GRADIENTS)
+    if rows is None:
+        raise SpcacwError(f"the reply has no array '{GRADIENTS}'")
+    if how == FLOAT32 or rows.size == 0:  # where losses were asked for, there are none
+        return rows
+    try:
+        tensors = {name: torch.from_numpy(part) for name, part in parts.items()}
+    except TypeError as error:
+        raise SpcacwError(f"an array cannot be read ({error})") from error
+    if rows.ndim != 2:
+        raise SpcacwError(f"its gradients have shape {rows.shape}")
+    return unpack(tensors, how, rows.shape).numpy()
+
+
+def slack(how: str) -> float:
+    """Return by how much, relatively, a gradient may become longer on its way.
+
+    Of int8 an entry is off by less than s, and s² is at most the square of the block over 127².
+    """
+    return {FLOAT32: 0.0, FLOAT16: 2**-11, BFLOAT16: 2**-8, INT8: BLOCK**0.5 / 127}[how]
 
 
 def size_of(floats: int, wire: str) -> int:

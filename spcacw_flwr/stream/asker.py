@@ -10,6 +10,7 @@ waits for it to come back, for ``round-timeout`` seconds, and asks it again.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -17,13 +18,17 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from spcacw_flwr.core import wire
+from spcacw_flwr.core.bundle import Answer as SiloAnswer
+from spcacw_flwr.core.bundle import Bundle, for_all, opened, stacked
+from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.evaluation import Evaluation
-from spcacw_flwr.core.exchange import LOSSES, Replies, Request
+from spcacw_flwr.core.exchange import LOSSES, Fault, Request
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.stacked import find_device
 from spcacw_flwr.keys import SpcacwError
@@ -45,6 +50,8 @@ class Asked:
     heard: Heard | None = None
     open: bool = True
     """Whether an answer may still come."""
+    wrong: str | None = None
+    """What was wrong with what came, where that ended the stream."""
 
 
 class Asker:
@@ -92,8 +99,8 @@ class Asker:
         for node in missing:
             log.warning("Training begins without node %s, which opened no stream.", node)
 
-    def answer(self, request: Request) -> Replies:
-        """Return the answers that came in time and can be used."""
+    def answer(self, request: Request) -> Answers:
+        """Return the answers that came in time, and what was wrong with others."""
         by_node: dict[int, list[int]] = defaultdict(list)
         for silo in request.silos:
             by_node[self.nodes[silo]].append(silo)
@@ -105,27 +112,31 @@ class Asker:
             data = shared if alike else _pieces(points)
             asked[node] = Asked(self._question(request, silos, points), data)
         self._exchange(asked, request.round)
-        found: dict[int, tuple[Tensor, Tensor]] = {}
+        found: dict[int, SiloAnswer] = {}
+        faults: dict[int, Fault] = {}
         smoothness = None
         for node, one in asked.items():
+            silos = by_node[node]
+            if one.wrong:
+                faults |= for_all(silos, "malformed", one.wrong)
             if one.heard is None:
                 continue
-            try:
-                rows, losses = self._replies(one.heard, request, by_node[node])
-            except SpcacwError as error:
-                log.warning("Round %s goes on without the answer of node %s (%s).",
-                            request.round, node, error)  # fmt: skip
+            if one.heard.head.error:
+                faults |= for_all(silos, "error", one.heard.head.error)
                 continue
-            for silo, row, loss in zip(by_node[node], rows, losses, strict=True):
-                if bool(row.isfinite().all()):
-                    found[silo] = row, loss
-                else:
-                    log.warning("Round %s goes on without the gradient of silo %s (it is not "
-                                "finite).", request.round, silo)  # fmt: skip
-            answer = one.heard.head
-            if one.question.smoothness and answer.HasField("smoothness"):
-                smoothness = answer.smoothness
-        return self._stack(found, request, smoothness)
+            try:
+                answers, wrong = opened(self._bundle(one.heard, request), request, silos)
+            except SpcacwError as error:
+                faults |= for_all(silos, "malformed", str(error))
+                continue
+            found |= answers
+            faults |= wrong
+            if one.question.smoothness:
+                smoothness = one.heard.head.smoothness
+                if not (one.heard.head.HasField("smoothness") and math.isfinite(smoothness)):
+                    faults |= for_all([self.federation.target], "malformed", "it sent no finite L")
+        usable = {silo: answer for silo, answer in found.items() if silo not in faults}
+        return Answers(stacked(usable, request, self._rows, smoothness), faults)
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good a model is on the test data of the target.
@@ -187,7 +198,7 @@ class Asker:
                 else:  # it came back, or is done with an older question
                     self._ask(node, now)
             elif event.link.broken:
-                now.open = False
+                now.open, now.wrong = False, event.link.wrong
         for node, one in asked.items():
             if one.open:
                 log.warning("Round %s goes on without node %s, which did not answer within %g s.",
@@ -210,39 +221,18 @@ class Asker:
         except Empty:
             return None
 
-    def _replies(self, message: Heard, request: Request, silos: list[int]) -> tuple[Tensor, Tensor]:
-        """Return the rows (k, d) and losses (k,) or (k, c) of a node's answer, checked."""
+    def _bundle(self, message: Heard, request: Request) -> Bundle:
+        """Return what a node says; the stream itself says which draw it answers."""
         answer: Answer = message.head
-        if answer.error:
-            raise SpcacwError(answer.error)
-        if list(answer.silos) != silos or answer.round != request.round:
-            raise SpcacwError(
-                f"it answers for silos {list(answer.silos)} in round {answer.round} but silos "
-                f"{silos} were asked in round {request.round}"
-            )
-        judging = request.want == LOSSES
-        shape = (len(silos), request.points.shape[-2]) if judging else (len(silos),)
-        parts = {name: torch.from_numpy(array) for name, array in message.arrays.items()}
-        losses = parts.pop(LOSSES_TABLE, torch.empty(0))
-        if losses.shape != shape or losses.dtype != torch.float32:
-            raise SpcacwError(f"it has losses of shape {tuple(losses.shape)}, not {shape}")
-        if judging:
-            return torch.empty(len(silos), 0), losses.nan_to_num(nan=torch.inf)
-        how = self.config.transport.wire
-        return wire.unpack(parts, how, (len(silos), request.points.shape[-1])), losses
-
-    def _stack(
-        self, found: dict[int, tuple[Tensor, Tensor]], request: Request, smoothness: float | None
-    ) -> Replies:
-        silos = tuple(sorted(found))
-        table = [found[silo][1] for silo in silos]
-        losses = torch.stack(table).to(self._rows) if table else self._rows.new_empty(0)
-        rows = self._rows[: len(silos)]
+        arrays = dict(message.arrays)
+        losses = arrays.pop(LOSSES_TABLE, None)
+        if losses is None:
+            raise SpcacwError(f"the answer has no array '{LOSSES_TABLE}'")
         if request.want == LOSSES:
-            return Replies(silos, rows[:, :0], losses)
-        for k, silo in enumerate(silos):
-            rows[k] = found[silo][0]
-        return Replies(silos, rows, losses, smoothness)
+            arrays[wire.GRADIENTS] = np.empty((len(answer.silos), 0), np.float32)
+        rows = wire.received(arrays, self.config.transport.wire)
+        told = losses.astype(np.float64).ravel().tolist()
+        return Bundle(answer.round, request.draw, list(answer.silos), rows, told)
 
 
 def _arrays(points: Tensor) -> dict[str, Any]:

@@ -108,6 +108,8 @@ class Link:
     """The question that has not been answered yet; a stream is asked one at a time."""
     broken: str | None = None
     """Why it can no longer be used."""
+    wrong: str | None = None
+    """What was wrong with what came, if that is why."""
 
     def ask(self, id_: int, message: Iterable[bytes]) -> None:
         """Send a question."""
@@ -257,6 +259,7 @@ class Service:
                 link.waiting_for = None
                 self.inbox.put(Event(link, message))
         except FrameError as error:
+            link.wrong = str(error)
             sentence = f"it broke the protocol: {error}"
             log.warning("The stream of node %s from %s was ended: %s.", link.node, link.peer, error)
         except Exception:  # what gRPC raises when the other side is gone, of no common type

@@ -40,7 +40,8 @@ def test_first_order_by_hand():
     torch.testing.assert_close(method.personal, torch.tensor([0.84]))
     assert [request.draw for request in asked] == [1, 0, 3]
     assert [request.silos for request in asked] == [(0, 1), (0, 1), (0,)]
-    assert method.epoch_report() == {"loss": 1.0, "target_gradients": 3, "floats": 2}
+    cost = {"target_gradients": 3, "floats": 2, "bytes": 8}
+    assert method.epoch_report() == {"loss": 1.0, **cost}
 
 
 def test_hessian_free_by_hand():

@@ -53,7 +53,8 @@ def test_a_round_counts_one_model_each_way(steps, floats):
     method = made(**{"inner-steps": steps})
     asked = converse(method, 1, quadratics(CENTRES))
     assert [r.floats() for r in asked] == floats
-    assert method.epoch_report() == {"loss": 0.5, "target_gradients": steps, "floats": 2 * 4}
+    cost = {"target_gradients": steps, "floats": 2 * 4, "bytes": 4 * 2 * 4}
+    assert method.epoch_report() == {"loss": 0.5, **cost}
 
 
 def test_one_step_without_lambda_is_a_step_of_sgd_and_w_stays():

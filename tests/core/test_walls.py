@@ -7,7 +7,8 @@ import sys
 
 PROGRAM = """
 import sys
-hidden = ("flwr", "ray", "flwr_datasets", "typer", "rich", "tomli_w", "psutil", "pydantic")
+hidden = ("flwr", "ray", "flwr_datasets", "typer", "rich", "tomli_w", "psutil", "pydantic",
+    "grpc")
 for package in hidden:
     sys.modules[package] = None  # importing it now fails
 from spcacw_flwr.core.config import Config

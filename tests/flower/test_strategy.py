@@ -198,19 +198,19 @@ def complaint(message, content):
     "spoil", [with_nan, too_short, double, wrong_silo, no_losses, empty, complaint]
 )
 def test_a_bad_reply_is_as_no_reply(spoil):
-    config = small()
+    config = small(max_strikes=0)
     node = 101 + 6 - 4  # holds silo 4
     silent, bad = LocalGrid(config, 7), LocalGrid(config, 7)
     silent.spoil[node], bad.spoil[node] = absent, spoil
     expected, found = play(config, silent), play(config, bad)
-    assert found.rejected == ROUNDS
-    assert expected.rejected == 0
+    assert found.gate.counts[4].sum() == found.gate.rejected == ROUNDS
+    assert expected.gate.rejected == 0
     assert torch.equal(expected.method.parameters, found.method.parameters)
     np.testing.assert_array_equal(expected.method.alpha, found.method.alpha)
 
 
 def test_a_node_that_raises_is_as_no_reply(monkeypatch):
-    config = small()
+    config = small(max_strikes=0)
     grid = LocalGrid(config, 7)
     broken = 101 + 6 - 4
     original = LocalGrid._answer
@@ -222,7 +222,7 @@ def test_a_node_that_raises_is_as_no_reply(monkeypatch):
 
     monkeypatch.setattr(LocalGrid, "_answer", answer_or_raise)
     strategy = play(config, grid)
-    assert strategy.rejected == ROUNDS
+    assert strategy.gate.rejections() == {"4": {"error": ROUNDS}}
 
 
 def test_when_the_target_is_lost_the_run_stops_and_keeps_what_it_learned(tmp_path):
@@ -334,8 +334,8 @@ def test_artefacts_of_a_run(tmp_path):
     assert [line["round"] for line in lines] == [7, 14]
     assert set(lines[0]) == {
         "epoch", "round", "loss", "accuracy", "L", "lambda_reg", "cost", "seconds",
-        "target_gradients", "floats", "cumulative_cost", "best_fixed_cost", "regret",
-        "regret_bound",
+        "target_gradients", "floats", "bytes", "cumulative_cost", "best_fixed_cost", "regret",
+        "regret_bound", "rejected", "quarantined",
     }  # fmt: skip
     silos = pd.read_csv(directory / "silos.csv")
     assert list(silos.silo) == [*range(7), *range(7)]
@@ -346,6 +346,7 @@ def test_artefacts_of_a_run(tmp_path):
     assert lines[-1]["lambda_reg"] > 0
     assert [line["target_gradients"] for line in lines] == [7, 14]
     assert lines[0]["floats"] == 7 * 6 * 2 * make_pool(config).layout.size == summary["floats"] / 2
+    assert (lines[0]["bytes"], summary["bytes"]) == (4 * lines[0]["floats"], 4 * summary["floats"])
     alpha = pd.read_csv(directory / "alpha.csv")
     assert list(alpha["round"]) == [0, 7, 14]
     np.testing.assert_array_equal(alpha.iloc[-1, 1:], summary["alpha"])

@@ -1,0 +1,123 @@
+"""How many rounds a second silos in processes of their own make over streams, and what a round costs.
+
+    python -m benchmarks.stream benchmarks/stream.csv
+
+Real gradients (MLP 784-64-10, d = 50,890, batches of 32), one process for each silo, TLS on
+loopback, SP-CACW as the method; and 15 million parameters with three silos, 60 MB each way. The
+parts are what the target's process is busy with or waits for: *pieces*, serialising the model once
+for all; *wait*, from there until the last answer has come (the silos' work, both ends' TLS and
+gRPC, which overlap); *unpack*, from frames to checked rows; *method*, the rest. ``compute`` is what
+a silo's gradient takes by itself in this process, ``cores`` how many there were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.separate import separate
+from benchmarks.workload import medians
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.gate import Gate
+from spcacw_flwr.core.loop import play
+from spcacw_flwr.stream import asker as asking
+
+SILOS = (3, 7, 20)
+ROUNDS, WARM, LARGE_ROUNDS = 300, 20, 5
+LARGE = 18_868
+"""Hidden units of a model of 15 million parameters."""
+HEADER = (
+    "silos", "parameters", "rounds", "rounds_per_second", "round_ms", "pieces_ms", "wait_ms",
+    "unpack_ms", "method_ms", "compute_ms", "mb_per_second", "cores",
+)  # fmt: skip
+
+
+@contextmanager
+def timed(target: Any, name: str, into: dict[str, list[float]], key: str) -> Iterator[None]:
+    """Note the seconds of each call of ``target.name``."""
+    plain: Callable[..., Any] = getattr(target, name)
+
+    def watched(*given: Any, **more: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return plain(*given, **more)
+        finally:
+            into[key].append(time.perf_counter() - start)
+
+    setattr(target, name, watched)
+    try:
+        yield
+    finally:
+        setattr(target, name, plain)
+
+
+def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, float]:
+    """Return a row of the table."""
+    config = Config.from_keys(
+        setting="benchmarks.workload:RandomImages", silos=silos, smoothness=1.0,
+        diagnostics=False, update_every=100, **keys,
+    )  # fmt: skip
+    times: dict[str, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as tls:
+        shares = [[silo] for silo in range(silos)]
+        with separate(config, shares, tls=Path(tls), seconds=300) as made:
+            method, gate, asker = made.method(), Gate(made.config, silos), made.asker
+            for round_ in range(1, warm + 1):
+                play(asker, method, round_, gate)
+            with (
+                timed(asking, "_pieces", times, "pieces"),
+                timed(asker, "_exchange", times, "wait"),
+                timed(asker, "answer", times, "answer"),
+            ):
+                for round_ in range(warm + 1, warm + rounds + 1):
+                    start = time.perf_counter()
+                    play(asker, method, round_, gate)
+                    times["round"].append(time.perf_counter() - start)
+            size = made.pool.layout.size
+            point = made.pool.initial_parameters()
+            alone = medians({"compute": lambda: made.pool.gradients(point, 1, [0])}, 5)["compute"]
+    ms = {name: 1000 * statistics.median(seconds) for name, seconds in times.items()}
+    rate = len(times["round"]) / sum(times["round"])
+    return {
+        "silos": silos, "parameters": size, "rounds": rounds, "rounds_per_second": rate,
+        "round_ms": ms["round"], "pieces_ms": ms["pieces"], "wait_ms": ms["wait"],
+        "unpack_ms": ms["answer"] - ms["wait"] - ms["pieces"],
+        "method_ms": ms["round"] - ms["answer"], "compute_ms": alone,
+        "mb_per_second": rate * silos * size * 8 / 1e6, "cores": os.cpu_count() or 0,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--silos", default=",".join(map(str, SILOS)))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with given.path.open("w", newline="") as file:
+        table = csv.DictWriter(file, HEADER, lineterminator="\n")
+        table.writeheader()
+        for silos in map(int, given.silos.split(",")):
+            row = measure(silos, given.rounds, WARM)
+            table.writerow({k: round(v, 3) for k, v in row.items()})
+            file.flush()
+            print(row)
+        row = measure(3, LARGE_ROUNDS, 1, hidden=LARGE)
+        table.writerow({k: round(v, 3) for k, v in row.items()})
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
