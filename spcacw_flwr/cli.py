@@ -11,8 +11,9 @@ from rich.table import Table
 
 from partitions import SETTINGS
 from spcacw_flwr import launch
-from spcacw_flwr.core.artefacts import claim_directory, default_output, run_directory
+from spcacw_flwr.core.artefacts import claim_directory, default_output
 from spcacw_flwr.core.config import ENGINES, Config, fields
+from spcacw_flwr.core.places import run_directory
 from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.core.stacked import find_device

@@ -98,12 +98,12 @@ def one_sentence(console: Console) -> Iterator[None]:
     """End the command with a user's error as its sentence and 1, or with 130 on Ctrl-C."""
     try:
         yield
-    except (KeyboardInterrupt, Stopped):
-        console.print("[bold red]spcacw:[/] stopped.")
-        raise typer.Exit(130) from None
     except SpcacwError as error:
         console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(130 if isinstance(error, Stopped) else 1) from None
+    except KeyboardInterrupt:
+        console.print("[bold red]spcacw:[/] stopped.")
+        raise typer.Exit(130) from None
 
 
 def end_like_ctrl_c() -> None:

@@ -11,8 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from spcacw_flwr import records
-from spcacw_flwr.core.artefacts import Recorder, default_output, is_own, run_directory
+from spcacw_flwr.core.artefacts import Recorder, default_output
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.places import is_own, run_directory
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.core.transport import STREAM

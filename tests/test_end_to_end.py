@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from spcacw_flwr import launch
+from spcacw_flwr.core import checkpoint
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.registry import METHODS
 from spcacw_flwr.core.simulate import Result, simulate
@@ -219,9 +220,9 @@ def processes_of(directory: Path) -> list[psutil.Process]:
     return found
 
 
-def start_long_run(output: Path) -> subprocess.Popen[str]:
+def start_long_run(output: Path, epochs: int = 2000) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [SPCACW, "run", "--set", "epochs=2000", "--output", str(output)],
+        [SPCACW, "run", "--set", f"epochs={epochs}", "--output", str(output)],
         env=os.environ | PLAIN | {"SPCACW_RUN": str(output)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
@@ -271,4 +272,24 @@ def test_interrupting_ends_everything_and_keeps_what_was_learned(ending, tmp_pat
     assert "stopped" in said
     assert f"What was learned so far is in {output}" in said
     assert_learning_is_on_disk(output)
+    assert_nothing_is_left(output)
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    """The ServerApp finishes its round and leaves a checkpoint; so the run is one of the other."""
+    output, epochs = tmp_path / "run", 30
+    process = start_long_run(output, epochs)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode == 130, said
+    assert f"'spcacw run --resume {output}' goes on from the last checkpoint" in said
+    sentence = launch.read_status(output)["error"]
+    assert re.fullmatch(r"It was stopped after round \d+ of 210\.", sentence)
+    (round_,) = re.findall(r"round (\d+)", sentence)
+    assert checkpoint.load(output / "checkpoint")[0]["round"] == int(round_)
+    done = spcacw("run", "--resume", str(output), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    torch.set_num_threads(1)
+    assert_same_training(output, simulate(Config.from_keys(epochs=epochs)))
+    assert [line["epoch"] for line in metrics(output)] == list(range(1, epochs + 1))
     assert_nothing_is_left(output)

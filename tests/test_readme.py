@@ -98,6 +98,17 @@ def test_larger_models_are_the_committed_table():
         assert f"| {row['model']} | {row['way']} | {numbers} |" in ENGINE
 
 
+def test_what_a_checkpoint_costs_is_the_committed_table():
+    page, found = (ROOT / "docs" / "trust.md").read_text(), {}
+    for row in rows("checkpoint.csv", BENCHMARKS):
+        of_method = found.setdefault((row["method"], row["silos"], row["megabytes"]), {})
+        of_method[row["work"]] = f"{float(row['median_ms']):.0f}"
+    assert len(found) == 4
+    for names, ms in found.items():
+        order = ("checkpoint", "plain write", "resume", "round")
+        assert f"| {' | '.join((*names, *(ms[what] for what in order)))} |" in page
+
+
 def test_thousands_of_silos_are_the_committed_run():
     found = json.loads((BENCHMARKS / "many.json").read_text())
     words = " ".join(ENGINE.split())

@@ -19,7 +19,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,7 +31,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from partitions import setting_class
-from spcacw_flwr.core import plots
+from spcacw_flwr.core import places, plots
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.keeper import Keeper
@@ -41,10 +41,7 @@ from spcacw_flwr.keys import SpcacwError
 
 log = logging.getLogger(__name__)
 
-FLOWER_RUN = "flower_run"
 PACKAGES = ("spcacw-flwr", "flwr", "torch", "numpy", "ray")
-GROWING = ("metrics.jsonl", "alpha.csv", "silos.csv")
-"""Files that grow while a run goes on."""
 PROGRESS_SECONDS = 0.2
 """How often the round counter on disk may move; a display needs no more."""
 
@@ -58,24 +55,6 @@ def default_output(config: Config, base: Path) -> Path:
     while path.exists():
         path, copy = base / f"{stem}_{copy}", copy + 1
     return path
-
-
-def run_directory(config: Config) -> Path | None:
-    """Return the directory of the run that goes on, or of the new one; None if none is named.
-
-    Raises
-    ------
-    SpcacwError
-        If ``output`` names another directory than ``resume``.
-    """
-    run = config.run
-    output, resume = (Path(path).expanduser() for path in (run.output, run.resume))
-    if run.output and run.resume and output.resolve() != resume.resolve():
-        raise SpcacwError(
-            f"output = '{run.output}' and resume = '{run.resume}' differ: a run goes on in its own "
-            "directory; leave output out."
-        )
-    return resume if run.resume else output if run.output else None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -102,21 +81,13 @@ def claim_directory(directory: Path, resumes: bool = False) -> None:
                     f"resume = '{directory}' holds no run: name the directory of one."
                 )
             raise SpcacwError(
-                f"output = '{directory}' already holds a run: name another directory, or go on "
-                f"with it by 'spcacw run --resume {directory}'."
+                f"output = '{directory}' already holds a run: name another directory, or set "
+                "resume to it to go on with that run."
             )
         (directory / ".write-test").touch()
         (directory / ".write-test").unlink()
     except OSError as error:
         raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
-
-
-def is_own(directory: Path, flower_run: str) -> bool:
-    """Say whether a directory holds the run that Flower knows by this id."""
-    with suppress(OSError, ValueError):
-        status = json.loads((directory / "status.json").read_text())
-        return bool(flower_run) and status.get(FLOWER_RUN) == flower_run
-    return False
 
 
 def as_json(table: Mapping[str, Any]) -> str:
@@ -180,7 +151,7 @@ class Recorder(History):
         self._told = self._started
         self._scalars: Any = None
         self._keeper: Keeper | None = None
-        self._resumes = bool(config.run.resume) or is_own(directory, flower_run)
+        self._resumes = bool(config.run.resume) or places.is_own(directory, flower_run)
         claim_directory(directory, self._resumes)
         self._stop = Stop(directory)
         self._stop.clear()
@@ -216,7 +187,7 @@ class Recorder(History):
         return self.round if done else 0
 
     def _open(self, federation: Federation) -> None:
-        for name in GROWING:
+        for name in places.GROWING:
             (self.directory / name).unlink(missing_ok=True)
         (self.directory / "metrics.jsonl").touch()
         with (self.directory / "alpha.csv").open("w", newline="") as file:
@@ -224,18 +195,8 @@ class Recorder(History):
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
         """Recall what a checkpoint holds; what files have beyond it is of rounds to come again."""
+        places.cut(self.directory, content["lengths"])
         self.recall(content["history"])
-        for name in GROWING:
-            path, length = self.directory / name, content["lengths"].get(name)
-            if length is None:
-                path.unlink(missing_ok=True)
-                continue
-            if not path.exists() or path.stat().st_size < length:
-                raise SpcacwError(
-                    f"{path} is shorter than when the checkpoint was made ({length} bytes): put it "
-                    "back, or start the run anew in another directory."
-                )
-            os.truncate(path, length)
         then = content["versions"]
         changed = [f"{k} {then.get(k)} → {v}" for k, v in versions().items() if then.get(k) != v]
         if changed:
@@ -254,12 +215,10 @@ class Recorder(History):
         stops = self._stop.wanted and round_ < self.rounds
         keeper = self._keeper if self.config.run.checkpoint_every >= 0 else None
         if keeper and (stops or keeper.due(round_, self.rounds)):
-            paths = [self.directory / name for name in GROWING]
-            lengths = {path.name: path.stat().st_size for path in paths if path.exists()}
-            keeper.save(round_, self.memory(), {"lengths": lengths, "versions": versions()})
+            keeper.save(round_, self.memory(), {"versions": versions()})
         if stops:
             self._stop.clear()
-            raise Stopped(f"Training was stopped after round {round_} of {self.rounds}.")
+            raise Stopped(f"It was stopped after round {round_} of {self.rounds}.")
 
     @contextmanager
     def ending(self) -> Iterator[None]:
@@ -363,7 +322,7 @@ class Recorder(History):
             "epoch": len(self.epochs), "epochs": self.config.run.epochs,
             "accuracy": last.get("accuracy"), "loss": last.get("loss"),
             "alpha": [float(a) for a in self.alphas[-1][1]] if self.alphas else [],
-            **({FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
+            **({places.FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
         }  # fmt: skip
         write_atomically(self.directory / "status.json", as_json(table).encode())
         if self._show:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,12 +120,17 @@ class History:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Note whatever ends the block early, and let it go on."""
+        """Note whatever ends the block early, and let it go on; a full disk as a sentence."""
         try:
             yield
         except SpcacwError as error:
             self.fail(str(error))
             raise
+        except OSError as error:
+            sentence = f"Training stopped, for a file could not be used: {error}."
+            with suppress(OSError):
+                self.fail(sentence)
+            raise SpcacwError(sentence) from error
         except BaseException as error:
             words = f": {error}" if str(error) else ""
             self.fail(f"Training stopped by {type(error).__name__}{words}")

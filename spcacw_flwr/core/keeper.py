@@ -22,6 +22,7 @@ from torch import Tensor
 from spcacw_flwr.core import checkpoint
 from spcacw_flwr.core.config import Config, flattened
 from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.places import lengths
 from spcacw_flwr.core.restore import restore
 from spcacw_flwr.core.snapshot import Snapshot, inputs_of, state_of
 from spcacw_flwr.keys import SpcacwError
@@ -110,7 +111,7 @@ class Keeper:
                 "version": checkpoint.package_version(), "round": round_,
                 "config": self.config.to_flat(), "model": checkpoint.of_model(
                     self.federation.layout), "silos": checkpoint.of_silos(self.federation.silos),
-                **notes, "objects": found.plain,
+                "lengths": lengths(self.home), **notes, "objects": found.plain,
             })  # fmt: skip
         except (OSError, SpcacwError) as error:
             log.warning("Round %s goes on without a checkpoint (%s).", round_, error)

@@ -23,11 +23,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.core.artefacts import Recorder, run_directory
+from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.loop import train, train_alone
 from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.places import run_directory
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 

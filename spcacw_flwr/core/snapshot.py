@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.config import SECTIONS, Config
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.keys import SpcacwError
@@ -66,7 +66,7 @@ class Snapshot:
 
 def inputs_of(config: Config, federation: Federation) -> dict[str, Any]:
     """Return what a method is made from, and may keep parts of, by name."""
-    tables = ("run", "training", "partition", "spcacw", "method")
+    tables = (*SECTIONS, "method")
     named = {"config": config, "federation": federation, "layout": federation.layout}
     named |= {f"config.{name}": getattr(config, name) for name in tables}
     return {name: value for name, value in named.items() if value is not None}

@@ -30,6 +30,7 @@ from spcacw_flwr.core.snapshot import inputs_of, state_of
 from spcacw_flwr.core.stop import Stopped
 from spcacw_flwr.keys import SpcacwError
 from tests.conftest import federation_of, make_method, make_pool
+from tests.core.test_simulate import spoil
 
 ROUNDS, STOP = 8, 3  # two epochs of 100 samples in batches of 32; the stop is within the first
 SPCACW = str(Path(sys.executable).parent / "spcacw")
@@ -153,8 +154,8 @@ def stop_at(monkeypatch, round_: int, how) -> None:
     """Let something happen within a round, once."""
     original, done = loop.play, []
 
-    def play(pool, method, t):
-        original(pool, method, t)
+    def play(pool, method, t, *more):
+        original(pool, method, t, *more)
         if t == round_ and not done:
             done.append(t)
             how()
@@ -183,6 +184,21 @@ def test_a_run_that_broke_goes_on(method, every, tmp_path, monkeypatch):
     assert (status["state"], status["round"]) == ("finished", ROUNDS)
 
 
+def test_who_was_in_quarantine_still_is(tmp_path, monkeypatch):
+    spoil(monkeypatch, silo=3, from_round=2)
+    keys = {"epochs": 4, "max_strikes": 2, "quarantine_probe": 0.9, "checkpoint_every": 1}
+    simulate(config_of(**keys, output=str(tmp_path / "whole")))
+    stop_at(monkeypatch, 9, boom)
+    with pytest.raises(RuntimeError, match="the power went"):
+        simulate(config_of(**keys, output=str(tmp_path / "run")))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["quarantined"] == 1
+    simulate(config_of(**keys, resume=str(tmp_path / "run")))
+    whole = without_seconds(tmp_path / "whole")
+    assert without_seconds(tmp_path / "run") == whole
+    assert whole["summary"]["rejections"]["3"]["not-finite"] > 2
+
+
 @pytest.mark.parametrize("how", ["signal", "file"])
 def test_a_wish_to_end_is_granted_after_the_round(how, tmp_path, monkeypatch):
     run = tmp_path / "run"
@@ -196,7 +212,7 @@ def test_a_wish_to_end_is_granted_after_the_round(how, tmp_path, monkeypatch):
 
     before = signal.getsignal(signal.SIGTERM)
     stop_at(monkeypatch, 6, wish)
-    with pytest.raises(Stopped, match="stopped after round 6 of 8"):
+    with pytest.raises(Stopped, match="It was stopped after round 6 of 8"):
         simulate(config_of(output=str(run)))
     assert signal.getsignal(signal.SIGTERM) is before
     assert checkpoint.load(run / "checkpoint")[0]["round"] == 6
@@ -245,13 +261,13 @@ def end_while_training(process: subprocess.Popen[str], output: Path, how: int, m
 
 def test_a_killed_process_and_an_interrupted_one_go_on(tmp_path):
     """SIGKILL at a random moment, then SIGINT, then to the end; nothing shows of it."""
-    keys = ["--set", "epochs=150", "--set", "checkpoint-every=5", "--set", "compare-alone=false"]
+    keys = ["--set", "epochs=100", "--set", "checkpoint-every=5", "--set", "compare-alone=false"]
     whole, run = tmp_path / "whole", tmp_path / "run"
     made = start(whole, *keys, "--output", str(whole))
     assert made.wait(timeout=300) == 0
     rng = random.Random()
     process = start(run, *keys, "--output", str(run))
-    end_while_training(process, run, signal.SIGKILL, rng.uniform(0, 0.5))
+    end_while_training(process, run, signal.SIGKILL, rng.uniform(0, 0.3))
     assert process.returncode == -signal.SIGKILL
     lines = (run / "metrics.jsonl").read_text()
     assert not (run / "summary.json").exists()
@@ -259,7 +275,7 @@ def test_a_killed_process_and_an_interrupted_one_go_on(tmp_path):
     while len((run / "metrics.jsonl").read_text()) <= len(lines):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.01)
-    said = end_while_training(process, run, signal.SIGINT, rng.uniform(0, 0.3))
+    said = end_while_training(process, run, signal.SIGINT, rng.uniform(0, 0.2))
     assert process.returncode == 130, said
     assert f"'spcacw run --resume {run}' goes on from the last checkpoint" in said
     assert "Traceback" not in said
@@ -390,7 +406,7 @@ def test_a_directory_without_a_run_and_two_directories_are_refused(run, tmp_path
         simulate(config_of(resume=str(tmp_path)))
     with pytest.raises(SpcacwError, match=r"output = '.*elsewhere' and resume = .* differ"):
         simulate(config_of(resume=str(run), output=str(tmp_path / "elsewhere")))
-    with pytest.raises(SpcacwError, match=r"already holds a run: .*spcacw run --resume"):
+    with pytest.raises(SpcacwError, match=r"already holds a run: .* set resume to it"):
         simulate(config_of(output=str(run)))
 
 
@@ -469,6 +485,20 @@ def test_a_full_disk_costs_a_checkpoint_and_no_training(where, how, tmp_path, mo
     assert kept.save(6, {}, {})
     assert checkpoint.load(tmp_path / "checkpoint")[0]["round"] == 6
     assert len(list((tmp_path / "checkpoint").iterdir())) == 2
+
+
+def test_a_disk_that_is_full_for_everything_ends_the_run_in_a_sentence(tmp_path, monkeypatch):
+    """And what was learned is in the checkpoint, from which it goes on when there is room."""
+    run, keys = tmp_path / "run", {"checkpoint_every": 2}
+    simulate(config_of(output=str(tmp_path / "whole"), **keys))
+    with monkeypatch.context() as patch:
+        fills = lambda: patch.setattr("spcacw_flwr.core.artefacts.write_atomically", full)  # noqa: E731
+        stop_at(patch, 8, fills)
+        with pytest.raises(SpcacwError, match=r"a file could not be used: .*No space left"):
+            simulate(config_of(output=str(run), **keys))
+    assert checkpoint.load(run / "checkpoint")[0]["round"] == 6
+    simulate(config_of(resume=str(run), **keys))
+    assert without_seconds(run) == without_seconds(tmp_path / "whole")
 
 
 LIMITED = """

@@ -215,7 +215,8 @@ def test_modules_and_their_optimisers():
 def test_other_containers():
     value = {
         "window": collections.deque([1, 2.5], maxlen=2), "seen": {3, 1}, "names": frozenset("ab"),
-        "order": collections.OrderedDict(b=1, a=2), "shape": torch.Size((2, 3)), "part": slice(3, None), "range": range(1, 9, 2),
+        "order": collections.OrderedDict(b=1, a=2), "shape": torch.Size((2, 3)),
+        "part": slice(3, None), "range": range(1, 9, 2),
         "lists": collections.defaultdict(list, {0: [1]}), "half": torch.ones(2).bfloat16(),
     }  # fmt: skip
     found = back(value)

@@ -101,7 +101,7 @@ class Run:
         wait_until(lambda: self.epoch >= goal or self.error, seconds)
         assert self.error is None, self.error
 
-    def finish(self, seconds: float = 120) -> BaseException | None:
+    def finish(self, seconds: float = 240) -> BaseException | None:
         """Wait until the run has ended; return what ended it early."""
         self.thread.join(timeout=seconds)
         assert not self.thread.is_alive()

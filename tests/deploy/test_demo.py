@@ -18,7 +18,7 @@ from tests.test_end_to_end import PLAIN, SPCACW
 
 SILOS = 2
 KEYS = {
-    "cluster-sizes": "1,1", "samples-per-silo": 64, "epochs": 600, "compare-alone": "false",
+    "cluster-sizes": "1,1", "samples-per-silo": 64, "epochs": 200, "compare-alone": "false",
     "checkpoint-every": 4,
 }  # fmt: skip
 
@@ -94,10 +94,10 @@ def test_the_same_command_goes_on_to_the_report(interrupted):
     assert process.returncode == 0, said
     wait_until(lambda: not left_of(root), 10)
     summary = json.loads((root / "results" / "summary.json").read_text())
-    assert (summary["engine"], summary["epochs"], summary["rounds"]) == ("deployment", 600, 1200)
-    assert 6 <= before < 1200
+    assert (summary["engine"], summary["epochs"], summary["rounds"]) == ("deployment", 200, 400)
+    assert 6 <= before < 400
     lines = (root / "results" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 601))
+    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 201))
     assert "final α of 2 silos" in said
     again = demo(root)
     said, _ = again.communicate(timeout=60)
