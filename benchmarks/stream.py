@@ -1,4 +1,4 @@
-"""How many rounds a second silos in processes of their own make over streams, and what a round costs.
+"""Rounds a second of silos in processes of their own over streams, and what a round costs.
 
     python -m benchmarks.stream benchmarks/stream.csv
 
@@ -7,7 +7,9 @@ loopback, SP-CACW as the method; and 15 million parameters with three silos, 60 
 parts are what the target's process is busy with or waits for: *pieces*, serialising the model once
 for all; *wait*, from there until the last answer has come (the silos' work, both ends' TLS and
 gRPC, which overlap); *unpack*, from frames to checked rows; *method*, the rest. ``compute`` is what
-a silo's gradient takes by itself in this process, ``cores`` how many there were.
+a silo's gradient takes by itself in this process. The processor seconds of a round, of the target's
+process and of all silos together, tell what idle cores would allow where others share the machine:
+not more than ``cores`` over their sum.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
-from benchmarks.separate import separate
+from benchmarks.separate import Separate, separate
 from benchmarks.workload import medians
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.gate import Gate
@@ -39,7 +42,8 @@ LARGE = 18_868
 """Hidden units of a model of 15 million parameters."""
 HEADER = (
     "silos", "parameters", "rounds", "rounds_per_second", "round_ms", "pieces_ms", "wait_ms",
-    "unpack_ms", "method_ms", "compute_ms", "mb_per_second", "cores",
+    "unpack_ms", "method_ms", "compute_ms", "target_cpu_ms", "silos_cpu_ms", "mb_per_second",
+    "cores", "load",
 )  # fmt: skip
 
 
@@ -62,6 +66,12 @@ def timed(target: Any, name: str, into: dict[str, list[float]], key: str) -> Ite
         setattr(target, name, plain)
 
 
+def processor_seconds(made: Separate) -> tuple[float, float]:
+    """Return what this process and those of the silos have used so far."""
+    silos = [psutil.Process(process.pid).cpu_times() for process in made.processes.values()]
+    return time.process_time(), sum(used.user + used.system for used in silos)
+
+
 def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, float]:
     """Return a row of the table."""
     config = Config.from_keys(
@@ -80,10 +90,12 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
                 timed(asker, "_exchange", times, "wait"),
                 timed(asker, "answer", times, "answer"),
             ):
+                before = processor_seconds(made)
                 for round_ in range(warm + 1, warm + rounds + 1):
                     start = time.perf_counter()
                     play(asker, method, round_, gate)
                     times["round"].append(time.perf_counter() - start)
+                used = [b - a for a, b in zip(before, processor_seconds(made), strict=True)]
             size = made.pool.layout.size
             point = made.pool.initial_parameters()
             alone = medians({"compute": lambda: made.pool.gradients(point, 1, [0])}, 5)["compute"]
@@ -94,7 +106,9 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
         "round_ms": ms["round"], "pieces_ms": ms["pieces"], "wait_ms": ms["wait"],
         "unpack_ms": ms["answer"] - ms["wait"] - ms["pieces"],
         "method_ms": ms["round"] - ms["answer"], "compute_ms": alone,
+        "target_cpu_ms": 1000 * used[0] / rounds, "silos_cpu_ms": 1000 * used[1] / rounds,
         "mb_per_second": rate * silos * size * 8 / 1e6, "cores": os.cpu_count() or 0,
+        "load": os.getloadavg()[0],
     }  # fmt: skip
 
 
