@@ -138,7 +138,8 @@ class Recorder(History):
     Raises
     ------
     SpcacwError
-        If the directory cannot be made or written, or already holds another run.
+        If the directory cannot be made or written, already holds another run, or another process
+        is at work in it.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class Recorder(History):
         self._keeper: Keeper | None = None
         self._resumes = bool(config.run.resume) or places.is_own(directory, flower_run)
         claim_directory(directory, self._resumes)
+        self._lock = places.held(directory)
         self._stop = Stop(directory)
         self._stop.clear()
         if not self._resumes:
@@ -292,7 +294,10 @@ class Recorder(History):
     def _close(self, state: str, **more: Any) -> None:
         if self._scalars:
             self._scalars.close()
-        self._status(state, **more)
+        try:
+            self._status(state, **more)
+        finally:
+            self._lock.release()
 
     def summary(self) -> dict[str, Any]:
         """Return the run in a few figures; accuracies in percent."""

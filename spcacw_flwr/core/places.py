@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.keys import SpcacwError
+
+log = logging.getLogger(__name__)
 
 FLOWER_RUN = "flower_run"
 """Where ``status.json`` has Flower's id of the run."""
@@ -41,6 +46,27 @@ def is_own(directory: Path, flower_run: str) -> bool:
         status = json.loads((directory / "status.json").read_text())
         return bool(flower_run) and status.get(FLOWER_RUN) == flower_run
     return False
+
+
+def held(directory: Path) -> FileLock:
+    """Return a lock on a run's directory, which the end of the process opens, however it comes.
+
+    Raises
+    ------
+    SpcacwError
+        If another process is at work on the run.
+    """
+    lock = FileLock(directory / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise SpcacwError(
+            f"Another process is at work on the run in {directory}: wait for its end."
+        ) from None
+    except (OSError, NotImplementedError) as error:  # some network file systems have no locks
+        log.warning("The directory %s cannot be locked (%s): see that nobody else goes on with "
+                    "this run.", directory, error)  # fmt: skip
+    return lock
 
 
 def lengths(directory: Path) -> dict[str, int]:

@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError
 
 from spcacw_flwr.core import checkpoint, keeper, loop
+from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.keeper import Keeper
 from spcacw_flwr.core.method import WeightedGradients
@@ -408,6 +409,15 @@ def test_a_directory_without_a_run_and_two_directories_are_refused(run, tmp_path
         simulate(config_of(resume=str(run), output=str(tmp_path / "elsewhere")))
     with pytest.raises(SpcacwError, match=r"already holds a run: .* set resume to it"):
         simulate(config_of(output=str(run)))
+
+
+def test_one_process_at_a_time_goes_on_with_a_run(run):
+    config = config_of(resume=str(run))
+    first = Recorder(run, config, "in-process")
+    with pytest.raises(SpcacwError, match=r"Another process is at work on the run in .*/run"):
+        simulate(config)
+    first.fail("over")
+    simulate(config)
 
 
 def test_a_run_without_checkpoints_leaves_none_and_cannot_go_on(tmp_path):

@@ -65,6 +65,7 @@ def stopped_and_gone_on(config: Config, directory, after: int):
         try:
             results.append(strategy.start(grid, initial_arrays(config), ROUNDS, timeout=5))
         except Killed:
+            strategy.history.fail("killed")
             continue
         strategy.history.finish()
     return whole, strategy, results
