@@ -11,12 +11,11 @@ silo is never taken from a node that is there.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -25,11 +24,6 @@ from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
 
 POLL_SECONDS = 0.1
-GONE = (
-    ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE,
-    ErrorCode.CLIENT_APP_CRASHED,
-)  # fmt: skip
-"""Flower's codes of a node that was killed. It is found out up to a minute later."""
 
 
 @dataclass
@@ -51,6 +45,29 @@ class Found:
                 )
             self.infos[info.silo], self.nodes[info.silo] = info, node
 
+    def take_over(
+        self, node: int, reply: Message, gone: Callable[[int], bool]
+    ) -> tuple[int, list[int]]:
+        """Let a node that has appeared take the place of one that is ``gone`` and held the same.
+
+        Returns the node that it replaces, and their silos.
+
+        Raises
+        ------
+        SpcacwError
+            If it cannot take part, or what it holds is not missing.
+        """
+        new = Found()
+        new.add(node, records.usable(reply))
+        for old in set(self.nodes.values()):
+            silos = sorted(silo for silo, holder in self.nodes.items() if holder == old)
+            if gone(old) and new.infos == {silo: self.infos[silo] for silo in silos}:
+                self.nodes.update(dict.fromkeys(silos, node))
+                return old, silos
+        raise SpcacwError(
+            f"the silos that it holds, {sorted(new.infos)}, are not missing, or held other data"
+        )
+
 
 class Lookout:
     """Looks out for silos that have fallen silent, among the nodes that appear later.
@@ -66,34 +83,23 @@ class Lookout:
     def __init__(self, grid: Grid, found: Found) -> None:
         self.grid, self.found = grid, found
         self._asked = set(found.nodes.values())
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, int] = {}
 
-    def look(self, silent: Collection[int]) -> None:
+    def look(self) -> None:
         """Ask nodes that are new, and take the answers that have come; never waits."""
         online = set(self.grid.get_node_ids())
-        if new := online - self._asked:
-            self._asked |= new
-            self._waiting |= set(self.grid.push_messages([query(node) for node in new]))
-        for reply in self.grid.pull_messages(self._waiting) if self._waiting else []:
-            self._waiting.discard(reply.metadata.reply_to_message_id)
+        if new := list(online - self._asked):
+            self._asked.update(new)
+            messages = self.grid.push_messages([query(node) for node in new])
+            self._waiting.update(zip(messages, new, strict=True))
+        for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
+            node = self._waiting.pop(reply.metadata.reply_to_message_id)
             try:
-                content = records.usable(reply)
-                infos = [records.record_to_info(r) for r in content.metric_records.values()]
+                old, silos = self.found.take_over(node, reply, lambda holder: holder not in online)
             except SpcacwError as error:
-                log(WARNING, "A node that has appeared cannot be used (%s).", error)
-                continue
-            for info in infos:
-                self._consider(reply.metadata.src_node_id, info.silo, silent, online)
-
-    def _consider(
-        self, node: int, silo: int, silent: Collection[int], online: Collection[int]
-    ) -> None:
-        holder = self.found.nodes.get(silo)
-        if holder is not None and silo in silent and holder not in online:
-            self.found.nodes[silo] = node
-            log(INFO, "Silo %s is back, as node %s.", silo, node)
-        else:
-            log(WARNING, "Node %s claims silo %s, which is node %s: refused.", node, silo, holder)
+                log(WARNING, "Node %s does not take part: %s.", node, error)
+            else:
+                log(INFO, "Node %s holds silos %s now, in the place of node %s.", node, silos, old)
 
 
 def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
@@ -118,7 +124,7 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
             waiting.update(zip(messages, new, strict=True))
         for reply in grid.pull_messages(waiting) if waiting else []:
             node = waiting.pop(reply.metadata.reply_to_message_id)
-            if reply.has_error() and reply.error.code in GONE:
+            if records.gone(reply):
                 del asked[node]  # to be asked again if it is there still, or again
                 continue
             asked[node] = True

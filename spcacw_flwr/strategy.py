@@ -161,7 +161,7 @@ class GradientStrategy(Strategy):
         """Ask the nodes of the silos that the method wants to hear in this round."""
         if self._silent:
             self._lookout = self._lookout or Lookout(grid, self.found)
-            self._lookout.look(self._silent)
+            self._lookout.look()
         steps = self.gate.play(self.method, server_round + self.training.done)
         question = self._question(next(steps))
         self._asking = grid, steps, question
