@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.core.stacked import find_device
 from spcacw_flwr.deploy.cli import app as deploy
 from spcacw_flwr.display import end_like_ctrl_c, one_sentence, reported
+from spcacw_flwr.html import write_report
+from spcacw_flwr.html.absence import leave_one_out as rerun_without
 from spcacw_flwr.keys import allowed
 from spcacw_flwr.options import absolute, flat_keys, read_toml
 
@@ -84,6 +87,30 @@ def train(console: Console, flat: dict[str, Any]) -> None:
             simulate(config, show)
         else:
             launch.run(config, setting.num_silos, show)
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="directory of a run's results")],
+    leave_one_out: Annotated[
+        int, typer.Option(min=0, help="rerun without each of so many of the heaviest peers")
+    ] = 0,
+    lowest: Annotated[bool, typer.Option(help="leave the lightest peer out as well")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="seeds of these reruns")] = 1,
+    data_dir: Annotated[Path | None, typer.Option(help="where the data are here")] = None,
+    device: Annotated[str | None, typer.Option(help="where to compute: cpu, cuda, …")] = None,
+) -> None:
+    """Write report.html for a run: who helped, in plain words and pictures."""
+    console = Console()
+    with one_sentence(console):
+        if leave_one_out or lowest:
+            given = {"data-dir": data_dir and absolute(str(data_dir)), "device": device}
+            changes = {name: value for name, value in given.items() if value is not None}
+            rerun_without(
+                directory, leave_one_out, lowest=lowest, seeds=seeds, changes=changes,
+                say=partial(console.print, soft_wrap=True, highlight=False, markup=False),
+            )  # fmt: skip
+        console.print(str(write_report(directory)), soft_wrap=True, highlight=False)
 
 
 @app.command()

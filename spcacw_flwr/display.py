@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from spcacw_flwr.core import checkpoint
 from spcacw_flwr.core.stop import Stopped
+from spcacw_flwr.html import write_report_if_possible
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.report import print_report
 
@@ -90,7 +91,11 @@ def reported(console: Console, output: Path, again: str) -> Iterator[Callable[..
             how = f"{again} goes on from the last checkpoint."
             console.print(how, soft_wrap=True, highlight=False)
         raise
+    finally:
+        warning = write_report_if_possible(output)
     print_report(console, output)
+    if warning:
+        console.print(warning, soft_wrap=True, highlight=False, markup=False)
 
 
 @contextmanager

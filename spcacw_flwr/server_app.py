@@ -17,6 +17,7 @@ from spcacw_flwr.core.places import is_own, run_directory
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.core.transport import STREAM
+from spcacw_flwr.html import write_report_if_possible
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.polling import PromptGrid
 from spcacw_flwr.report import print_report
@@ -90,11 +91,15 @@ def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
         grid = PromptGrid(grid)
     directory, engine = output_directory(config, flower_run), "ray" if simulated else "deployment"
     recorder = Recorder(directory, config, engine, flower_run=flower_run)
-    with recorder.failing():
-        if config.transport.exchange == STREAM:
-            streams.check(simulated, recorder)
-        train(grid, config, recorder)
-        recorder.finish()
+    try:
+        with recorder.failing():
+            if config.transport.exchange == STREAM:
+                streams.check(simulated, recorder)
+            train(grid, config, recorder)
+            recorder.finish()
+    finally:
+        if warning := write_report_if_possible(recorder.directory):
+            log(logging.WARNING, "%s", warning)
     return recorder.directory
 
 

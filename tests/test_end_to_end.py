@@ -89,7 +89,7 @@ def test_spcacw_run_trains_and_tells(one_node_per_silo, bare):
     assert re.search(r"epoch 3/3 +accuracy \d+\.\d+ % +loss \d+\.\d+ +α +silo 0: 0\.\d+", said)
     assert "alone (α = e₀)" in said
     assert str(directory) in said
-    for name in ("accuracy.png", "alpha.png", "config.toml", "run.log"):
+    for name in ("accuracy.png", "alpha.png", "config.toml", "run.log", "report.html"):
         assert (directory / name).stat().st_size > 0
 
 

@@ -302,22 +302,28 @@ class Recorder(History):
     def summary(self) -> dict[str, Any]:
         """Return the run in a few figures; accuracies in percent."""
         run, accuracy = self.config.run, [line["accuracy"] for line in self.epochs]
-        alone = self.accuracy_alone
         assert self.federation is not None
         return {
             "setting": run.setting, "method": run.method, "engine": self.engine,
             "device": run.device, "seed": run.seed, "target": run.target, "rounds": self.rounds,
             "holdout": run.holdout, "epochs": len(self.epochs),
             "best_accuracy": max(accuracy), "last_accuracy": accuracy[-1],
-            "alone": {"best_accuracy": max(alone), "last_accuracy": alone[-1]} if alone else None,
+            "alone": self._alone(),
             "alpha": [float(a) for a in self.alphas[-1][1]] if self.alphas else None,
             "target_gradients": self.epochs[-1]["target_gradients"],
             "floats": self.epochs[-1]["floats"], "bytes": self.epochs[-1]["bytes"],
             "figures": {name: as_list(values) for name, values in self.figures.items()},
             "rejections": self.gate.rejections() if self.gate else {},
             "groups": [info.group for info in self.federation.silos],
+            "group_kind": setting_class(run.setting).group_kind,
             "seconds": round(self.seconds, 3), "versions": versions(),
         }  # fmt: skip
+
+    def _alone(self) -> dict[str, Any] | None:
+        alone = self.accuracy_alone
+        if not alone:
+            return None
+        return {"best_accuracy": max(alone), "last_accuracy": alone[-1], "accuracy": alone}
 
     def _status(self, state: str, **more: Any) -> None:
         self._told = time.perf_counter()

@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import sys
 hidden = ("flwr", "ray", "flwr_datasets", "typer", "rich", "tomli_w", "psutil", "pydantic",
-    "grpc")
+           "jinja2", "spcacw_flwr.html", "grpc")
 for package in hidden:
     sys.modules[package] = None  # importing it now fails
 from spcacw_flwr.core.config import Config

@@ -410,6 +410,7 @@ def test_the_server_app_says_one_sentence_and_raises_it(tmp_path):
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["state"] == "failed"
     assert "No node holds silo 2" in status["error"]
+    assert "No node holds silo 2" in (tmp_path / "run" / "report.html").read_text()
 
 
 def absent_altogether(message, content):
@@ -422,6 +423,7 @@ def test_the_server_app_leaves_the_whole_run(tmp_path, capsys):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["engine"] == "deployment"
     assert len(summary["alpha"]) == 7
+    assert "training alone" in (tmp_path / "run" / "report.html").read_text()
     said = capsys.readouterr().out
     assert f"{summary['alone']['last_accuracy']:.2f}" in said
     assert str(tmp_path / "run") in said

@@ -1,0 +1,65 @@
+"""Numbers and lists as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MOST_NAMES = 8
+"""Silos that a sentence names one by one."""
+
+
+def percent(share: float) -> str:
+    """Return a share in [0, 1] as a percentage that is 0 or 100 only when the share is."""
+    if share == 0:
+        return "0 %"
+    if share < 0.001:
+        return "less than 0.1 %"
+    if share > 1 - 1e-9:  # but for rounding
+        return "100 %"
+    if share > 0.999:
+        return "more than 99.9 %"
+    return (
+        f"{100 * share:.1f} %" if share < 0.0995 or 0.995 <= share < 1 else f"{100 * share:.0f} %"
+    )
+
+
+def points(difference: float) -> str:
+    """Return an absolute difference of percentages, in points."""
+    size = abs(difference)
+    return f"{size:.1f} points" if size >= 0.095 else f"{size:.2f} points"
+
+
+def signed(difference: float) -> str:
+    """Return a difference with its sign, which is a true minus."""
+    return f"{difference:+.2f}".replace("-", "−")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words as in ``a, b and c``."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def silos(numbers: Sequence[int], capital: bool = False) -> str:
+    """Name silos as in ``silos 1, 2 and 6``; of many, count them."""
+    if len(numbers) > MOST_NAMES:
+        return f"{len(numbers)} silos"
+    word = "Silo" if capital else "silo"
+    return f"{word}{'s' if len(numbers) > 1 else ''} {listed([str(i) for i in numbers])}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as ``0.8 s``, ``57 s``, ``12 min`` or ``3.1 h``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with a decimal unit, as ``80.8 MB``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
