@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from partitions import Setting
@@ -182,6 +182,10 @@ def train(
         run_id = link.submit(going_on(config))
         try:
             follow(link, run_id, output, show, training)
+        except KeyboardInterrupt:
+            with suppress(SpcacwError):  # it may have ended by itself
+                link.cli("stop", run_id)
+            raise
         except Died:
             if attempt + 1 == ATTEMPTS or not checkpoint.exists(output / checkpoint.DIRECTORY):
                 raise

@@ -23,7 +23,7 @@ from spcacw_flwr.processes import family
 
 SILOS = 4
 KEYS = {
-    "cluster-sizes": "2,2", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 120.0,
+    "cluster-sizes": "2,2", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 240.0,
     "round-timeout": 3.0, "half-life": 5.0, "cross-fit": 2, "checkpoint-every": 4,
 }  # fmt: skip
 """Silos 0 and 1 are alike, and share the weight for ever; four rounds an epoch."""
@@ -32,7 +32,7 @@ BIAS, REPORTS = "method.folds[0].bias.estimate", "method.folds[0].bias.reports"
 """In a checkpoint: b̂ (M, d), and how often each silo was heard."""
 
 
-def wait_until(what: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(what: Callable[[], object], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -95,7 +95,7 @@ class Run:
     def epoch(self) -> int:
         return self.status.get("epoch", 0)
 
-    def wait_for_epochs(self, more: int, seconds: float = 90) -> None:
+    def wait_for_epochs(self, more: int, seconds: float = 240) -> None:
         """Wait until so many more epochs are over."""
         goal = self.epoch + more
         wait_until(lambda: self.epoch >= goal or self.error, seconds)

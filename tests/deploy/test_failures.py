@@ -137,7 +137,7 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
         assert late.is_running()  # the same process: only its stale answer was thrown away
 
         known = run.reports(1)
-        wait_until(lambda: run.reports(1) > known + 8, 180)
+        wait_until(lambda: run.reports(1) > known + 8)
         run.wait_for_epochs(5)
         assert float(run.state()["method.alpha"][1]) > 0.2
     assert isinstance(run.error, KeyboardInterrupt)
