@@ -54,6 +54,23 @@ def test_the_shown_run_is_the_committed_one():
     assert f"{summary['seconds']:.0f} s of them" in PAGE
 
 
+def test_the_rates_are_the_committed_ones():
+    table = {}
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0].isdigit() and len(cells) == 5:
+            table[int(cells[0])] = cells[1:]
+    assert set(table) == {3, 7, 20}
+    with (ROOT / "benchmarks" / "stream.csv").open(newline="") as file:
+        for row in list(csv.DictReader(file))[:3]:
+            rate, load = float(row["rounds_per_second"]), float(row["load"])
+            assert table[int(row["silos"])][:2] == [f"{rate:.1f}", f"{load:.1f}"]
+    with (ROOT / "benchmarks" / "deployment.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            a_round = float(row["seconds"]) / float(row["rounds"])
+            assert table[int(row["silos"])][2:] == [f"{a_round:.1f}", row["load"]]
+
+
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)", PAGE))
 def test_links_lead_somewhere(path):
     assert (ROOT / "docs" / path).resolve().exists()
