@@ -65,6 +65,7 @@ class FedALA(MeetingModels):
     """The weights logged are those of the v_i in v̂_0, averaged over its parameters."""
 
     name = "fedala"
+    reveals = "losses"
     keys = Keys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:

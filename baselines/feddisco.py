@@ -75,6 +75,7 @@ class FedDisco(WeightedGradients):
     """FedDisco: weights from sizes and label shares, the same for all t."""
 
     name = "feddisco"
+    reveals = "label counts"
     keys = Keys
 
     def initial_weights(self) -> Weights:

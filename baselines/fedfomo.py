@@ -108,6 +108,7 @@ class FedFomo(Fomo):
     """FedFomo: every silo owns a model and mixes those that lower its loss."""
 
     name = "fedfomo"
+    reveals = "losses"
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

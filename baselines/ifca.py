@@ -75,6 +75,7 @@ class IFCA(Method):
     """
 
     name = "ifca"
+    reveals = "losses"
     keys = IFCAKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:

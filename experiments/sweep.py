@@ -1,8 +1,8 @@
 """Many runs side by side, each in a process of its own; what is done stays done.
 
 Each process has one thread, so that a run does not depend on how many others there are. One that
-fails, or is killed, takes nobody with it. A run that was begun and not finished is cleared and made
-anew (:mod:`experiments.runs`).
+fails, or is killed, takes nobody with it. A run that was begun and not finished goes on from its
+last checkpoint (:mod:`experiments.worker`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ def start(run: Run, device: str) -> BaseProcess:
     """Start a run's process."""
     assert run.config is not None
     flat = run.config.to_flat() | {"output": str(run.directory.resolve()), "device": device}
-    flat["checkpoint-every"] = -1  # of hundreds of runs, a sweep makes anew those not finished
     if run.config.run.engine == "in-process":
         flat["threads"] = 1
     run.state = RUNNING
@@ -78,7 +77,7 @@ def collect(run: Run, process: BaseProcess) -> None:
 
 
 def stop(processes: Sequence[BaseProcess]) -> None:
-    """End processes; what they have not finished is made anew by the next sweep."""
+    """End processes; what they have not finished goes on with the next sweep."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + STOP_SECONDS

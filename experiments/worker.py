@@ -17,9 +17,11 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from spcacw_flwr import launch
+from spcacw_flwr.core import checkpoint
 from spcacw_flwr.core.artefacts import as_json, write_atomically
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.core.stop import Stopped
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -46,11 +48,19 @@ def compute(config: Config) -> None:
 
 
 def work(flat: dict[str, Any]) -> None:
-    """Run a flat configuration; its directory, of which nothing is kept, becomes the result."""
+    """Run a flat configuration into its directory, from its last checkpoint if it has one.
+
+    Without one nothing of the directory is kept. Nor is a checkpoint of a run that failed: the next
+    sweep makes it anew.
+    """
     directory = Path(flat["output"])
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    with (directory / "worker.log").open("wb") as log:
+    kept = directory / checkpoint.DIRECTORY
+    if checkpoint.exists(kept):
+        flat = flat | {"resume": str(directory)}
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+    with (directory / "worker.log").open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     # Ctrl-C goes to the whole group: the sweep ends its runs in order, by SIGTERM, which lets a
@@ -61,8 +71,10 @@ def work(flat: dict[str, Any]) -> None:
     try:
         with threadpool_limits(1):
             compute(Config.from_flat(flat))
+        shutil.rmtree(kept, ignore_errors=True)
+    except (Stopped, KeyboardInterrupt):
+        raise SystemExit(130) from None
     except SpcacwError as error:
+        shutil.rmtree(kept, ignore_errors=True)
         note_failure(directory, str(error))
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None

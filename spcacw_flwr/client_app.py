@@ -8,14 +8,18 @@ Train, action ``alone``: the target's silo trains without peers. Train, action `
 opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.stream`).
 
 A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
-simulation, the nodes share the silos of the setting evenly by ``partition-id``.
+simulation, the nodes share the silos of the setting evenly by ``partition-id``. There, too, the
+owner of a real silo says how its data are kept private (``privacy-noise = 1.0``), whatever the run
+says; ``privacy-seeded = true`` makes the noise that of a simulation, which the target could
+subtract: for rehearsals only.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -23,12 +27,17 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from spcacw_flwr import records
-from spcacw_flwr.core.config import Config
+from spcacw_flwr.account import note_told
+from spcacw_flwr.core.config import Config, kebab
 from spcacw_flwr.core.loop import compute, packed, train_alone
+from spcacw_flwr.core.privacy import PrivacyKeys
+from spcacw_flwr.core.randomness import secret
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.keys import SpcacwError
 
 app = ClientApp()
+OWNERS = tuple(kebab(field.name) for field in fields(PrivacyKeys))
+"""Run-config keys in which the owner of the data has the last word, by the node config."""
 Handler = Callable[[Message, Context], Message]
 
 
@@ -61,11 +70,22 @@ def _pool(run: tuple[tuple[str, Any], ...], node: tuple[tuple[str, Any], ...]) -
     flat = dict(run)
     if "data-dir" in node_config:  # a real silo's data lies where its owner says
         flat["data-dir"] = str(node_config["data-dir"])
-    config = Config.from_flat(flat)
+    owners = {name: node_config[name] for name in OWNERS if name in node_config}
+    config = Config.from_flat(flat | owners)
     setting = config.make_setting()
     silos = silos_of_node(node_config, setting.num_silos)
+    if owners.get("privacy-noise"):  # whichever silos the run thinks of
+        owners["privacy-silos"] = ",".join(map(str, silos))
+        config = Config.from_flat(flat | owners)
     setting.prepare()
-    return SiloPool(config, setting, silos)
+    rehearsal = simulated() or node_config.get("privacy-seeded")
+    return SiloPool(config, setting, silos, None if rehearsal else secret)
+
+
+def simulated() -> bool:
+    """Say whether this is a silo of a simulation: Ray runs its process."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 def pool_of(context: Context) -> SiloPool:
@@ -113,8 +133,11 @@ def train(message: Message, context: Context) -> Message:
     if records.ACCURACY in records.wanted(content):
         more[records.ACCURACY], _, buffers = pool.evaluate(records.personal(content), target)
     sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
+    private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
+    if private and not simulated():
+        note_told(pool, request, context)
     parts = packed(pool.config, request, replies)
-    reply = records.replies_to_content(request, replies, parts, sizes, more)
+    reply = records.replies_to_content(request, replies, parts, sizes, more, private)
     if buffers:
         reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
     return Message(reply, reply_to=message)

@@ -22,6 +22,7 @@ from spcacw_flwr.core.batches import Fold
 from spcacw_flwr.core.bundle import Bundle
 from spcacw_flwr.core.exchange import Replies, Request
 from spcacw_flwr.core.models import Layout
+from spcacw_flwr.core.privacy import BATCHES, Mechanism
 from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
 
@@ -41,6 +42,8 @@ POINTS, PERSONAL = "points", "personal"
 """Models, flat; and the target's own model, where another one than it is asked at is evaluated."""
 STREAM = "stream"
 """Flower action ``train.stream``: the node opens a stream to the target and answers there."""
+PRIVACY, PRIVATE = "privacy", "private"
+"""What a silo does for its privacy; and which rows of a reply have their noise already."""
 ALONE = "alone"
 """Flower action ``train.alone``: the target's silo trains without peers."""
 
@@ -79,6 +82,8 @@ def info_to_record(info: SiloInfo) -> MetricRecord:
     })  # fmt: skip
     if info.group is not None:
         record["group"] = float(info.group)
+    if info.privacy is not None:
+        record[PRIVACY] = mechanism_to_numbers(info.privacy)
     return record
 
 
@@ -91,7 +96,21 @@ def record_to_info(record: MetricRecord) -> SiloInfo:
         label_counts=tuple(int(n) for n in _numbers(record, "label-counts")),
         group=float(_numbers(record, "group")[0]) if "group" in record else None,
         oracle=tuple(int(i) for i in _numbers(record, "oracle")),
+        privacy=_mechanism(_numbers(record, PRIVACY)) if PRIVACY in record else None,
     )
+
+
+def mechanism_to_numbers(one: Mechanism) -> list[float]:
+    """Return what a silo does for its privacy as numbers."""
+    batches = BATCHES.index(one.batches)
+    return [one.noise, one.max_norm, one.delta, float(one.per_sample), float(batches)]
+
+
+def _mechanism(numbers: list[float]) -> Mechanism:
+    if len(numbers) != 5 or not min(numbers[:3]) > 0 or numbers[4] not in range(len(BATCHES)):
+        raise SpcacwError(f"a record's privacy is {numbers} where a mechanism was expected")
+    noise, max_norm, delta, per_sample, batches = numbers
+    return Mechanism(noise, max_norm, delta, bool(per_sample), BATCHES[int(batches)])
 
 
 def _numbers(record: MetricRecord | ConfigRecord, name: str) -> list[float]:
@@ -106,6 +125,11 @@ def _numbers(record: MetricRecord | ConfigRecord, name: str) -> list[float]:
 def metric(content: RecordDict, name: str) -> list[float]:
     """Return the numbers under ``name`` in a reply's metrics; SpcacwError if there are none."""
     return _numbers(content.metric_records.get(METRICS, MetricRecord()), name)
+
+
+def counts(record: MetricRecord, name: str) -> list[int]:
+    """Return whole numbers of a record."""
+    return [int(number) for number in _numbers(record, name)]
 
 
 def whole_numbers(content: RecordDict, name: str) -> list[int]:
@@ -142,8 +166,9 @@ def points_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
 def request_to_config(request: Request, silos: list[int]) -> ConfigRecord:
     """Return what a request says beside its points, for some of its silos."""
     record = ConfigRecord(
-        {"round": request.round, "silos": silos, "want": request.want, "draw": request.draw}
-    )
+        {"round": request.round, "silos": silos, "want": request.want, "draw": request.draw,
+         "number": request.number}
+    )  # fmt: skip
     if request.samples is not None:
         record["samples"] = [request.samples[request.silos.index(silo)] for silo in silos]
     if request.fold is not None:
@@ -163,6 +188,7 @@ def content_to_request(content: RecordDict) -> Request:
         torch.from_numpy(arrays[POINTS].numpy().copy()) if several else model(content),
         want=str(config["want"]),
         draw=draw,
+        number=asked(content, "number")[0] if "number" in config else 0,
         samples=tuple(asked(content, "samples")) if "samples" in config else None,
         fold=Fold(fold[0], fold[1], bool(fold[2])) if fold else None,
         smoothness=SMOOTHNESS in wanted(content),
@@ -188,16 +214,19 @@ def buffers(content: RecordDict) -> dict[str, Tensor]:
 
 def replies_to_content(
     request: Request, replies: Replies, parts: dict[str, Tensor], sizes: list[int],
-    more: dict[str, float],
+    more: dict[str, float], private: list[int] | None = None,
 ) -> RecordDict:  # fmt: skip
     """Return a node's reply to a training request; ``more`` is what was wanted of the target.
 
-    ``parts`` are what the gradients travel as (:mod:`spcacw_flwr.core.wire`).
+    ``parts`` are what the gradients travel as (:mod:`spcacw_flwr.core.wire`); ``private`` are the
+    silos whose rows bear noise.
     """
     metrics = MetricRecord({
         "round": request.round, "draw": request.draw, "silos": list(replies.silos),
         "loss": replies.losses.flatten().tolist(), "num-examples": sizes, **more,
     })  # fmt: skip
+    if private:
+        metrics[PRIVATE] = private
     arrays = {name: np.ascontiguousarray(part.cpu().numpy()) for name, part in parts.items()}
     record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
     return RecordDict({ARRAYS: record, METRICS: metrics})

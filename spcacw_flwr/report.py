@@ -11,8 +11,8 @@ from rich.table import Table
 
 MOST_SILOS = 12
 """Rows of the α table; of many silos the heaviest are shown."""
-COLUMNS = {"bias": "bias ‖b‖", "sigma": "noise σ", "closed_form": "closed form"}
-"""Titles of what SP-CACW finds out about each silo."""
+COLUMNS = {"bias": "bias ‖b‖", "sigma": "noise σ", "closed_form": "closed form", "epsilon": "ε"}
+"""Titles of what is found out about each silo."""
 
 
 def accuracy_table(summary: dict[str, Any]) -> Table:

@@ -48,7 +48,7 @@ class SPCACWMethod(WeightedGradients):
             silos, keys.sketch or len(parameters), target=federation.target, beta=keys.beta,
             schedule=keys.beta_schedule, device=parameters.device,
         )  # fmt: skip
-        clipped = training.clip == "silo" and training.max_norm > 0
+        clipped = training.clip == "silo" and training.max_norm > 0 and not self.ledger.answers
         largest = training.max_norm / training.participation if clipped else None  # of g̃ = g z/p
         bound = keys.g_max or largest
         fading = keys.half_life * federation.rounds_per_epoch

@@ -295,7 +295,7 @@ class GradientStrategy(Strategy):
         method = self.method
         personal = method.personal.clone()
         report = method.epoch_report() | self.gate.report()
-        return Epoch(round_, report, personal, method.silo_figures())
+        return Epoch(round_, report, personal, method.figures())
 
     def _end_epoch(self, accuracy: float, buffers: dict[str, Tensor]) -> MetricRecord:
         """Note the target's accuracy, the epoch's figures, and the model that was evaluated."""
@@ -306,6 +306,7 @@ class GradientStrategy(Strategy):
         loss, parameters = ended.report["loss"], training.layout.unflatten(ended.personal)
         state = parameters | buffers
         self.history.epoch(ended.round, ended.report, accuracy, state, ended.figures)
+        self.history.privacy = self.method.ledger.summary()
         epoch = ended.round / training.rounds_per_epoch
         log(INFO, "epoch %g: accuracy %.2f %%, loss %.4f", epoch, accuracy, loss)
         return MetricRecord({records.ACCURACY: accuracy, "loss": loss})

@@ -133,16 +133,17 @@ def test_flwr_run_of_this_checkout_with_two_nodes(bare, tmp_path):
 
 
 def test_methods_have_one_trajectory_on_ray_and_in_process(tmp_path):
-    """With momentum, weight decay, clipping, L estimated and peers sampled (p = .6)."""
+    """With momentum, weight decay, clipping, L estimated, peers sampled (p = .6), and noise."""
     torch.set_num_threads(1)
-    cases = [(method, 2) for method in (METHODS if EVERY else SOME)] + [("spcacw", 7)]
+    cases = [(method, 2, {}) for method in (METHODS if EVERY else SOME)]
+    cases += [("spcacw", 7, {}), ("spcacw", 3, {"privacy-noise": 0.02})]
     # Two epochs: the last one's accuracy comes by another message than the first's.
     keys = {"participation": 0.6, "update-every": 5, "epochs": 2, "compare-alone": False}
     with launch.flower(tmp_path / "flower.log") as link:
-        for method, nodes in cases:
-            flwr_run(link, tmp_path / f"{method}-{nodes}", keys | {"method": method}, nodes)
-    for method, nodes in cases:
-        result = simulate(Config.from_flat(keys | {"method": method}))
+        for method, nodes, more in cases:
+            flwr_run(link, tmp_path / f"{method}-{nodes}", keys | more | {"method": method}, nodes)
+    for method, nodes, more in cases:
+        result = simulate(Config.from_flat(keys | more | {"method": method}))
         assert_same_training(tmp_path / f"{method}-{nodes}", result)
 
 

@@ -84,7 +84,7 @@ class Pool:
 
     def gradients(
         self, points: Tensor, round_: int, silos: tuple[int, ...], draw: int = 0,
-        samples: None = None, fold: None = None,
+        samples: None = None, fold: None = None, number: int = 0,
     ) -> Gradients:  # fmt: skip
         """Return the gradients of some silos at one model (d,); losses are not made up: zeros."""
         point = points.numpy().astype(np.float64)

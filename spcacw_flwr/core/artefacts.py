@@ -314,6 +314,7 @@ class Recorder(History):
             "floats": self.epochs[-1]["floats"], "bytes": self.epochs[-1]["bytes"],
             "figures": {name: as_list(values) for name, values in self.figures.items()},
             "rejections": self.gate.rejections() if self.gate else {},
+            "privacy": self.privacy,
             "groups": [info.group for info in self.federation.silos],
             "group_kind": setting_class(run.setting).group_kind,
             "seconds": round(self.seconds, 3), "versions": versions(),

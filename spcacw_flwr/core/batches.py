@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 (
     BATCHES, PARTICIPATION, POWER_ITERATION, MODEL, MODEL_NOISE, SKETCH, AUGMENTATION, STATISTICS,
-    HOLDOUT, METHOD, FOLDS, WIRE,
-) = range(12)  # fmt: skip
+    HOLDOUT, METHOD, FOLDS, WIRE, PRIVACY,
+) = range(13)  # fmt: skip
 """Purposes: one independent random stream each, so that none depends on another's use."""
 
 

@@ -43,10 +43,13 @@ def norm_bound(config: Config) -> float:
     return longest * (1 + ROUNDING + slack(config.transport.wire))
 
 
-def judge(request: Request, answers: Answers, bound: float) -> tuple[Replies, dict[int, Fault]]:
+def judge(
+    request: Request, answers: Answers, bound: float, private: Mapping[int, float] | None = None
+) -> tuple[Replies, dict[int, Fault]]:
     """Return the answers that can be used, and what is wrong with the others.
 
-    ``bound`` is the largest norm of a gradient.
+    ``bound`` is the largest norm of a gradient; ``private`` is that of silos whose gradients have
+    noise, which tell no losses.
     """
     replies, norms = answers.replies, answers.norms
     faults = {silo: fault for silo, fault in answers.faults.items() if silo in request.silos}
@@ -57,11 +60,16 @@ def judge(request: Request, answers: Answers, bound: float) -> tuple[Replies, di
     losses = replies.losses.view(len(replies.silos), -1)
     judging = request.want == LOSSES  # a model may be so bad that its loss is infinite
     usable = (losses > -torch.inf if judging else losses.isfinite()).all(dim=1)
-    passed = usable & (norms <= bound)
+    bounds = [bound] * len(norms)
+    if private and not judging:
+        for k, silo in enumerate(replies.silos):
+            bounds[k] = private.get(silo, bound)
+            usable[k] |= silo in private
+    passed = usable & (norms <= (norms.new_tensor(bounds) if private else bound))
     if bool(passed.all()):
         return replies, faults
     for k in (~passed).nonzero().flatten().tolist():
-        fault = _fault(replies.gradients[k], bool(usable[k]), bound)
+        fault = _fault(replies.gradients[k], bool(usable[k]), bounds[k])
         if fault:
             faults[replies.silos[k]] = fault
     return without(replies, faults), faults

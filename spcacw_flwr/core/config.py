@@ -17,6 +17,7 @@ from partitions import SETTINGS, PartitionKeys, Setting, make_setting, setting_c
 from partitions.holdout import HeldOut
 from spcacw_flwr.alpha.bias import SCHEDULES
 from spcacw_flwr.alpha.learners import SOLVERS
+from spcacw_flwr.core.privacy import PrivacyKeys, mechanisms
 from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.transport import TransportKeys
 from spcacw_flwr.keys import SpcacwError, check, did_you_mean, key
@@ -176,7 +177,7 @@ class SPCACWKeys:
     g_max: float = key(
         0.0,
         "g_max, bound on gradient norms in FTAL's and ONS's constants and the regret bound; 0 is "
-        "max-norm/p where silos clip, and the largest norm seen elsewhere.",
+        "max-norm/p where silos clip and none adds noise, and the largest norm seen elsewhere.",
         least=0,
     )
     half_life: float = key(
@@ -238,6 +239,7 @@ SECTIONS: dict[str, type] = {
     "partition": PartitionKeys,
     "spcacw": SPCACWKeys,
     "transport": TransportKeys,
+    "privacy": PrivacyKeys,
 }
 
 
@@ -285,6 +287,7 @@ class Config:
     partition: PartitionKeys
     spcacw: SPCACWKeys
     transport: TransportKeys
+    privacy: PrivacyKeys
     method: Any
     """The table of the chosen method's own keys; None if it has none."""
 
@@ -327,7 +330,8 @@ class Config:
         Raises
         ------
         SpcacwError
-            If ``target`` is not a silo, or there would be more nodes than silos.
+            If ``target`` is not a silo, there would be more nodes than silos, or silos cannot be
+            private as they are told to be.
         """
         setting = self.make_setting()
         silos = setting.num_silos
@@ -341,6 +345,7 @@ class Config:
                 f"nodes = {self.run.nodes} is more than the {silos} silos of "
                 f"{self.run.setting}: use 0 (one node per silo) or at most {silos}."
             )
+        mechanisms(self, silos)
         return setting
 
     @classmethod

@@ -33,6 +33,11 @@ class Request:
     want: str = GRADIENTS
     draw: int = 0
     """Which of a silo's mini-batches of this round: 0, or 1, 2, … for independent further ones."""
+    number: int = 0
+    """Which question of its round this is, counted by :meth:`~.method.Method.play`.
+
+    Private silos answer each question with noise of its own.
+    """
     samples: tuple[int, ...] | None = None
     """How many samples of its mini-batch each silo uses; None is all."""
     fold: Fold | None = None
@@ -90,7 +95,7 @@ class Replies:
     (k, 0) when losses were asked for.
     """
     losses: Tensor
-    """(k,) losses of the mini-batches, or (k, c) at c models."""
+    """(k,) losses of the mini-batches, or (k, c) at c models; NaN of private silos."""
     smoothness: float | None = None
     """L at the target, when it was asked for."""
     faults: Mapping[int, Fault] = field(default_factory=dict)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.core.batches import PARTICIPATION, stream
-from spcacw_flwr.core.checks import REASONS, Answers, judge, norm_bound, nothing, without
+from spcacw_flwr.core.checks import REASONS, ROUNDING, Answers, judge, norm_bound, nothing, without
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import Fault, Request
 from spcacw_flwr.core.method import Method
@@ -82,7 +82,8 @@ class Gate:
             request = next(steps)
             while True:
                 answers = (yield request) if request.silos else Answers(nothing(request))
-                replies, faults = judge(request, answers, self.bound)
+                private = self._bounds_of_noise(method, request)
+                replies, faults = judge(request, answers, self.bound, private)
                 for silo, fault in faults.items():
                     self._reject(request.round, silo, fault)
                 good[list(replies.silos)] = True
@@ -93,6 +94,12 @@ class Gate:
         except StopIteration:
             pass
         self._count_strikes(method, round_, faulty, good & ~faulty)
+
+    def _bounds_of_noise(self, method: Method, request: Request) -> dict[int, float]:
+        """Return how long answers of private silos may be, unless ``norm-bound`` says it."""
+        bounds = method.ledger.bounds(request)
+        own = self.keys.norm_bound > 0
+        return {silo: self.bound if own else (1 + ROUNDING) * b for silo, b in bounds.items()}
 
     def _reject(self, round_: int, silo: int, fault: Fault) -> None:
         """Count an answer that cannot be used, and say so: the first three times, then rarely."""

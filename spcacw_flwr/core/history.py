@@ -38,6 +38,8 @@ class History:
         self.epochs: list[dict[str, float]] = []
         self.figures: Mapping[str, NDArray[np.float64]] = {}
         """What the method says of each silo, (M,) each, after the last epoch."""
+        self.privacy: Mapping[str, Mapping[str, float | int | str]] = {}
+        """What each private silo does, and has told so far; see :class:`~.accounting.Ledger`."""
         self.alphas: list[tuple[int, NDArray[np.float64]]] = []
         self.federation: Federation | None = None
         self.gate: Gate | None = None

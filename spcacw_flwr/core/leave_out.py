@@ -75,7 +75,7 @@ def train_without(pool: SiloPool, absent: Collection[int]) -> History:
     # Not a subclass: a pool's own calls use old numbers throughout.
     remaining = cast(SiloPool, Remaining(pool, absent))
     config, infos = remaining.config, tuple(remaining.describe())
-    size = config.training.batch_size
+    size = config.samples_per_round
     federation = Federation(infos, config.run.target, size, pool.layout)
     of = method_class(config.run.method)
     history = History(config)

@@ -53,7 +53,7 @@ def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
         losses = torch.stack(tables).mean(dim=0) if batches > 1 else tables[0]
         nothing = losses.new_zeros(len(silos), 0)
         return Replies(silos, nothing, losses), nothing.sum(dim=1)
-    parts = request.samples, request.fold
+    parts = request.samples, request.fold, request.number
     found = pool.gradients(request.points, round_, silos, draws[0], *parts)
     rows, losses, norms = found.rows, found.losses, found.norms
     if batches > 1:
@@ -126,10 +126,11 @@ def train(silos: Silos, method: Method, history: History) -> None:
                 history.weights(round_, method.alpha)
             history.progress(round_)
             if method.ends_epoch(round_):
-                report, figures = method.epoch_report() | gate.report(), method.silo_figures()
+                report, figures = method.epoch_report() | gate.report(), method.figures()
                 ended = Epoch(round_, report, method.personal, figures)
                 note_epoch(silos, history, federation, ended)
             history.keep(round_)
+    history.privacy = method.ledger.summary()
 
 
 def note_epoch(silos: Silos, history: History, federation: Federation, ended: Epoch) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spcacw_flwr.core.accounting import Ledger
 from spcacw_flwr.core.batches import PARTICIPATION, rounds_per_pass, stream
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import GRADIENTS, Replies, Request, Round
@@ -78,14 +79,29 @@ class Method:
         Who takes part.
     parameters : Tensor
         (d,) initial model w_0; copied.
+
+    Raises
+    ------
+    SpcacwError
+        If a silo keeps private what the method must know.
     """
 
     name: ClassVar[str]
     keys: ClassVar[type | None] = None
     """A frozen dataclass of the method's own run-config keys, the table ``[name]``."""
+    reveals: ClassVar[str] = ""
+    """What it must know of its peers beside gradients, which private silos do not tell."""
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         self.config, self.federation = config, federation
+        self.ledger = Ledger(config, federation)
+        """What private silos have told so far."""
+        if self.reveals and self.ledger.answers:
+            raise SpcacwError(
+                f"Method {self.name} needs its peers' {self.reveals}, and silo "
+                f"{min(self.ledger.answers)} keeps its data private (privacy-noise): use a method "
+                "that asks for gradients only, such as spcacw."
+            )
         self.own: Any = config.method
         """The values of the method's own keys."""
         self.parameters = parameters.clone()
@@ -116,9 +132,10 @@ class Method:
         raise NotImplementedError
 
     def play(self, round_: int, cut: Callable[[Request], Request] | None = None) -> Round:
-        """Run round t as :meth:`round` does; count what it costs, and see that the target answers.
+        """Run round t as :meth:`round` does; number its questions, count what they cost and tell.
 
-        ``cut`` leaves silos out of a question before it is asked: they are as silent.
+        It also sees that the target answers. ``cut`` leaves silos out of a question before it is
+        asked: they are as silent.
 
         Raises
         ------
@@ -126,13 +143,17 @@ class Method:
             If the target was asked and did not answer.
         """
         steps = self.round(round_)
-        noted = False
+        noted, number = False, 0
         try:
             asked = next(steps)
             while True:
                 request = cut(asked) if cut else asked
+                if request.number != number:
+                    request = replace(request, number=number)
+                number += 1
                 replies = yield request
                 self._count(request)
+                self.ledger.note(request, request.silos)
                 if self.target in request.silos and self.target not in replies.silos:
                     fault = replies.faults.get(self.target)
                     why = f" ({fault.words})" if fault else ""
@@ -191,6 +212,10 @@ class Method:
     def silo_figures(self) -> dict[str, Weights]:
         """Return what the method has found out about each silo, (M,) each, for the log."""
         return {}
+
+    def figures(self) -> dict[str, Weights]:
+        """Return :meth:`silo_figures`, and what private silos have told: ε so far."""
+        return self.silo_figures() | self.ledger.figures()
 
 
 class WeightedGradients(Method):

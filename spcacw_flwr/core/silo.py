@@ -7,11 +7,13 @@ products follows the paper's appendix (Practical Algorithmic Details, item 1; Pe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partitions import Setting
@@ -30,6 +32,9 @@ from spcacw_flwr.core.gradients import SiloGradients
 from spcacw_flwr.core.losses import make_loss
 from spcacw_flwr.core.models import Layout, make_model, others_of, parameters_of
 from spcacw_flwr.core.own_model import try_model
+from spcacw_flwr.core.privacy import Mechanism, mechanisms
+from spcacw_flwr.core.private_silos import PrivateSilos
+from spcacw_flwr.core.randomness import Chances, seeded
 from spcacw_flwr.core.stacked import Batch, Stacked, find_device
 from spcacw_flwr.core.statistics import buffers_at, evaluating, shuffled_batches
 
@@ -41,10 +46,13 @@ class SiloInfo:
     silo: int
     size: int
     label_counts: tuple[int, ...]
+    """Empty if the silo keeps its data private."""
     group: float | None = None
     """True cluster or angle, where the setting knows it: for reports and the Oracle only."""
     oracle: tuple[int, ...] = ()
     """The silos of the same true cluster, where the setting knows it."""
+    privacy: Mechanism | None = None
+    """What it does to its gradients to keep its data private."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class Gradients:
     rows: Tensor
     """(k, d) float32; the pool's next call overwrites it."""
     losses: Tensor
-    """(k,)"""
+    """(k,), NaN of private silos"""
     norms: Tensor
     """(k,) of the rows: not finite where a gradient was not."""
 
@@ -70,9 +78,15 @@ def _noise_seed(silos: Sequence[int], seed: int, key: tuple[int, ...], k: int) -
 
 
 class SiloPool:
-    """The silos that one node holds (one in deployment, several if fewer nodes simulate all)."""
+    """The silos that one node holds (one in deployment, several if fewer nodes simulate all).
 
-    def __init__(self, config: Config, setting: Setting, silos: Sequence[int]) -> None:
+    Real silos pass their own ``chances`` (:mod:`spcacw_flwr.core.randomness`); those of a
+    simulation follow from the run's seed.
+    """
+
+    def __init__(
+        self, config: Config, setting: Setting, silos: Sequence[int], chances: Chances | None = None
+    ) -> None:
         self.config = config
         self.setting = setting
         self.silos = tuple(silos)
@@ -86,6 +100,8 @@ class SiloPool:
         self.loss = make_loss(training.loss)
         self.compute = SiloGradients(self.model, self.layout, self.loss)
         self._rows = torch.empty(0, self.layout.size, device=self.device)
+        private = mechanisms(config, setting.num_silos)
+        self.private = PrivateSilos(private, chances or seeded(config.run.seed), self.model)
         self._tried = False
 
     @cached_property
@@ -112,7 +128,9 @@ class SiloPool:
             counts = tuple(data.label_counts(setting.num_classes).tolist())
             # Only the target's true cluster is ever used; with many silos, all are M² numbers.
             oracle = tuple(setting.oracle(silo)) if silo == self.config.run.target else ()
-            infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle))
+            private = self.private.mechanisms.get(silo)
+            counts = () if private else counts
+            infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle, private))
         if not self._tried and self.silos:
             self._try_model()
         return infos
@@ -130,22 +148,30 @@ class SiloPool:
 
     def gradients(
         self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0,
-        samples: Sequence[int] | None = None, fold: Fold | None = None,
+        samples: Sequence[int] | None = None, fold: Fold | None = None, number: int = 0,
     ) -> Gradients:  # fmt: skip
         """Return the clipped gradients of ``silos`` on their mini-batches of a round.
 
-        ``points`` is one model w (d,) for all, or (k, d), one for each of ``silos``; ``draw``,
-        ``samples`` and ``fold`` are those of :class:`~spcacw_flwr.core.exchange.Request`.
+        Those of private silos come with their noise. ``points`` is one model w (d,) for all, or
+        (k, d), one for each of ``silos``; ``draw``, ``samples``, ``fold`` and ``number`` are those
+        of :class:`~spcacw_flwr.core.exchange.Request`.
         """
         points = points.to(self.device)
         if len(self._rows) < len(silos):
             self._rows = torch.empty(len(silos), self.layout.size, device=self.device)
         rows, losses = self._rows[: len(silos)], torch.empty(len(silos), device=self.device)
-        for batch, seed_of in self._batches(round_, silos, draw, samples, fold):
+        lengths = [0] * len(silos)
+        place, size = (round_, number, draw), self.config.training.batch_size
+        drawn = self.private.drawn(silos, self.data.sizes, size, place, samples)
+        for batch, seed_of in self._batches(round_, silos, draw, samples, fold, drawn):
             everyone = len(batch.at) == len(silos)
             into = rows if everyone else rows.new_empty(len(batch.at), self.layout.size)
             here = points if everyone or points.ndim == 1 else points[batch.at]
             found = self.compute(here, batch.x, batch.y, into, seed_of)
+            these = [silos[k] for k in batch.at]
+            self.private.clip_samples(self.compute, here, batch, these, into, seed_of)
+            for k in batch.at:
+                lengths[k] = batch.x.shape[1]
             if everyone:
                 losses = found
             else:
@@ -155,6 +181,7 @@ class SiloPool:
         if training.clip == "silo" and training.max_norm > 0:
             clip_rows(rows, norms, training.max_norm)
             norms = torch.where(norms.isfinite(), norms.clamp(max=training.max_norm), norms)
+        self.private.finish(rows, losses, norms, silos, lengths, place)
         return Gradients(rows, losses, norms)
 
     def losses(self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0) -> Tensor:
@@ -162,7 +189,13 @@ class SiloPool:
 
         ``points`` are c models (c, d) for all, or (k, c, d), c for each of ``silos``. A loss that
         is not a number is infinite: such a model is worse than any other.
+
+        Raises
+        ------
+        SpcacwError
+            If one of the silos keeps its data private.
         """
+        self.private.refuse(silos, "losses")
         points = points.to(self.device)
         losses = torch.empty(len(silos), points.shape[-2], device=self.device)
         for batch, seed_of in self._batches(round_, silos, draw):
@@ -173,13 +206,13 @@ class SiloPool:
 
     def _batches(
         self, round_: int, silos: Sequence[int], draw: int, samples: Sequence[int] | None = None,
-        fold: Fold | None = None,
+        fold: Fold | None = None, drawn: Mapping[int, NDArray[np.int64]] | None = None,
     ) -> Iterator[tuple[Batch, Callable[[int], int]]]:  # fmt: skip
         """Yield the silos' mini-batches, and the seed of what the model draws (dropout) on each."""
         seed, size = self.config.run.seed, self.config.training.batch_size
         target = self.config.run.target
         folds = {target: fold} if fold and target in silos else None
-        for batch in self.data.batches(seed, round_, silos, size, draw, samples, folds):
+        for batch in self.data.batches(seed, round_, silos, size, draw, samples, folds, drawn):
             yield batch, self._seed_of([silos[k] for k in batch.at], round_, draw)
 
     def _seed_of(self, silos: Sequence[int], round_: int, draw: int = 0) -> Callable[[int], int]:
@@ -192,6 +225,7 @@ class SiloPool:
         The model is in evaluation mode: dropout would make the operator random, and BatchNorm's
         statistics are those of this mini-batch at w, held fixed.
         """
+        self.private.refuse([silo], "smoothness")
         config, vector = self.config, vector.to(self.device)
         seed, size = config.run.seed, config.training.batch_size
         (batch,) = self.data.batches(seed, round_, [silo], size)
@@ -203,6 +237,7 @@ class SiloPool:
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good w is on the test data of ``silo``, with its BatchNorm statistics."""
+        self.private.refuse([silo], "accuracy")
         weights = self.layout.unflatten(vector.to(self.device))
         buffers = buffers_at(self.model, weights, self._statistics_batches(silo))
         state, data = weights | buffers, self.setting.test(silo)

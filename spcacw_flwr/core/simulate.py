@@ -12,7 +12,7 @@ messages, and needs PyTorch and the scientific stack alone::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,8 @@ class Result:
     """Accuracy after each epoch of training alone; empty unless ``compare-alone``."""
     directory: Path | None
     """Where the artefacts are; None if the key ``output`` was empty."""
+    privacy: Mapping[str, Mapping[str, Any]]
+    """What each private silo did, and told: its ε, as in summary.json."""
 
     @property
     def accuracy(self) -> list[float]:
@@ -97,7 +99,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     return Result(
         config, history.epochs, history.alphas,
         {name: part.clone() for name, part in history.state.items()},
-        history.accuracy_alone, output,
+        history.accuracy_alone, output, history.privacy,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partitions import Setting
@@ -60,17 +61,21 @@ class Stacked:
     def batches(
         self, seed: int, round_: int, silos: Sequence[int], batch_size: int, draw: int = 0,
         samples: Sequence[int] | None = None, folds: Mapping[int, Fold] | None = None,
+        drawn: Mapping[int, NDArray[np.int64]] | None = None,
     ) -> Iterator[Batch]:  # fmt: skip
         """Yield the mini-batches ξ_t of ``silos``, those of equal length together.
 
         Samples come as the setting's ``augment`` shows them to the silo in this round. A short last
         batch is never padded, so that models with batch statistics see real samples only. With
         ``samples``, each silo uses only so many of its batch; with ``folds``, the silos named there
-        use only that part of their data.
+        use only that part of their data; those in ``drawn`` use the samples that it names.
         """
         parts = {i: fold.rows(seed, i, self.sizes[i]) for i, fold in (folds or {}).items()}
         rows = []
         for silo in silos:
+            if drawn and silo in drawn:
+                rows.append(drawn[silo] + self.starts[silo])
+                continue
             part = parts.get(silo)
             size = self.sizes[silo] if part is None else len(part)
             row = batch_indices(seed, silo, round_, size, batch_size, draw)

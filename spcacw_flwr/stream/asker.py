@@ -111,7 +111,7 @@ class Asker:
             points = request.of(silos)
             data = shared if alike else _pieces(points)
             asked[node] = Asked(self._question(request, silos, points), data)
-        self._exchange(asked, request.round)
+        self._exchange(asked, f"Round {request.round}")
         found: dict[int, SiloAnswer] = {}
         faults: dict[int, Fault] = {}
         smoothness = None
@@ -148,7 +148,7 @@ class Asker:
         """
         head = Question(silos=[silo], want=EVALUATION, arrays=described(_arrays(vector)))
         asked = {self.nodes[silo]: Asked(head, _pieces(vector))}
-        self._exchange(asked, None)
+        self._exchange(asked, "The evaluation")
         (one,) = asked.values()
         if one.heard is None or one.heard.head.error:
             why = one.heard.head.error if one.heard else "it did not answer"
@@ -163,6 +163,7 @@ class Asker:
     def _question(self, request: Request, silos: list[int], points: Tensor) -> Question:
         question = Question(
             round=request.round, silos=silos, want=request.want, draw=request.draw,
+            number=request.number,
             smoothness=request.smoothness and self.federation.target in silos,
             arrays=described(_arrays(points)),
         )  # fmt: skip
@@ -173,7 +174,7 @@ class Asker:
             question.fold.CopyFrom(Fold(index=fold.index, of=fold.of, within=fold.within))
         return question
 
-    def _exchange(self, asked: dict[int, Asked], round_: int | None) -> None:
+    def _exchange(self, asked: dict[int, Asked], what: str) -> None:
         """Send questions to nodes and wait for their answers, which come into ``asked``."""
         self._id += 1
         vital, timeout = self.nodes[self.federation.target], self.config.run.round_timeout
@@ -192,8 +193,8 @@ class Asker:
                 now.heard, now.open = event.heard, False
             elif node == vital:
                 if event.link.broken:
-                    log.warning("The target's stream is gone (%s): round %s waits %g s for it.",
-                                event.link.broken, round_, timeout)  # fmt: skip
+                    log.warning("%s waits %g s for the target, whose stream is gone (%s).",
+                                what, timeout, event.link.broken)  # fmt: skip
                     deadline = time.monotonic() + timeout
                 else:  # it came back, or is done with an older question
                     self._ask(node, now)
@@ -201,8 +202,8 @@ class Asker:
                 now.open, now.wrong = False, event.link.wrong
         for node, one in asked.items():
             if one.open:
-                log.warning("Round %s goes on without node %s, which did not answer within %g s.",
-                            round_, node, timeout)  # fmt: skip
+                log.warning("%s goes on without node %s, which did not answer within %g s.",
+                            what, node, timeout)  # fmt: skip
 
     def _ask(self, node: int, one: Asked) -> bool:
         """Send a question if the node has a stream and nothing else to do."""

@@ -11,6 +11,8 @@ import grpc
 import numpy as np
 import torch
 
+from spcacw_flwr.account import ledger_of, log_told
+from spcacw_flwr.core.accounting import Ledger
 from spcacw_flwr.core.batches import Fold
 from spcacw_flwr.core.exchange import LOSSES, Request
 from spcacw_flwr.core.loop import compute, packed
@@ -37,12 +39,15 @@ POINTS, LOSSES_TABLE, BUFFER = "points", "losses", "buffer:"
 EVALUATION = "evaluation"
 
 
-def answer(pool: SiloPool, message: Heard) -> Iterator[bytes]:
-    """Return the frames of the answer to a question; a mistake in it is answered as a sentence."""
+def answer(pool: SiloPool, message: Heard, ledger: Ledger | None = None) -> Iterator[bytes]:
+    """Return the frames of the answer to a question; a mistake in it is answered as a sentence.
+
+    What private silos tell with it is noted in ``ledger``.
+    """
     question = message.head
     reply = Answer(id=question.id, round=question.round, silos=question.silos)
     try:
-        arrays = _answered(pool, question, message.arrays, reply)
+        arrays = _answered(pool, question, message.arrays, reply, ledger)
     except SpcacwError as error:
         return frames(Frame(answer=Answer(id=question.id, error=str(error))))
     reply.arrays.extend(described(arrays))
@@ -50,8 +55,9 @@ def answer(pool: SiloPool, message: Heard) -> Iterator[bytes]:
 
 
 def _answered(
-    pool: SiloPool, question: Question, arrays: Mapping[str, Any], reply: Answer
-) -> dict[str, np.ndarray]:
+    pool: SiloPool, question: Question, arrays: Mapping[str, Any], reply: Answer,
+    ledger: Ledger | None,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Fill the head of an answer and return its arrays."""
     silos = tuple(question.silos)
     points = torch.from_numpy(arrays[POINTS]) if POINTS in arrays else torch.empty(0)
@@ -66,10 +72,13 @@ def _answered(
     fold = question.fold
     request = Request(
         question.round, silos, points, want=question.want, draw=question.draw,
+        number=question.number,
         samples=tuple(question.samples) or None,
         fold=Fold(fold.index, fold.of, fold.within) if question.HasField("fold") else None,
         smoothness=question.smoothness,
     )  # fmt: skip
+    if ledger is not None:
+        ledger.note(request, silos)
     replies, _ = compute(pool, request)
     if replies.smoothness is not None:
         reply.smoothness = replies.smoothness
@@ -122,20 +131,21 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
     # A question has one model, one for each silo, or some for each, as many as clusters or silos.
     models = max(64, pool.setting.num_silos) + 8
     limit = 4 * pool.layout.size * models * len(pool.silos)
-    answered = 0
+    answered, ledger = 0, ledger_of(pool)
     with threads(config.run.threads, len(pool.silos) * config.training.batch_size), channel:
         call = channel.stream_stream(METHOD)(_flat(outgoing), metadata=metadata)
         try:
             for message in heard(call, limit):
                 if not isinstance(message.head, Question):
                     return answered
-                outgoing.put(answer(pool, message))
+                outgoing.put(answer(pool, message, ledger))
                 answered += 1
         except FrameError as error:
             raise SpcacwError(f"The target's stream broke the protocol: {error}.") from error
         except grpc.RpcError as error:
             raise SpcacwError(_sentence(error, answered)) from error
         finally:
+            log_told(ledger)
             outgoing.put(None)
             call.cancel()
     raise SpcacwError(f"The target ended the stream without a word after {answered} answers.")

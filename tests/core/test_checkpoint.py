@@ -95,6 +95,7 @@ CASES = [
     {"method": "spcacw-reg", "clip": "aggregate", "update_every": 1},
     {"method": "pfedsim", "pfedsim": {"warmup": 0.0}},
     {"method": "apfl", "apfl": {"adaptive": True}},
+    {"privacy_noise": 0.1, "cross_fit": 2},
 ]
 
 

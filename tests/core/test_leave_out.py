@@ -59,8 +59,9 @@ def test_without_the_last_silo_the_run_is_that_of_the_first_six(method):
         np.testing.assert_array_equal(one, other)
 
 
-def test_with_all_silos_the_run_is_the_run():
-    config = Config.from_keys(**KEYS)
+@pytest.mark.parametrize("more", [{}, {"local_batches": 2}])
+def test_with_all_silos_the_run_is_the_run(more):
+    config = Config.from_keys(**KEYS, **more)
     whole, found = simulate(config), train_without(make_pool(config), [])
     assert [line["accuracy"] for line in found.epochs] == whole.accuracy
     np.testing.assert_array_equal(found.alphas[-1][1], whole.alpha)

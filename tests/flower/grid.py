@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -35,6 +36,8 @@ class LocalGrid(Grid):
             for i, node_config in enumerate(node_configs or shared)
         }
         self.spoil: dict[int, Spoil] = {}
+        self.apps: dict[int, ClientApp] = {}
+        """Of nodes that run another ClientApp than ours."""
         self.sent: list[Message] = []
         self.replies: dict[str, Message] = {}
 
@@ -65,7 +68,7 @@ class LocalGrid(Grid):
     def _answer(self, message: Message) -> Message | None:
         node = message.metadata.dst_node_id
         try:
-            reply = app(message, self.contexts[node])
+            reply = self.apps.get(node, app)(message, self.contexts[node])
         except Exception as error:
             return Message(Error(code=2, reason=repr(error)), reply_to=message)
         if node in self.spoil:

@@ -23,6 +23,7 @@ from spcacw_flwr.core.loop import train
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.stream import service
 from spcacw_flwr.stream.exchange_pb2 import Answer, End, Frame, Question
 from spcacw_flwr.stream.frames import (
     METHOD,
@@ -122,6 +123,19 @@ def test_a_silo_that_dies_within_a_round_does_not_hold_it_up():
     assert events.heard[4] == ALL
     assert events.heard[5] == WITHOUT
     assert events.seconds_of[5] < 20
+
+
+def test_a_silo_that_hangs_is_noticed_by_pings(monkeypatch):
+    """Its process is stopped, and its machine still holds the connection."""
+    hurried = tuple((n, 1000 if n.endswith("_ms") else v) for n, v in OPTIONS)
+    monkeypatch.setattr(service, "OPTIONS", hurried)
+    with separate(small(), SHARES) as made:
+        process = made.processes[PEERS]
+        os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: made.service.alive(PEERS) is None, "the ping without an answer was noticed")
+        _, events = run(made, {})
+        process.kill()
+    assert set(events.heard.values()) == {WITHOUT}
 
 
 def test_a_late_silo_is_not_waited_for_twice_and_its_late_answer_is_ignored(caplog):

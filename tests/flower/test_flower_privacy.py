@@ -1,0 +1,186 @@
+"""Private silos behind Flower: the engines agree, the mod agrees, nothing is noised twice."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+
+from spcacw_flwr import client_app, records
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.exchange import LOSSES, Request
+from spcacw_flwr.core.history import History
+from spcacw_flwr.core.loop import train
+from spcacw_flwr.core.randomness import seeded
+from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.mods import private_gradients
+from tests.conftest import make_method, make_pool
+from tests.flower.grid import LocalGrid
+from tests.flower.test_strategy import play, small
+
+NODES = [f"{i}" for i in range(7)]
+
+
+def grid_of(config: Config, held=NODES, **owners) -> LocalGrid:
+    """Nodes that hold the silos named, by default one each, and repeat the seed's noise."""
+    shared = {"privacy-seeded": True} | {name.replace("_", "-"): v for name, v in owners.items()}
+    return LocalGrid(config, len(held), [{"silos": silos, **shared} for silos in held])
+
+
+def in_process(config: Config):
+    """The same training without Flower."""
+    pool, history = make_pool(config), History(config)
+    method = make_method(config, pool)
+    train(pool, method, history)
+    return method, history
+
+
+def modded(app_noise: dict) -> ClientApp:
+    """Our handlers behind the mod, as somebody else's would be."""
+    app = ClientApp(mods=[private_gradients(**app_noise)])
+    app.query()(client_app.query)
+    app.train()(client_app.train)
+    app.evaluate()(client_app.evaluate)
+    app.train("alone")(client_app.alone)
+    return app
+
+
+def assert_same(flower, loop) -> None:
+    np.testing.assert_allclose(flower.alpha, loop.alpha, atol=1e-5)
+    torch.testing.assert_close(flower.parameters, loop.parameters, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("held", [NODES, ["0,1,2", "3,4,5,6"]])
+@pytest.mark.parametrize(
+    "keys", [{"privacy_clip": "batch", "cross_fit": 2}, {"privacy_batches": "sampled"}]
+)
+def test_flower_and_the_loop_have_one_trajectory_and_one_account(held, keys):
+    if "privacy_batches" in keys:
+        pytest.importorskip("dp_accounting")
+    config = small(privacy_noise=0.02, participation=0.6, update_every=5, **keys)
+    strategy = play(config, grid_of(config, held))
+    loop, history = in_process(config)
+    assert_same(strategy.method, loop)
+    assert strategy.history.privacy == history.privacy
+    assert strategy.method.ledger.summary()["3"]["answers"] > 0
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_the_mod_does_what_the_engine_does_and_nothing_twice(twice):
+    """Behind the mod is a silo that is not private; or (twice) one that noised its answer."""
+    noise = {"privacy_noise": 0.02, "privacy_clip": "batch"}
+    private = small(update_every=5, method="spcacw", **noise)
+    config = private if twice else small(update_every=5)
+    grid = grid_of(config)
+    app = modded({"noise": 0.02, "max_norm": 1.0, "chances": seeded(config.run.seed)})
+    grid.apps = {node: app for node, c in grid.contexts.items() if c.node_config["silos"] != "0"}
+    strategy = play(config, grid)
+    loop, _ = in_process(private)
+    assert_same(strategy.method, loop)
+    bare, _ = in_process(small(update_every=5))
+    assert not torch.allclose(loop.parameters, bare.parameters, atol=1e-3)
+    told = strategy.method.ledger.summary()["4"]
+    uses = {"batches": "pass", "answers": 14} if twice else {"batches": "any", "answers": 14}
+    assert told.items() >= uses.items()
+
+
+def test_real_silos_draw_noise_that_no_seed_repeats():
+    """The owner's node config makes them private though the run does not ask for it."""
+    config = small(update_every=5)
+    runs = [play(config, grid_of(config, privacy_seeded=False)) for _ in range(2)]
+    assert torch.equal(runs[0].method.parameters, runs[1].method.parameters)
+    held = [{"silos": i} | ({"privacy-noise": 0.02} if i != "0" else {}) for i in NODES]
+    runs = [play(config, LocalGrid(config, 7, held), rounds=7) for _ in range(2)]
+    assert not torch.allclose(runs[0].method.parameters, runs[1].method.parameters, atol=1e-4)
+    assert set(runs[0].method.ledger.infos) == set(range(1, 7))
+
+
+def test_the_owner_has_the_last_word():
+    config = small(privacy_noise=0.5, privacy_silos="2")
+    held = [{"silos": i} for i in NODES]
+    held[2] |= {"privacy-noise": 3.0, "privacy-clip": "batch", "privacy-delta": 1e-7}
+    held[4] |= {"privacy-noise": 1.0}
+    ledger = play(config, LocalGrid(config, 7, held), rounds=2).method.ledger
+    assert {silo: info.privacy.noise for silo, info in ledger.infos.items()} == {2: 3.0, 4: 1.0}
+    assert ledger.infos[2].privacy.delta == 1e-7
+    assert not ledger.infos[2].privacy.per_sample
+
+
+def test_a_private_node_cannot_be_the_target():
+    config = small()
+    held = [{"silos": i} for i in NODES]
+    held[0] |= {"privacy-noise": 1.0}
+    with pytest.raises(SpcacwError, match=r"Silo 0 is private and cannot be the target"):
+        play(config, LocalGrid(config, 7, held))
+
+
+def test_a_silo_keeps_an_account_of_its_own(caplog):
+    """That of the target and those of the silos agree, round for round."""
+    config = small(privacy_noise=1.0, participation=0.6)
+    grid = grid_of(config)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        ledger = play(config, grid).method.ledger
+    for context in grid.contexts.values():
+        silo = context.node_config["silos"]
+        kept = context.state.metric_records.get(records.PRIVACY)
+        assert kept == (None if silo == "0" else {silo: ledger.state()[silo]})
+    last = f"Silo 3 has answered with {ledger.answers[3]} gradients in this run: ε = "
+    assert f"{last}{ledger.epsilon(3):.3g} at δ = 1e-05." in caplog.text
+
+
+def question(kind: str, request: Request) -> Message:
+    content = RecordDict({
+        records.CONFIG: records.request_to_config(request, [3]),
+        records.ARRAYS: records.points_to_arrays(make_pool(small()).layout, request.points),
+    })  # fmt: skip
+    return Message(content, dst_node_id=1, message_type=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "want", "words"),
+    [
+        (MessageType.TRAIN, LOSSES, "gives no losses"),
+        (MessageType.EVALUATE, "gradients", "gives no answer to 'evaluate'"),
+        ("train.alone", "gradients", "gives no answer to 'train.alone'"),
+    ],
+)
+def test_the_mod_lets_nothing_but_gradients_pass(kind, want, words):
+    grid = grid_of(small())
+    app = modded({"noise": 1.0, "max_norm": 1.0})
+    grid.apps = dict.fromkeys(grid.contexts, app)
+    point = make_pool(small()).initial_parameters()
+    message = question(kind, Request(1, (3,), point[None] if want == LOSSES else point, want=want))
+    message.metadata.__dict__["_dst_node_id"] = next(
+        node for node, c in grid.contexts.items() if c.node_config["silos"] == "3"
+    )
+    (reply,) = grid.send_and_receive([message])
+    said = str(reply.content.config_records[records.CONFIG][records.ERROR])
+    assert words in said
+    assert "private" in said
+    assert not reply.content.array_records
+
+
+def test_the_mod_withholds_label_counts_and_losses():
+    config = small()
+    grid = grid_of(config)
+    app = modded({"noise": 1.0, "max_norm": 1.0})
+    grid.apps = {node: app for node, c in grid.contexts.items() if c.node_config["silos"] != "0"}
+    strategy = play(config, grid, rounds=1)
+    assert [len(i.label_counts) for i in strategy.method.federation.silos] == [10] + [0] * 6
+    for message in grid.sent[-8:]:
+        if message.metadata.message_type == MessageType.TRAIN:
+            node = message.metadata.dst_node_id
+            reply = grid.apps.get(node, client_app.app)(message, grid.contexts[node])
+            loss = records.metric(reply.content, "loss")[0]
+            assert math.isnan(loss) == (node in grid.apps)
+
+
+@pytest.mark.parametrize("keys", [{"noise": 0.0}, {"max_norm": -1.0}, {"delta": 1.0}])
+def test_a_mod_that_would_keep_nothing_private_is_refused(keys):
+    with pytest.raises(SpcacwError, match="noise and max_norm must be above 0"):
+        private_gradients(**({"noise": 1.0, "max_norm": 1.0} | keys))
