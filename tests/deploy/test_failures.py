@@ -149,7 +149,7 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
 def test_superlink_and_serverapp_may_die(federation, config, tmp_path):
     """Both are killed in one run, which ends where an undisturbed one does."""
     server = federation.server
-    with Run(federation, config, tmp_path / "run", epochs=200).going_on() as run:
+    with Run(federation, config, tmp_path / "run", epochs=120).going_on() as run:
         run.wait_for_epochs(3)
         kill(server.home, "flower-superlink")
         wait_until(lambda: processes(server.home, "flower-superlink") and server.link().alive())
@@ -158,8 +158,8 @@ def test_superlink_and_serverapp_may_die(federation, config, tmp_path):
         wait_until(lambda: processes(server.home, "flwr-serverapp"))
         assert run.finish() is None
     lines = run.metrics()
-    assert [line["epoch"] for line in lines] == list(range(1, 201))
-    undisturbed = simulate(Config.from_flat(KEYS | {"epochs": 200}))
+    assert [line["epoch"] for line in lines] == list(range(1, 121))
+    undisturbed = simulate(Config.from_flat(KEYS | {"epochs": 120}))
     found = load_file(run.output / "model.safetensors")
     for name, part in undisturbed.parameters.items():
         torch.testing.assert_close(found[name], part, rtol=1e-2, atol=1e-3)
