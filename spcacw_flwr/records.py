@@ -173,6 +173,8 @@ def request_to_config(request: Request, silos: list[int]) -> ConfigRecord:
         record["samples"] = [request.samples[request.silos.index(silo)] for silo in silos]
     if request.fold is not None:
         record["fold"] = [request.fold.index, request.fold.of, int(request.fold.within)]
+    if request.whole:
+        record["whole"] = True
     return record
 
 
@@ -191,6 +193,7 @@ def content_to_request(content: RecordDict) -> Request:
         number=asked(content, "number")[0] if "number" in config else 0,
         samples=tuple(asked(content, "samples")) if "samples" in config else None,
         fold=Fold(fold[0], fold[1], bool(fold[2])) if fold else None,
+        whole=bool(config.get("whole", False)),
         smoothness=SMOOTHNESS in wanted(content),
     )
 

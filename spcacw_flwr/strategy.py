@@ -31,6 +31,7 @@ from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.exchange import Request
 from spcacw_flwr.core.gate import Gate
+from spcacw_flwr.core.guard import make_method
 from spcacw_flwr.core.history import Epoch, History
 from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.models import Layout
@@ -86,7 +87,7 @@ class GradientStrategy(Strategy):
     def __init__(self, config: Config, num_silos: int, history: History | None = None) -> None:
         self.config, self.num_silos = config, num_silos
         self.history = history or History(config)
-        self.method_class = method_class(config.run.method)
+        method_class(config.run.method)  # a wrong name is said before any silo is asked
         self._found: Found | None = None
         self._lookout: Lookout | None = None
         self._silent: set[int] = set()
@@ -171,7 +172,7 @@ class GradientStrategy(Strategy):
         layout, vector = records.arrays_to_model(arrays)
         federation = replace(self.discover(grid), layout=layout)
         device = find_device(self.config.run.device)
-        method = self.method_class(self.config, federation, vector.to(device))
+        method = make_method(self.config, federation, vector.to(device))
         rounds = self.config.run.epochs * federation.rounds_per_epoch
         gate = self.history.gate = Gate(self.config, self.num_silos)
         done = self.history.start(federation, rounds, {"method": method, "gate": gate})

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.guard import make_method as make_guarded
 from spcacw_flwr.core.method import Federation
-from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
@@ -39,7 +39,7 @@ def make_pool(config: Config) -> SiloPool:
 
 def make_method(config: Config, pool: SiloPool):
     federation = federation_of(config, pool)
-    return method_class(config.run.method)(config, federation, pool.initial_parameters())
+    return make_guarded(config, federation, pool.initial_parameters())
 
 
 @pytest.fixture(autouse=True)

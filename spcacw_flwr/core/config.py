@@ -147,6 +147,19 @@ class TrustKeys:
         0.1, "Chance that a silo in quarantine is asked in a round, to see if it is well.",
         least=0, most=1,
     )  # fmt: skip
+    guard: int = key(
+        0,
+        "F ≥ 2: one in F of the target's samples is kept apart to judge whether peers did harm; if "
+        "so, the target ends with the model that it trained alone (ours: docs/trust.md). 0 is off.",
+        least=0,
+    )
+    guard_finish: float = key(
+        0.2,
+        "Share of the epochs, the last ones, in which the target goes on alone after the guard's "
+        "judgement, with all of its data.",
+        above=0,
+        below=1,
+    )
 
 
 @dataclass(frozen=True)

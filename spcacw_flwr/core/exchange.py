@@ -42,6 +42,8 @@ class Request:
     """How many samples of its mini-batch each silo uses; None is all."""
     fold: Fold | None = None
     """Of which part of its training data the target's mini-batch is; None is all of them."""
+    whole: bool = False
+    """Of losses: whether over all samples of the part, with the model in evaluation mode."""
     smoothness: bool = False
     """Whether the target's silo is also to estimate L."""
     traffic: tuple[int, int] | None = None

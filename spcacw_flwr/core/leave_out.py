@@ -15,10 +15,10 @@ from typing import Any, cast
 from torch import Tensor
 
 from spcacw_flwr.core.evaluation import Evaluation
+from spcacw_flwr.core.guard import make_method
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.loop import train
 from spcacw_flwr.core.method import Federation
-from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import Gradients, SiloInfo, SiloPool
 from spcacw_flwr.core.simulate import threads
 
@@ -77,8 +77,8 @@ def train_without(pool: SiloPool, absent: Collection[int]) -> History:
     config, infos = remaining.config, tuple(remaining.describe())
     size = config.samples_per_round
     federation = Federation(infos, config.run.target, size, pool.layout)
-    of = method_class(config.run.method)
+    method = make_method(config, federation, pool.initial_parameters())
     history = History(config)
     with threads(config.run.threads, len(infos) * size):
-        train(remaining, of(config, federation, pool.initial_parameters()), history)
+        train(remaining, method, history)
     return history

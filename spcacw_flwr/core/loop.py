@@ -49,7 +49,8 @@ def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
     batches = pool.config.transport.local_batches
     draws = range(batches * request.draw, batches * (request.draw + 1))
     if request.want == LOSSES:
-        tables = [pool.losses(request.points, round_, silos, draw) for draw in draws]
+        of = request.fold, request.whole
+        tables = [pool.losses(request.points, round_, silos, draw, *of) for draw in draws]
         losses = torch.stack(tables).mean(dim=0) if batches > 1 else tables[0]
         nothing = losses.new_zeros(len(silos), 0)
         return Replies(silos, nothing, losses), nothing.sum(dim=1)
@@ -65,7 +66,8 @@ def compute(pool: SiloPool, request: Request) -> tuple[Replies, Tensor]:
         norms = torch.linalg.vector_norm(rows, dim=1)
     smoothness = None
     if request.smoothness:
-        smoothness = pool.smoothness(request.of([target]).view(-1), round_, target)
+        point = request.of([target]).view(-1)
+        smoothness = pool.smoothness(point, round_, target, request.fold)
     return Replies(silos, rows, losses, smoothness), norms
 
 

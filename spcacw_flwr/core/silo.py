@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitions import Setting
+from partitions import Setting, SiloData
 from spcacw_flwr.core.batches import (
     MODEL_NOISE,
     POWER_ITERATION,
@@ -184,11 +184,15 @@ class SiloPool:
         self.private.finish(rows, losses, norms, silos, lengths, place)
         return Gradients(rows, losses, norms)
 
-    def losses(self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0) -> Tensor:
+    def losses(
+        self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0,
+        fold: Fold | None = None, whole: bool = False,
+    ) -> Tensor:  # fmt: skip
         """Return the losses (k, c) of ``silos`` on their mini-batches.
 
         ``points`` are c models (c, d) for all, or (k, c, d), c for each of ``silos``. A loss that
-        is not a number is infinite: such a model is worse than any other.
+        is not a number is infinite: such a model is worse than any other. ``fold`` and ``whole``
+        are those of :class:`~spcacw_flwr.core.exchange.Request`.
 
         Raises
         ------
@@ -198,7 +202,12 @@ class SiloPool:
         self.private.refuse(silos, "losses")
         points = points.to(self.device)
         losses = torch.empty(len(silos), points.shape[-2], device=self.device)
-        for batch, seed_of in self._batches(round_, silos, draw):
+        if whole:
+            for k, silo in enumerate(silos):
+                models = points if points.ndim == 2 else points[k]
+                losses[k] = torch.tensor([self._whole_loss(one, silo, fold) for one in models])
+            return losses.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        for batch, seed_of in self._batches(round_, silos, draw, fold=fold):
             for column in range(losses.shape[1]):
                 here = points[column] if points.ndim == 2 else points[batch.at, column]
                 losses[batch.at, column] = self.compute.losses(here, batch.x, batch.y, seed_of)
@@ -219,7 +228,19 @@ class SiloPool:
         key = (round_, draw) if draw else (round_,)
         return partial(_noise_seed, silos, self.config.run.seed, key)
 
-    def smoothness(self, vector: Tensor, round_: int, silo: int) -> float:
+    def _whole_loss(self, vector: Tensor, silo: int, fold: Fold | None) -> float:
+        """Return the loss of w on a part of a silo's training data, with BatchNorm's statistics."""
+        x, y = self.data.of(silo)
+        if fold is not None and silo == self.config.run.target:
+            at = torch.from_numpy(fold.rows(self.config.run.seed, silo, len(y))).to(self.device)
+            x, y = x[at], y[at]
+        weights = self.layout.unflatten(vector)
+        state = weights | buffers_at(self.model, weights, self._statistics_batches(silo))
+        return accuracy_and_loss(self.model, state, SiloData(x, y), self.loss, self.device)[1]
+
+    def smoothness(
+        self, vector: Tensor, round_: int, silo: int, fold: Fold | None = None
+    ) -> float:  # fmt: skip
         """Return L on the mini-batch of ``silo`` at this round (READING.md 5).
 
         The model is in evaluation mode: dropout would make the operator random, and BatchNorm's
@@ -228,7 +249,8 @@ class SiloPool:
         self.private.refuse([silo], "smoothness")
         config, vector = self.config, vector.to(self.device)
         seed, size = config.run.seed, config.training.batch_size
-        (batch,) = self.data.batches(seed, round_, [silo], size)
+        folds = {silo: fold} if fold else None
+        (batch,) = self.data.batches(seed, round_, [silo], size, folds=folds)
         rng = stream(POWER_ITERATION, seed, silo, round_)
         start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
         loss = frozen_loss(self.model, self.layout, self.loss, vector, batch.x[0], batch.y[0])

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.guard import make_method
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.loop import train, train_alone
 from spcacw_flwr.core.method import Federation
@@ -81,7 +82,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         If the configuration, the data or the run is wrong; what was learned so far is on disk.
     """
     setting = config.checked_setting()
-    method_of = method_class(config.run.method)
+    method_class(config.run.method)  # a wrong name is said before any data is read
     setting.prepare()
     output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)
@@ -90,7 +91,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         silos = tuple(pool.describe())
         size = config.samples_per_round
         federation = Federation(silos, config.run.target, size, pool.layout)
-        method = method_of(config, federation, pool.initial_parameters())
+        method = make_method(config, federation, pool.initial_parameters())
         with threads(config.run.threads, setting.num_silos * size):
             train(pool, method, history)
             if config.run.compare_alone and config.run.method != "local":

@@ -95,6 +95,8 @@ CASES = [
     {"method": "spcacw-reg", "clip": "aggregate", "update_every": 1},
     {"method": "pfedsim", "pfedsim": {"warmup": 0.0}},
     {"method": "apfl", "apfl": {"adaptive": True}},
+    {"guard": 5},
+    {"guard": 5, "method": "fedfomo", "guard_finish": 0.9},
     {"privacy_noise": 0.1, "cross_fit": 2},
 ]
 

@@ -1,0 +1,1 @@
+"""Byzantine peers: what they can do to a target, and what guards it."""

@@ -1,0 +1,76 @@
+"""Silos of which some attack: a pool that the in-process engine's loop can ask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.attacks.attacks import ATTACKS, Known
+from spcacw_flwr.core.silo import Gradients, SiloPool
+
+DRAW, ROWS = 101, 102
+"""Purposes of this study's random streams, apart from those of the core."""
+
+
+def draw_attackers(share: float, num_silos: int, target: int, seed: int) -> tuple[int, ...]:
+    """Return ⌈share (M − 1)⌉ peers, drawn by the seed; a larger share adds to a smaller one's."""
+    peers = [silo for silo in range(num_silos) if silo != target]
+    order = np.random.default_rng((DRAW, seed)).permutation(peers)
+    count = math.ceil(round(share * len(peers), 9))
+    return tuple(sorted(order[:count].tolist()))
+
+
+def flip_labels(pool: SiloPool, silos: Sequence[int]) -> None:
+    """Let ``silos`` call class y by the name C − 1 − y."""
+    for silo in silos:
+        _, labels = pool.data.of(silo)
+        labels.copy_(pool.setting.num_classes - 1 - labels)
+
+
+class AttackedPool:
+    """A pool of all silos, some of whose gradients are replaced by an attack's.
+
+    Parameters
+    ----------
+    pool : SiloPool
+        Holds all silos; ``label-flip`` writes into its labels.
+    attack : str
+        A name in :data:`~experiments.attacks.attacks.ATTACKS`.
+    attackers : sequence of int
+        Who attacks.
+    rounds, epoch : int
+        T, the rounds in which peers are asked, and those of an epoch: attackers know both.
+    """
+
+    def __init__(
+        self, pool: SiloPool, attack: str, attackers: Sequence[int], rounds: int, epoch: int
+    ) -> None:
+        self.pool, self.attack, self.attackers = pool, ATTACKS[attack], tuple(attackers)
+        self.rounds, self.epoch = rounds, epoch
+        if attack == "label-flip":
+            flip_labels(pool, attackers)
+        self.cluster = set(pool.setting.oracle(pool.config.run.target))
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a pool can do."""
+        return getattr(self.pool, name)
+
+    def gradients(self, points: Tensor, round_: int, silos: Sequence[int], *rest: Any) -> Gradients:
+        """Return the silos' gradients, the attackers' as the attack makes them."""
+        found = self.pool.gradients(points, round_, silos, *rest)
+        at = [k for k, silo in enumerate(silos) if silo in self.attackers]
+        if at:
+            alike = [k for k, silo in enumerate(silos) if silo in self.cluster]
+            rng = np.random.default_rng((ROWS, self.pool.config.run.seed, round_))
+            known = Known(
+                round_, self.rounds, self.epoch, found.rows[at], found.rows[alike],
+                self.pool.config.training.max_norm, rng,
+            )  # fmt: skip
+            found.rows[at] = self.attack(known)
+            found.norms[at] = torch.linalg.vector_norm(found.rows[at], dim=1)
+        return found
