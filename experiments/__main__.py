@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 
 from experiments import conf, options, readings, silos, table1
-from spcacw_flwr.cli import absolute, parse_assignments
 from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.options import absolute, parse_assignments
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 MNIST = "mnist-rotate,mnist-relabel"

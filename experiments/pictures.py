@@ -24,9 +24,9 @@ from partitions.gutenberg import decode
 from partitions.leaf import VOCABULARY
 from partitions.shakespeare import Shakespeare
 from partitions.sources import data_root
-from spcacw_flwr.cli import parse_assignments
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.options import parse_assignments
 
 PER_SILO = 5
 FEW = 12

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 
 from partitions.clusters import Cifar100Clusters
+from partitions.files import SiloFiles
 from partitions.own import OwnSilos
 from partitions.relabel import DigitsRelabel, MnistRelabel
 from partitions.rotate import MnistRotate
@@ -30,6 +31,7 @@ SETTINGS: dict[str, type[Setting]] = {
     setting.name: setting
     for setting in (
         DigitsRelabel, MnistRelabel, MnistRotate, Cifar100Clusters, Shakespeare, OwnSilos,
+        SiloFiles,
     )
 }  # fmt: skip
 

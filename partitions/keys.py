@@ -18,7 +18,8 @@ class PartitionKeys:
     data_dir: str = key(
         "",
         "Directory that holds the data sets, each here or in mnist/, cifar100/, shakespeare/ (see "
-        "docs/settings.md); may be read-only; empty: ~/.cache/spcacw/data in the home directory.",
+        "docs/settings.md); may be read-only; empty: ~/.cache/spcacw/data in the home directory. "
+        "setting = 'files': where this node's silo-<i>.safetensors lie.",
     )
     silos: int = key(
         0,
@@ -141,9 +142,11 @@ class PartitionKeys:
         "setting = 'own': your function silo → (train, test) by its import path, "
         "package.module:function.",
     )
-    classes: int = key(10, "setting = 'own': C, the number of labels, which are 0 … C−1.", least=2)
+    classes: int = key(
+        10, "setting = 'own' or 'files': C, the number of labels, which are 0 … C−1.", least=2
+    )
     input_shape: str = key(
         "",
-        "setting = 'own': shape of one input, as 1,28,28; empty: that of silo 0, which every node "
-        "must then be able to load.",
+        "setting = 'own' or 'files': shape of one input, as 1,28,28; empty: that of silo 0, which "
+        "every node must then be able to load.",
     )

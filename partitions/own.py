@@ -32,13 +32,18 @@ class OwnSilos(Setting):
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Check the keys; imports nothing yet. SpcacwError without ``silo`` or ``silos``."""
         super().__init__(keys, seed)
-        if not keys.silo:
-            raise SpcacwError(
-                "setting = 'own' needs your function: set silo = 'package.module:function'."
-            )
+        self._source = self._named()
         self._silos = counted_silos(keys, self.name)
         self.num_classes = keys.classes
         self._kept: dict[int, tuple[SiloData, SiloData]] = {}
+
+    def _named(self) -> str:
+        """Return what a sentence calls the source of the data; SpcacwError if none is named."""
+        if not self.keys.silo:
+            raise SpcacwError(
+                "setting = 'own' needs your function: set silo = 'package.module:function'."
+            )
+        return repr(self.keys.silo)
 
     @property
     def groups(self) -> list[None]:
@@ -84,7 +89,7 @@ class OwnSilos(Setting):
         for data in (train, test):
             if tuple(data.x.shape[1:]) != self.input_shape:
                 raise SpcacwError(
-                    f"Silo {silo} of {self.keys.silo!r} has inputs of shape "
+                    f"Silo {silo} of {self._source} has inputs of shape "
                     f"{tuple(data.x.shape[1:])}, not {self.input_shape} as "
                     f"{'input-shape says' if self.keys.input_shape else 'silo 0 has'}: all silos "
                     "train one model."
@@ -93,7 +98,7 @@ class OwnSilos(Setting):
 
     def _load(self, silo: int) -> tuple[SiloData, SiloData]:
         if silo not in self._kept:
-            where = f"Silo {silo} of {self.keys.silo!r}"
+            where = f"Silo {silo} of {self._source}"
             try:
                 pair = self._function(silo)
             except SpcacwError:

@@ -2,117 +2,31 @@
 
 from __future__ import annotations
 
-import signal
-import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console
 from rich.table import Table
 
 from partitions import SETTINGS
 from spcacw_flwr import launch
-from spcacw_flwr.core import checkpoint
 from spcacw_flwr.core.artefacts import claim_directory, default_output
 from spcacw_flwr.core.config import ENGINES, Config, fields
 from spcacw_flwr.core.places import run_directory
 from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.core.stacked import find_device
-from spcacw_flwr.core.stop import Stopped
-from spcacw_flwr.html import write_report, write_report_if_possible
+from spcacw_flwr.deploy.cli import app as deploy
+from spcacw_flwr.display import end_like_ctrl_c, one_sentence, reported
+from spcacw_flwr.html import write_report
 from spcacw_flwr.html.absence import leave_one_out as rerun_without
-from spcacw_flwr.keys import SpcacwError, allowed
-from spcacw_flwr.report import print_report
+from spcacw_flwr.keys import allowed
+from spcacw_flwr.options import absolute, flat_keys, read_toml
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-LARGEST = 4
-"""Weights shown while training: the current largest ones."""
-
-
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """Read ``key=value`` pairs, the values in TOML; a value that is not TOML is a text."""
-    table: dict[str, Any] = {}
-    for assignment in assignments:
-        name, separator, value = assignment.partition("=")
-        if not separator:
-            raise SpcacwError(f"--set {assignment} must have the form key=value.")
-        try:
-            table[name.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            table[name.strip()] = value.strip()
-    return table
-
-
-def read_toml(path: Path, option: str = "--config") -> dict[str, Any]:
-    """Read run-config keys from a TOML file, which an option names."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SpcacwError(f"{option} {path} cannot be read: {error}.") from error
-
-
-def absolute(path: str) -> str:
-    """Return a path as Flower needs it: its apps run in a directory of their own."""
-    return str(Path(path).expanduser().resolve())
-
-
-class Display:
-    """Live progress on a terminal; a line per epoch elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("rounds"), TimeElapsedColumn(), console=console,
-        )  # fmt: skip
-        self.task = self.progress.add_task("starting", total=None)
-        self.live: Live | None = None
-        self.epoch = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Keep the display on the terminal for the duration of the block."""
-        if not self.console.is_terminal:
-            yield
-            return
-        with Live(self.progress, console=self.console, refresh_per_second=4) as self.live:
-            yield
-
-    def show(self, status: dict[str, Any]) -> None:
-        """Show where the run is."""
-        if not status:
-            return
-        epoch, total = status["epoch"], status["rounds"]
-        text = f"{status['state']}: epoch {epoch}/{status['epochs']}" if total else status["state"]
-        self.progress.update(
-            self.task, description=text, completed=status["round"], total=total or None
-        )
-        line = describe(status)
-        if self.live is not None:
-            self.live.update(Group(self.progress, line))
-        elif epoch > self.epoch:
-            line = f"epoch {epoch}/{status['epochs']}  {line}"
-            self.console.print(line, highlight=False, soft_wrap=True)
-        self.epoch = epoch
-
-
-def describe(status: dict[str, Any]) -> str:
-    """Say accuracy, loss and the largest weights of a status in one line."""
-    if status.get("accuracy") is None:
-        return ""
-    text = f"accuracy {status['accuracy']:.2f} %  loss {status['loss']:.4f}"
-    if not (alpha := status["alpha"]):
-        return text
-    largest = sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))[:LARGEST]
-    weights = "  ".join(f"silo {i}: {alpha[i]:.3f}" for i in largest if alpha[i] > 0)
-    return f"{text}  α  {weights}"
+app.add_typer(deploy, name="deploy")
 
 
 @app.command()
@@ -138,24 +52,15 @@ def run(
 ) -> None:
     """Train the target silo and wait; exit with 0 only when training really finished."""
     console = Console()
-    try:
-        flat = read_toml(resume / "config.toml", "--resume") if resume else {}
-        flat |= read_toml(config) if config else {}
-        flat |= parse_assignments(set_ or [])
+    with one_sentence(console):
         named = {
             "setting": setting, "method": method, "seed": seed, "engine": engine,
             "device": device,
             "data-dir": data_dir and str(data_dir), "output": output and str(output),
             "resume": resume and str(resume),
         }  # fmt: skip
-        flat |= {name: value for name, value in named.items() if value is not None}
-        train(console, flat)
-    except SpcacwError as error:
-        console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(130 if isinstance(error, Stopped) else 1) from None
-    except KeyboardInterrupt:
-        console.print("[bold red]spcacw:[/] stopped.")
-        raise typer.Exit(130) from None
+        known = read_toml(resume / "config.toml", "--resume") if resume else {}
+        train(console, known | flat_keys(config, set_, named))
 
 
 def train(console: Console, flat: dict[str, Any]) -> None:
@@ -176,26 +81,12 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     setting.prepare()
     find_device(config.run.device)
     claim_directory(Path(output), bool(config.run.resume))
-    display = Display(console)
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # end like Ctrl-C: with everything we started
-        signal.signal(ending, signal.default_int_handler)
-    try:
-        with display.running():
-            if config.run.engine == "in-process":
-                simulate(config, display.show)
-            else:
-                launch.run(config, setting.num_silos, display.show)
-    except (SpcacwError, KeyboardInterrupt):
-        console.print(f"What was learned so far is in {output}", soft_wrap=True, highlight=False)
-        if checkpoint.exists(Path(output) / checkpoint.DIRECTORY):
-            how = f"'spcacw run --resume {output}' goes on from the last checkpoint."
-            console.print(how, soft_wrap=True, highlight=False)
-        raise
-    finally:
-        warning = write_report_if_possible(Path(output))
-    print_report(console, Path(output))
-    if warning:
-        console.print(warning, soft_wrap=True, highlight=False, markup=False)
+    end_like_ctrl_c()
+    with reported(console, Path(output), f"'spcacw run --resume {output}'") as show:
+        if config.run.engine == "in-process":
+            simulate(config, show)
+        else:
+            launch.run(config, setting.num_silos, show)
 
 
 @app.command()
@@ -211,7 +102,7 @@ def report(
 ) -> None:
     """Write report.html for a run: who helped, in plain words and pictures."""
     console = Console()
-    try:
+    with one_sentence(console):
         if leave_one_out or lowest:
             given = {"data-dir": data_dir and absolute(str(data_dir)), "device": device}
             changes = {name: value for name, value in given.items() if value is not None}
@@ -220,9 +111,6 @@ def report(
                 say=partial(console.print, soft_wrap=True, highlight=False, markup=False),
             )  # fmt: skip
         console.print(str(write_report(directory)), soft_wrap=True, highlight=False)
-    except SpcacwError as error:
-        console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
 
 
 @app.command()
@@ -239,12 +127,9 @@ def tune(
 
     where = absolute(str(data_dir)) if data_dir else ""
     console = Console()
-    try:
+    with one_sentence(console):
         choice = tune_all(setting, methods.split(",") if methods else [], seeds, epochs, where,
                           output)  # fmt: skip
-    except SpcacwError as error:
-        console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
     table = Table("method", "choice", title=f"tuned on held-out training data of {setting}")
     for name, chosen in choice.items():
         table.add_row(name, ", ".join(f"{key} = {value}" for key, value in chosen.items()))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -113,6 +113,8 @@ def one_sentence(handler: Handler) -> Handler:
 def query(message: Message, context: Context) -> Message:
     """Say which silos this node holds."""
     infos = pool_of(context).describe()
+    if "group" in context.node_config:  # of real silos only their owners may know it
+        infos = [replace(info, group=float(context.node_config["group"])) for info in infos]
     content = RecordDict({f"silo-{i.silo}": records.info_to_record(i) for i in infos})
     return Message(content, reply_to=message)
 

@@ -84,6 +84,10 @@ def collect(
             faults |= for_all(silos, "silo", "its node answers twice")
             continue
         answered.add(node)
+        if records.gone(message):
+            reason = message.error.reason or message.error.code
+            log(WARNING, "Round %s goes on without silos %s: %s", request.round, silos, reason)
+            continue
         try:
             content = records.usable(message)
         except SpcacwError as error:

@@ -2,14 +2,21 @@
 
 Every node is sent a query as soon as it appears; answers are taken as they come, so that one silent
 node does not hold up the others, and nothing waits for ever.
+
+A node with a key keeps its id when it comes back, and is simply asked again. One without comes back
+as another node: while a silo does not answer, nodes that have appeared since are asked for it. A
+silo is never taken from a node that is there.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from spcacw_flwr import records
@@ -38,6 +45,62 @@ class Found:
                 )
             self.infos[info.silo], self.nodes[info.silo] = info, node
 
+    def take_over(
+        self, node: int, reply: Message, gone: Callable[[int], bool]
+    ) -> tuple[int, list[int]]:
+        """Let a node that has appeared take the place of one that is ``gone`` and held the same.
+
+        Returns the node that it replaces, and their silos.
+
+        Raises
+        ------
+        SpcacwError
+            If it cannot take part, or what it holds is not missing.
+        """
+        new = Found()
+        new.add(node, records.usable(reply))
+        for old in set(self.nodes.values()):
+            silos = sorted(silo for silo, holder in self.nodes.items() if holder == old)
+            if gone(old) and new.infos == {silo: self.infos[silo] for silo in silos}:
+                self.nodes.update(dict.fromkeys(silos, node))
+                return old, silos
+        raise SpcacwError(
+            f"the silos that it holds, {sorted(new.infos)}, are not missing, or held other data"
+        )
+
+
+class Lookout:
+    """Looks out for silos that have fallen silent, among the nodes that appear later.
+
+    Parameters
+    ----------
+    grid : Grid
+        The nodes.
+    found : Found
+        Who holds what; changed when a silo comes back on another node.
+    """
+
+    def __init__(self, grid: Grid, found: Found) -> None:
+        self.grid, self.found = grid, found
+        self._asked = set(found.nodes.values())
+        self._waiting: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Ask nodes that are new, and take the answers that have come; never waits."""
+        online = set(self.grid.get_node_ids())
+        if new := list(online - self._asked):
+            self._asked.update(new)
+            messages = self.grid.push_messages([query(node) for node in new])
+            self._waiting.update(zip(messages, new, strict=True))
+        for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
+            node = self._waiting.pop(reply.metadata.reply_to_message_id)
+            try:
+                old, silos = self.found.take_over(node, reply, lambda holder: holder not in online)
+            except SpcacwError as error:
+                log(WARNING, "Node %s does not take part: %s.", node, error)
+            else:
+                log(INFO, "Node %s holds silos %s now, in the place of node %s.", node, silos, old)
+
 
 def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
     """Ask all nodes until silos 0…M−1 are found.
@@ -49,7 +112,7 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
         node that answered cannot take part (its sentence is passed on).
     """
     found, asked = Found(), dict[int, bool]()
-    waiting: set[str] = set()
+    waiting: dict[str, int] = {}
     deadline = time.monotonic() + timeout
     while missing := [silo for silo in range(num_silos) if silo not in found.nodes]:
         if time.monotonic() > deadline:
@@ -57,10 +120,13 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
         new = [node for node in grid.get_node_ids() if node not in asked]
         if new:
             asked.update(dict.fromkeys(new, False))
-            waiting.update(grid.push_messages([query(node) for node in new]))
+            messages = grid.push_messages([query(node) for node in new])
+            waiting.update(zip(messages, new, strict=True))
         for reply in grid.pull_messages(waiting) if waiting else []:
-            waiting.discard(reply.metadata.reply_to_message_id)
-            node = reply.metadata.src_node_id
+            node = waiting.pop(reply.metadata.reply_to_message_id)
+            if records.gone(reply):
+                del asked[node]  # to be asked again if it is there still, or again
+                continue
             asked[node] = True
             found.add(node, records.usable(reply))
         time.sleep(POLL_SECONDS)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from torch import Tensor
 
 from spcacw_flwr.core import wire
@@ -30,6 +31,11 @@ BUFFERS = "buffers"
 """With an accuracy: what the model holds beside its parameters (BatchNorm's statistics)."""
 WANTED, SMOOTHNESS, ACCURACY = "wanted", "smoothness", "accuracy"
 """A request lists under ``wanted`` what the target's silo is to send beside its gradient."""
+GONE = (
+    ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+)  # fmt: skip
+"""Flower's codes of a node that was killed, or whose answer was lost on its way."""
 ERROR = "error"
 """Key of a reply's config that carries the one sentence of a silo that cannot take part."""
 POINTS, PERSONAL = "points", "personal"
@@ -245,6 +251,15 @@ def content_to_bundle(content: RecordDict, how: str = wire.FLOAT32) -> Bundle:
 def error_content(sentence: str) -> RecordDict:
     """Return the reply of a silo that cannot take part."""
     return RecordDict({CONFIG: ConfigRecord({ERROR: sentence})})
+
+
+def gone(reply: Message) -> bool:
+    """Say whether a reply is Flower's own word that the node, or its answer, is lost.
+
+    That is no fault of the silo: it counts as silent. A node that was killed is found out up to a
+    minute later.
+    """
+    return reply.has_error() and reply.error.code in GONE
 
 
 def usable(reply: Message) -> RecordDict:

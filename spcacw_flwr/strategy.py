@@ -37,7 +37,7 @@ from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.stacked import find_device
-from spcacw_flwr.discovery import Found, discover
+from spcacw_flwr.discovery import Found, Lookout, discover
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -89,6 +89,9 @@ class GradientStrategy(Strategy):
         self.history = history or History(config)
         method_class(config.run.method)  # a wrong name is said before any silo is asked
         self._found: Found | None = None
+        self._lookout: Lookout | None = None
+        self._silent: set[int] = set()
+        """The silos that were asked last and gave no answer that can be used."""
         self._training: Training | None = None
         self._last_round = 0
         self._asking: tuple[Grid, Generator[Request, Answers, None], Question] | None = None
@@ -157,6 +160,9 @@ class GradientStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask the nodes of the silos that the method wants to hear in this round."""
+        if self._silent:
+            self._lookout = self._lookout or Lookout(grid, self.found)
+            self._lookout.look()
         steps = self.gate.play(self.method, server_round + self.training.done)
         question = self._question(next(steps))
         self._asking = grid, steps, question
@@ -238,6 +244,7 @@ class GradientStrategy(Strategy):
                     training.rows, self.config.run.target, question.wanted,
                     self.config.transport.wire,
                 )  # fmt: skip
+                self._silent = set(question.request.silos) - set(found.answers.replies.silos)
                 if records.ACCURACY in found.of_target:
                     metrics = self._end_epoch(found.of_target[records.ACCURACY], found.buffers)
                 question = self._question(steps.send(found.answers))

@@ -11,10 +11,12 @@ from typer.testing import CliRunner
 
 from partitions import SETTINGS
 from spcacw_flwr import launch
-from spcacw_flwr.cli import Display, app, describe, parse_assignments
+from spcacw_flwr.cli import app
 from spcacw_flwr.core.config import fields
 from spcacw_flwr.core.registry import METHODS
+from spcacw_flwr.display import Display, describe
 from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.options import parse_assignments
 
 STATUS = {
     "state": "training", "round": 9, "rounds": 14, "epoch": 1, "epochs": 2, "accuracy": 91.5,

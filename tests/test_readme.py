@@ -16,7 +16,7 @@ from experiments.table import main as render
 from spcacw_flwr.core.config import Config, flattened, kebab
 from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.launch import ENVIRONMENT
+from spcacw_flwr.processes import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

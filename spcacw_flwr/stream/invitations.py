@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,6 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from spcacw_flwr import records
-from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.discovery import Found, query
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.stream.service import Service
@@ -68,8 +66,7 @@ class Invitations:
 
     def __init__(self, grid: Grid, service: Service, found: Found, patience: float) -> None:
         self.grid, self.service, self.patience = grid, service, patience
-        self.infos: Mapping[int, SiloInfo] = found.infos
-        self.nodes = found.nodes
+        self.found = found
         self.guests: dict[int, Guest] = {}
         for silo, node in sorted(found.nodes.items()):
             self.guests.setdefault(node, Guest([])).silos.append(silo)
@@ -172,21 +169,14 @@ class Invitations:
 
     def _take_over(self, node: int, reply: Message) -> None:
         """Let a new node take the place of one that is gone, if it holds the same silos."""
-        try:
-            found = Found()
-            found.add(node, records.usable(reply))
-        except SpcacwError as error:
-            log.warning("Node %s does not take part: %s", node, error)
-            return
         present = set(self.grid.get_node_ids())
-        for old, guest in list(self.guests.items()):
-            gone = old not in present and not self.service.alive(old)
-            same = all(found.infos.get(silo) == self.infos[silo] for silo in guest.silos)
-            if gone and same and sorted(found.infos) == guest.silos:
-                del self.guests[old]
-                self.guests[node] = Guest(guest.silos)
-                self.nodes.update(dict.fromkeys(guest.silos, node))
-                log.warning("Node %s holds silos %s now, in the place of node %s.",
-                            node, guest.silos, old)  # fmt: skip
-                return
-        log.warning("Node %s does not take part: the silos that it holds are not missing.", node)
+        try:
+            old, silos = self.found.take_over(
+                node, reply, lambda n: n not in present and not self.service.alive(n)
+            )
+        except SpcacwError as error:
+            log.warning("Node %s does not take part: %s.", node, error)
+            return
+        del self.guests[old]
+        self.guests[node] = Guest(silos)
+        log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)

@@ -1,0 +1,70 @@
+"""Rounds a second between real silos: SuperNodes with TLS and keys, on this machine's loopback.
+
+    python -m benchmarks.deployment benchmarks/deployment.csv --exchanges stream,message --silos 3,7
+
+Each silo is a SuperNode of its own with 64 digits. A round asks every silo for one gradient of an
+MLP (d = 4,810). The clock runs from the end of the first epoch to the end of the last, so that
+starting does not count. The load of the machine (the mean number of processes that want a core in
+the last minute) stands beside each rate, for all silos share the cores here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.transport import MESSAGE
+from spcacw_flwr.deploy.federation import Federation, lay_out
+
+EPOCHS = {MESSAGE: 4}
+"""Of two rounds each; other exchanges are faster."""
+MANY = 300
+COLUMNS = ("exchange", "silos", "rounds", "seconds", "rounds_per_second", "cores", "load")
+
+
+def measure(exchange: str, silos: int) -> dict[str, object]:
+    """Return the rate of one federation, as a row of the table."""
+    config = Config.from_flat({
+        "cluster-sizes": str(silos), "samples-per-silo": 64, "compare-alone": False,
+        "exchange": exchange, "epochs": EPOCHS.get(exchange, MANY), "node-timeout": 600.0,
+        "round-timeout": 600.0, "checkpoint-every": -1,
+    })  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="spcacw-deployment-") as name:
+        root = Path(name) / "federation"
+        flat = lay_out(root, config, config.checked_setting()).to_flat()
+        output = root / "results"
+        output.mkdir()
+        with Federation(root, silos).running() as federation:
+            federation.train(Config.from_flat(flat | {"output": str(output)}), lambda _: None)
+        lines = [json.loads(x) for x in (output / "metrics.jsonl").read_text().splitlines()]
+    rounds = lines[-1]["round"] - lines[0]["round"]
+    seconds = lines[-1]["seconds"] - lines[0]["seconds"]
+    row = exchange, silos, rounds, round(seconds, 2), round(rounds / seconds, 3)
+    return dict(zip(COLUMNS, (*row, os.cpu_count(), round(os.getloadavg()[0], 1)), strict=True))
+
+
+def main() -> None:
+    """Measure what the command line asks for; write the table after each row."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--exchanges", default="stream,message")
+    parser.add_argument("--silos", default="3,7,20")
+    arguments = parser.parse_args()
+    rows = []
+    for exchange in arguments.exchanges.split(","):
+        for silos in arguments.silos.split(","):
+            rows.append(measure(exchange, int(silos)))
+            print(rows[-1], flush=True)
+            with arguments.output.open("w", newline="") as file:
+                table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+                table.writeheader()
+                table.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

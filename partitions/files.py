@@ -1,0 +1,113 @@
+"""A silo's data in a file of its own, so that a real node needs nothing but its own file.
+
+    setting = "files", data-dir = "/where/this/node's/data/is", silos = 7, input-shape = "1,28,28"
+
+``silo-<i>.safetensors`` holds ``train.x``, ``train.y`` and, of a silo that is tested (the target),
+``test.x``, ``test.y`` and perhaps ``test.weight``; what they may be is said in
+:mod:`partitions.own`. :func:`write_silo` writes one from tensors, or from a silo of any setting.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from partitions.own import OwnSilos
+from partitions.types import PartitionKeys, SiloData
+from spcacw_flwr.keys import SpcacwError
+
+
+def silo_file(directory: Path, silo: int) -> Path:
+    """Return the file of a silo in the directory of its data."""
+    return directory / f"silo-{silo}.safetensors"
+
+
+def write_silo(directory: Path, silo: int, train: SiloData, test: SiloData | None) -> Path:
+    """Write a silo's data into its file and return it; without ``test`` it cannot be the target.
+
+    Raises
+    ------
+    SpcacwError
+        If the file cannot be written.
+    """
+    parts = {"train.x": train.x, "train.y": train.y}
+    if test is not None:
+        parts |= {"test.x": test.x, "test.y": test.y}
+        if test.weight is not None:
+            parts["test.weight"] = test.weight
+    path = silo_file(directory, silo)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        save_file({name: part.contiguous().clone() for name, part in parts.items()}, path)
+    except OSError as error:
+        raise SpcacwError(f"{path} cannot be written: {error}.") from error
+    return path
+
+
+class SiloFiles(OwnSilos):
+    """Data of your own in files: ``silo-<i>.safetensors`` in ``data-dir``, ``silos`` is M.
+
+    The true clusters are not known, so there is no Oracle.
+    """
+
+    name = "files"
+
+    def __init__(self, keys: PartitionKeys, seed: int) -> None:
+        """Check the keys; reads no file yet. SpcacwError without ``silos``."""
+        super().__init__(keys, seed)
+        self._tests: dict[int, tuple[bool, Tensor | None]] = {}
+        """Of each silo that was read: whether it has test data, and their weights."""
+
+    def _named(self) -> str:
+        if not self.keys.data_dir:
+            return "setting = 'files' (no data-dir is set)"
+        return self.keys.data_dir
+
+    def prepare(self) -> None:
+        """Learn the inputs' shape: from the key, or from silo 0's file; SpcacwError if neither."""
+        _ = self.input_shape
+
+    def test(self, silo: int) -> SiloData:
+        """Return the test data of ``silo``; SpcacwError if its file has none."""
+        test = super().test(silo)
+        tested, weight = self._tests[silo]
+        if not tested:
+            raise SpcacwError(
+                f"{self._path(silo)} has no test.x and test.y: the target needs data to be tested "
+                "on."
+            )
+        return SiloData(test.x, test.y, weight)
+
+    def _function(self, silo: int) -> Any:
+        """Return (train, test) of a silo; of one without test data, its training data twice."""
+        parts = self._read(silo)
+        self._tests[silo] = "test.x" in parts, parts.get("test.weight")
+        train = parts["train.x"], parts["train.y"]
+        return train, (parts["test.x"], parts["test.y"]) if "test.x" in parts else train
+
+    def _path(self, silo: int) -> Path:
+        return silo_file(Path(self.keys.data_dir).expanduser(), silo)
+
+    def _read(self, silo: int) -> dict[str, Tensor]:
+        path = self._path(silo)
+        try:
+            parts = load_file(path)
+        except FileNotFoundError:
+            raise SpcacwError(
+                f"There is no {path}: set data-dir to the directory that holds it, or, if another "
+                "node holds this silo, name this node's own silos in its node config and set "
+                "input-shape."
+            ) from None
+        except (OSError, SafetensorError) as error:
+            raise SpcacwError(f"{path} cannot be read as safetensors: {error}.") from error
+        pairs = (("train.x", "train.y"), ("test.x", "test.y"))
+        if not set(pairs[0]) <= set(parts) or ("test.x" in parts) != ("test.y" in parts):
+            raise SpcacwError(
+                f"{path} holds {', '.join(sorted(parts)) or 'nothing'}: it must hold train.x and "
+                "train.y, and may hold test.x and test.y."
+            )
+        return parts

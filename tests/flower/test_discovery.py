@@ -1,0 +1,130 @@
+"""Nodes that go and come while a run is on: who is a silo, and who only says so."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from spcacw_flwr.core.config import Config
+from tests.flower.grid import LocalGrid
+from tests.flower.test_strategy import play, small
+
+NODES = [{"silos": str(silo)} for silo in range(7)]
+
+
+class Changing(LocalGrid):
+    """Nodes that change in some rounds: {round: what to do to the grid}."""
+
+    def __init__(self, config: Config, changes: dict) -> None:
+        super().__init__(config, 7, NODES)
+        target = self.node_of(0)
+
+        def note(message, content):
+            config = message.content.config_records.get("config", {})
+            if change := changes.get(config.get("round")):
+                change(self)
+            return content
+
+        self.spoil[target] = note
+
+    def _answer(self, message: Message) -> Message | None:
+        if message.metadata.dst_node_id in self.contexts:
+            return super()._answer(message)
+        return Message(Error(code=ErrorCode.NODE_UNAVAILABLE, reason="gone"), reply_to=message)
+
+    def node_of(self, silo: int) -> int:
+        (node,) = (n for n, c in self.contexts.items() if c.node_config["silos"] == str(silo))
+        return node
+
+    def add(self, node: int, silo: int) -> None:
+        run_config = next(iter(self.contexts.values())).run_config
+        config = {"silos": str(silo)}
+        self.contexts[node] = Context(1, node, config, RecordDict(), run_config)
+
+    def asked(self, node: int) -> list[int]:
+        """The rounds in which a node was asked for a gradient."""
+        trains = [m for m in self.sent if m.metadata.message_type == "train"]
+        mine = [m for m in trains if m.metadata.dst_node_id == node]
+        return [m.content.config_records["config"]["round"] for m in mine]
+
+
+@pytest.fixture
+def said(caplog):
+    """What was logged; Flower's logger hands nothing on by itself."""
+    logger = logging.getLogger("flwr")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+def test_a_silo_that_comes_back_as_another_node_takes_part_again(said):
+    """As one without a key does: node 900 holds silo 6 from round 5 on."""
+    config = small(update_every=1)
+    gone = []
+
+    def goes(grid):
+        gone.append(grid.node_of(6))
+        grid.contexts.pop(gone[0])
+
+    grid = Changing(config, {2: goes, 5: lambda grid: grid.add(900, 6)})
+    strategy = play(config, grid, rounds=10)
+    assert strategy.nodes[6] == 900
+    assert f"Node 900 holds silos [6] now, in the place of node {gone[0]}." in said.text
+    assert grid.asked(gone[0])[-1] < grid.asked(900)[0] <= 7
+    assert grid.asked(900)[-1] == 10
+
+
+def test_a_silo_that_comes_back_as_the_same_node_is_simply_asked_again():
+    config = small()
+    kept = []
+
+    def goes(grid):
+        node = grid.node_of(6)
+        kept.append((node, grid.contexts.pop(node)))
+
+    grid = Changing(config, {2: goes, 5: lambda grid: grid.contexts.update(kept)})
+    strategy = play(config, grid, rounds=10)
+    assert strategy.nodes[6] == kept[0][0]
+    heard = strategy.method.bias.reports
+    assert 5 <= heard[6] < heard[0] == 10
+    assert strategy.gate.report()["rejected"] == 0  # nobody is blamed for being away
+
+
+@pytest.mark.parametrize("silo", [0, 6, 99])
+def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
+    """Silo 5 is gone; a new node claims to be another one, or one that does not exist."""
+    config = small()
+
+    def change(grid):
+        grid.contexts.pop(grid.node_of(5))
+        grid.add(900, silo)
+
+    grid = Changing(config, {2: change})
+    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).nodes)
+    strategy = play(config, grid, rounds=6)
+    assert strategy.nodes == before
+    assert grid.asked(900) == []
+    why = f"that it holds, [{silo}], are not missing" if silo < 7 else "Node 900 cannot take part"
+    assert "Node 900 does not take part" in said.text
+    assert why in said.text
+
+
+def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch):
+    """Flower believes it to be there for a while, and then answers in its place."""
+    config = small(node_timeout=5)
+    grid = LocalGrid(config, 7, NODES)
+    answer, dead = grid._answer, []
+
+    def unavailable(message):
+        if message.metadata.dst_node_id == 103 and len(dead) < 2:
+            dead.append(message)
+            return Message(Error(code=ErrorCode.NODE_UNAVAILABLE, reason="gone"), reply_to=message)
+        return answer(message)
+
+    monkeypatch.setattr(grid, "_answer", unavailable)
+    strategy = play(config, grid, rounds=1)
+    assert len(dead) == 2
+    assert 103 in strategy.nodes.values()

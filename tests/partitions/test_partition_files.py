@@ -1,0 +1,90 @@
+"""A silo's data in a file of its own: the same data, and nothing needed but the node's own file."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from partitions import PartitionKeys, make_setting
+from partitions.files import silo_file, write_silo
+from partitions.types import SiloData
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.deploy.export import export, exported
+from spcacw_flwr.keys import SpcacwError
+
+DATA = SiloData(torch.rand(5, 2, 2), torch.tensor([0, 1, 2, 0, 1]))
+
+
+def files(directory, **changes):
+    keys = {"data_dir": str(directory), "silos": 3, "classes": 3, **changes}
+    return make_setting("files", PartitionKeys(**keys), 0)
+
+
+def test_what_is_written_is_read(tmp_path):
+    tested = SiloData(DATA.x[:2], DATA.y[:2], torch.tensor([1.0, 3.0]))
+    write_silo(tmp_path, 0, DATA, tested)
+    write_silo(tmp_path, 1, DATA, None)
+    setting = files(tmp_path)
+    setting.prepare()
+    assert (setting.num_silos, setting.input_shape) == (3, (2, 2))
+    torch.testing.assert_close(setting.train(1).x, DATA.x, rtol=0, atol=0)
+    assert setting.train(1).y.tolist() == DATA.y.tolist()
+    test = setting.test(0)
+    assert test.weight is not None
+    assert (len(test.y), test.weight.tolist()) == (2, [1.0, 3.0])
+    assert setting.oracle(0) == []
+    with pytest.raises(SpcacwError, match=r"silo-1.safetensors has no test.x"):
+        setting.test(1)
+
+
+def test_a_node_needs_its_own_file_alone(tmp_path):
+    write_silo(tmp_path, 2, DATA, None)
+    config = Config.from_keys(
+        setting="files", data_dir=str(tmp_path), silos=3, classes=3, input_shape="2,2"
+    )
+    setting = config.checked_setting()
+    setting.prepare()
+    (info,) = SiloPool(config, setting, (2,)).describe()
+    assert (info.silo, info.size, info.label_counts) == (2, 5, (2, 2, 1))
+    assert (info.group, info.oracle) == (None, ())
+
+
+def test_files_that_cannot_be_used_are_refused(tmp_path):
+    with pytest.raises(SpcacwError, match="silos = 0"):
+        files(tmp_path, silos=0)
+    with pytest.raises(SpcacwError, match=r"There is no .*silo-0.safetensors: set data-dir"):
+        files(tmp_path).prepare()
+    silo_file(tmp_path, 0).write_bytes(b"not at all")
+    with pytest.raises(SpcacwError, match="cannot be read as safetensors"):
+        files(tmp_path).prepare()
+    save_file(
+        {"train.x": DATA.x, "train.y": DATA.y, "test.x": DATA.x.clone()}, silo_file(tmp_path, 0)
+    )
+    with pytest.raises(SpcacwError, match=r"holds test.x, train.x, train.y: it must hold"):
+        files(tmp_path).prepare()
+    save_file({"train.x": DATA.x, "train.y": DATA.y + 1}, silo_file(tmp_path, 0))
+    with pytest.raises(SpcacwError, match=r"Silo 0 of .* label 3, outside 0 … 2"):
+        files(tmp_path).prepare()
+
+
+def test_training_on_exported_files_is_training_on_the_setting(tmp_path):
+    config = Config.from_keys(samples_per_silo=64, epochs=2, compare_alone=False)
+    setting = config.checked_setting()
+    setting.prepare()
+    export(setting, config.run.target, lambda _: tmp_path)
+    assert len(list(tmp_path.iterdir())) == 7
+    flat = exported(config, setting).to_flat() | {"data-dir": str(tmp_path)}
+    found, expected = simulate(Config.from_flat(flat)), simulate(config)
+    assert found.accuracy == expected.accuracy
+    assert found.alpha.tolist() == expected.alpha.tolist()
+    for name, part in expected.parameters.items():
+        assert torch.equal(found.parameters[name], part)
+
+
+def test_what_is_drawn_for_each_batch_cannot_be_exported(tmp_path):
+    config = Config.from_keys(setting="cifar100-clusters")
+    with pytest.raises(SpcacwError, match="augmentation = false"):
+        export(config.make_setting(), 0, lambda _: tmp_path)
