@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.guard import make_method
 from spcacw_flwr.core.method import Federation, Method
-from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.stream.asker import Asker
@@ -113,8 +113,7 @@ class Separate:
 
     def method(self) -> Method:
         """Return the configured method before its first round."""
-        make = method_class(self.config.run.method)
-        return make(self.config, self.federation, self.pool.initial_parameters())
+        return make_method(self.config, self.federation, self.pool.initial_parameters())
 
 
 @contextmanager

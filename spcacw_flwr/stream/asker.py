@@ -163,7 +163,7 @@ class Asker:
     def _question(self, request: Request, silos: list[int], points: Tensor) -> Question:
         question = Question(
             round=request.round, silos=silos, want=request.want, draw=request.draw,
-            number=request.number,
+            number=request.number, whole=request.whole,
             smoothness=request.smoothness and self.federation.target in silos,
             arrays=described(_arrays(points)),
         )  # fmt: skip

@@ -75,7 +75,7 @@ def _answered(
         number=question.number,
         samples=tuple(question.samples) or None,
         fold=Fold(fold.index, fold.of, fold.within) if question.HasField("fold") else None,
-        smoothness=question.smoothness,
+        smoothness=question.smoothness, whole=question.whole,
     )  # fmt: skip
     if ledger is not None:
         ledger.note(request, silos)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from flwr.serverapp import Grid
 
 from spcacw_flwr.core import loop
+from spcacw_flwr.core.guard import make_method
 from spcacw_flwr.core.history import History
-from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.core.simulate import threads
 from spcacw_flwr.keys import SpcacwError
@@ -67,5 +67,5 @@ def train(grid: Grid, strategy: GradientStrategy, model: SiloPool, history: Hist
     with Invitations(grid, service, found, run.node_timeout), threads(run.threads, samples):
         asker = Asker(config, federation, service, found.nodes)
         asker.wait_for_all(run.node_timeout)
-        method = method_class(run.method)(config, federation, model.initial_parameters())
+        method = make_method(config, federation, model.initial_parameters())
         loop.train(asker, method, history)

@@ -120,4 +120,4 @@ def test_the_code_is_that_of_the_proto():
             label = "repeated" if field.is_repeated else "optional" if optional else ""
             found[name].add((field.name, field.number, kind, label))
     assert found == declared
-    assert len(found["Question"]) == 9
+    assert {"id", "round", "silos", "arrays"} <= {name for name, *_ in found["Question"]}

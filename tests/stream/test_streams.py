@@ -26,6 +26,7 @@ KEYS = {"epochs": 2, "compare_alone": False, "participation": 0.6, "update_every
         {"method": "spcacw", "wire": "bfloat16"},
         {"method": "spcacw", "cross_fit": 2, "local_batches": 2, "privacy_noise": 0.02},
         {"method": "spcacw", "wire": "float16", "target": 3},
+        {"method": "spcacw", "guard": 5, "epochs": 3},  # asks for losses on all of a fold
     ],
     ids=str,
 )
