@@ -6,6 +6,8 @@ import os
 import warnings
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch: two processes share the cores
+
 import pytest
 import torch
 
