@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 
 import pytest
@@ -118,6 +119,9 @@ def test_a_run_goes_on_where_there_is_a_checkpoint(tmp_path):
 def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, monkeypatch):
     program = Program(["/bin/sleep", "60"], tmp_path / "home", tmp_path / "log")
     process = program.start()
+    deadline = time.monotonic() + 10  # its environment may not be there at once
+    while not family(program.home) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert [member.pid for member in family(program.home)] == [process.pid]
     assert program_runs("s", program.home)
     assert not program.keep()
