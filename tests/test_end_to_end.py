@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,6 +22,7 @@ from spcacw_flwr.core import checkpoint
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.registry import METHODS
 from spcacw_flwr.core.simulate import Result, simulate
+from tests.watching import marked, wait_until
 
 ROOT = Path(__file__).parents[1]
 SPCACW = str(Path(sys.executable).parent / "spcacw")
@@ -117,10 +117,7 @@ def flwr_run(link: launch.Flower, output: Path, keys: dict, nodes: int = 0) -> N
         "run", str(ROOT), "spcacw", "--run-config", overrides,
         *(["--federation-config", simulated] if nodes else []),
     )  # fmt: skip
-    deadline = time.monotonic() + 240
-    while not (word := link.status(said["run-id"])).startswith("finished"):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    word = wait_until(lambda: (now := link.status(said["run-id"])).startswith("finished") and now)
     assert word == "finished:completed"
 
 
@@ -208,38 +205,19 @@ def test_a_mistake_is_one_sentence_before_anything_starts(arguments, words, tmp_
     assert not (tmp_path / "runs").exists()
 
 
-def processes_of(directory: Path) -> list[psutil.Process]:
-    """Processes whose Flower home belongs to the run that logs into ``directory``."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get("SPCACW_RUN") == str(directory):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
-
-
 def start_long_run(output: Path, epochs: int = 2000) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [SPCACW, "run", "--set", f"epochs={epochs}", "--output", str(output)],
         env=os.environ | PLAIN | {"SPCACW_RUN": str(output)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while launch.read_status(output).get("epoch", 0) < 2:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.2)
+    wait_until(lambda: launch.read_status(output).get("epoch", 0) >= 2 or process.poll(), 120)
+    assert process.poll() is None
     return process
 
 
 def assert_nothing_is_left(output: Path) -> None:
-    deadline = time.monotonic() + 30
-    while processes_of(output):
-        assert time.monotonic() < deadline, processes_of(output)
-        time.sleep(0.5)
+    wait_until(lambda: not marked("SPCACW_RUN", output), 30)
 
 
 def assert_learning_is_on_disk(output: Path) -> None:
@@ -251,7 +229,7 @@ def assert_learning_is_on_disk(output: Path) -> None:
 def test_killing_flower_is_noticed(tmp_path):
     output, program = tmp_path / "run", "flwr-simulation"  # tests/deploy kills SuperLinks
     process = start_long_run(output)
-    (victim,) = [p for p in processes_of(output) if program in " ".join(p.cmdline()[:2])]
+    (victim,) = [p for p in marked("SPCACW_RUN", output) if program in " ".join(p.cmdline()[:2])]
     victim.send_signal(signal.SIGKILL)
     said, _ = process.communicate(timeout=180)
     assert process.returncode == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from spcacw_flwr.deploy.federation import Federation, lay_out
 from spcacw_flwr.deploy.places import Silo
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.processes import family
+from tests.watching import wait_until
 
 SILOS = 4
 KEYS = {
@@ -30,13 +30,6 @@ KEYS = {
 
 BIAS, REPORTS = "method.folds[0].bias.estimate", "method.folds[0].bias.reports"
 """In a checkpoint: b̂ (M, d), and how often each silo was heard."""
-
-
-def wait_until(what: Callable[[], object], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 def laid_out(root: Path, **keys: object) -> Config:

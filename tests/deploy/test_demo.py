@@ -13,8 +13,8 @@ import pytest
 from safetensors.torch import load_file
 
 from spcacw_flwr import launch
-from tests.deploy.federations import wait_until
 from tests.test_end_to_end import PLAIN, SPCACW
+from tests.watching import marked, wait_until
 
 SILOS = 2
 KEYS = {
@@ -33,16 +33,8 @@ def demo(root: Path) -> subprocess.Popen[str]:
 
 
 def left_of(root: Path) -> list[psutil.Process]:
-    """The living processes that a demo has started, however remote."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get("SPCACW_DEMO") == str(root):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    """The living processes that a demo has started."""
+    return marked("SPCACW_DEMO", root)
 
 
 @pytest.fixture(scope="module")

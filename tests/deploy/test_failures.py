@@ -31,8 +31,8 @@ from tests.deploy.federations import (
     laid_out,
     processes,
     scattered,
-    wait_until,
 )
+from tests.watching import wait_until
 
 LONG = {"epochs": 100_000}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tomllib
 
 import pytest
@@ -18,7 +17,7 @@ from spcacw_flwr.deploy.places import Server, Silo, as_node_config
 from spcacw_flwr.deploy.programs import Program
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.processes import family, program_runs
-from tests.deploy.federations import wait_until
+from tests.watching import wait_until
 
 
 def deploy(*arguments: object):
@@ -119,9 +118,7 @@ def test_a_run_goes_on_where_there_is_a_checkpoint(tmp_path):
 def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, monkeypatch):
     program = Program(["/bin/sleep", "60"], tmp_path / "home", tmp_path / "log")
     process = program.start()
-    deadline = time.monotonic() + 10  # its environment may not be there at once
-    while not family(program.home) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: family(program.home), 10)  # its environment may not be there at once
     assert [member.pid for member in family(program.home)] == [process.pid]
     assert program_runs("s", program.home)
     assert not program.keep()

@@ -39,32 +39,25 @@ from spcacw_flwr.stream.frames import (
     NODE as NODE_KEY,
 )
 from spcacw_flwr.stream.silo import channel_of, talk
+from tests.watching import wait_until
 
 SHARES = [[0], [1, 4], [2, 3, 5, 6]]
 ALL, WITHOUT = (0, 1, 2, 3, 4, 5, 6), (0, 2, 3, 5, 6)
 TARGET, PEERS = NODE, NODE + 1
-WAIT_SECONDS = 60
 
 
 def small(**keys) -> Config:
     return Config.from_keys(**({"epochs": 2, "compare_alone": False} | keys))
 
 
-def until(true, what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def kill(made: Separate, node: int) -> None:
     os.kill(made.processes[node].pid, signal.SIGKILL)
-    until(lambda: made.service.alive(node) is None, "the broken stream was noticed")
+    wait_until(lambda: made.service.alive(node) is None)
 
 
 def come_back(made: Separate, node: int) -> None:
     made.start(node)
-    until(lambda: made.service.alive(node), "the node came back")
+    wait_until(lambda: made.service.alive(node))
 
 
 class Events(History):
@@ -115,7 +108,7 @@ def test_a_silo_that_dies_within_a_round_does_not_hold_it_up():
         link = made.service.alive(PEERS)
 
         def strike() -> None:
-            until(lambda: link.waiting_for is not None, "it was asked")
+            wait_until(lambda: link.waiting_for is not None)
             os.kill(made.processes[PEERS].pid, signal.SIGKILL)
 
         after = {4: lambda: threading.Thread(target=strike).start()}
@@ -132,7 +125,7 @@ def test_a_silo_that_hangs_is_noticed_by_pings(monkeypatch):
     with separate(small(), SHARES) as made:
         process = made.processes[PEERS]
         os.kill(process.pid, signal.SIGSTOP)
-        until(lambda: made.service.alive(PEERS) is None, "the ping without an answer was noticed")
+        wait_until(lambda: made.service.alive(PEERS) is None)
         _, events = run(made, {})
         process.kill()
     assert set(events.heard.values()) == {WITHOUT}
@@ -142,7 +135,7 @@ def test_a_late_silo_is_not_waited_for_twice_and_its_late_answer_is_ignored(capl
     config = small(round_timeout=1.5)
     with separate(config, SHARES, pauses={1: {3: 4.0}}) as made:
         link = made.service.alive(PEERS)
-        after = {6: lambda: until(lambda: link.waiting_for is None, "the late answer came")}
+        after = {6: lambda: wait_until(lambda: link.waiting_for is None)}
         _, events = run(made, after)
     assert {t: s for t, s in events.heard.items() if s != ALL} == dict.fromkeys(
         range(3, 7), WITHOUT
@@ -181,7 +174,7 @@ def test_what_a_lying_node_sends_is_dropped():
     with separate(config, [[0], [2, 3, 5, 6], [1, 4]]) as made:
         size, liar = made.pool.layout.size, NODE + 2
         made.processes[liar].kill()
-        until(lambda: made.service.alive(liar) is None, "it is gone")
+        wait_until(lambda: made.service.alive(liar) is None)
         token = made.service.invite(liar, [1, 4])
         lies = {
             1: ([1, 4], 0, np.full((2, size), np.nan, np.float32)),
@@ -201,7 +194,7 @@ def test_what_a_lying_node_sends_is_dropped():
 
         thread = threading.Thread(target=talk_with, args=(made, token, liar, "1,4", lie))
         thread.start()
-        until(lambda: made.service.alive(liar), "it is back")
+        wait_until(lambda: made.service.alive(liar))
         _, events = run(made, {})
     thread.join(10)
     assert set(events.heard.values()) == {WITHOUT}
@@ -239,12 +232,12 @@ def talk_with(made: Separate, token: str, node: int, silos: str, answer) -> None
 def test_a_node_that_breaks_the_protocol_is_put_out(frame, words, caplog):
     with separate(small(epochs=1), [[0], [1, 4], [2, 3, 5, 6]]) as made:
         made.processes[PEERS].kill()
-        until(lambda: made.service.alive(PEERS) is None, "it is gone")
+        wait_until(lambda: made.service.alive(PEERS) is None)
         token = made.service.invite(PEERS, [1, 4])
         given = (made, token, PEERS, "1,4", lambda question: [frame])
         thread = threading.Thread(target=talk_with, args=given)
         thread.start()
-        until(lambda: made.service.alive(PEERS), "it is back")
+        wait_until(lambda: made.service.alive(PEERS))
         _, events = run(made, {})
         thread.join(10)
     assert not thread.is_alive()
@@ -296,7 +289,7 @@ def test_a_token_opens_one_stream_only(secured):
     with grpc.secure_channel(made.service.address, credentials, OPTIONS) as channel:
         metadata = ((TOKEN, token), (NODE_KEY, str(node)), (SILOS, "1"))
         call = channel.stream_stream(METHOD)(iter(SimpleQueue().get, None), metadata=metadata)
-        until(lambda: made.service.links[node] is not before, "it is in")
+        wait_until(lambda: made.service.links[node] is not before)
         assert before.broken == "the node opened another one"
         said = attempt(made, token, node, [1], made.root)
         call.cancel()
