@@ -10,19 +10,20 @@ silo is never taken from a node that is there.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from logging import INFO, WARNING
+from typing import NamedTuple
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from spcacw_flwr import records
 from spcacw_flwr.core.silo import SiloInfo
 from spcacw_flwr.keys import SpcacwError
 
+log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 
 
@@ -69,6 +70,14 @@ class Found:
         )
 
 
+class TakenOver(NamedTuple):
+    """A node that has taken the place of another one."""
+
+    new: int
+    old: int
+    silos: list[int]
+
+
 class Lookout:
     """Looks out for silos that have fallen silent, among the nodes that appear later.
 
@@ -78,28 +87,55 @@ class Lookout:
         The nodes.
     found : Found
         Who holds what; changed when a silo comes back on another node.
+    gone : callable, optional
+        Says whether a node that Flower does not see is gone; by default it is.
     """
 
-    def __init__(self, grid: Grid, found: Found) -> None:
-        self.grid, self.found = grid, found
-        self._asked = set(found.nodes.values())
+    def __init__(
+        self, grid: Grid, found: Found, gone: Callable[[int], bool] = lambda node: True
+    ) -> None:
+        self.grid, self.found, self.gone = grid, found, gone
+        self._asked: dict[int, Message | None] = {}
+        """Nodes that hold no silo of the run, so far, and their answers."""
         self._waiting: dict[str, int] = {}
 
-    def look(self) -> None:
-        """Ask nodes that are new, and take the answers that have come; never waits."""
+    def look(self) -> list[TakenOver]:
+        """Ask nodes that are new, or back, take the answers that have come, and never wait.
+
+        A node whose place is not free yet is tried again each time, for Flower finds out up to a
+        minute late that the one before it is gone. Returns who has taken whose place.
+        """
         online = set(self.grid.get_node_ids())
-        if new := list(online - self._asked):
-            self._asked.update(new)
+        self._asked = {node: reply for node, reply in self._asked.items() if node in online}
+        if new := list(online - self._asked.keys() - set(self.found.nodes.values())):
+            self._asked.update(dict.fromkeys(new))
             messages = self.grid.push_messages([query(node) for node in new])
             self._waiting.update(zip(messages, new, strict=True))
+        fresh = set()
         for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
             node = self._waiting.pop(reply.metadata.reply_to_message_id)
+            if node not in online or records.gone(reply):
+                self._asked.pop(node, None)  # to be asked again if it is there still, or again
+                continue
+            fresh.add(node)
+            self._asked[node] = reply
+        taken = []
+        for node, answer in list(self._asked.items()):
             try:
-                old, silos = self.found.take_over(node, reply, lambda holder: holder not in online)
+                if answer is not None:
+                    taken.append(self._taken_over(node, answer, online))
             except SpcacwError as error:
-                log(WARNING, "Node %s does not take part: %s.", node, error)
-            else:
-                log(INFO, "Node %s holds silos %s now, in the place of node %s.", node, silos, old)
+                if node in fresh:
+                    log.warning("Node %s does not take part: %s.", node, error)
+        return taken
+
+    def _taken_over(self, node: int, answer: Message, online: set[int]) -> TakenOver:
+        old, silos = self.found.take_over(
+            node, answer, lambda holder: holder not in online and self.gone(holder)
+        )
+        del self._asked[node]
+        log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)
+        return TakenOver(node, old, silos)
 
 
 def discover(grid: Grid, num_silos: int, timeout: float) -> Found:

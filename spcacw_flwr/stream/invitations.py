@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from spcacw_flwr import records
-from spcacw_flwr.discovery import Found, query
+from spcacw_flwr.discovery import Found, Lookout
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.stream.service import Service
 
@@ -71,7 +71,7 @@ class Invitations:
         for silo, node in sorted(found.nodes.items()):
             self.guests.setdefault(node, Guest([])).silos.append(silo)
         self._sent: dict[str, int] = {}
-        self._queries: dict[str, int] = {}
+        self._lookout = Lookout(grid, found, gone=lambda node: not service.alive(node))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="invitations", daemon=True)
 
@@ -120,9 +120,9 @@ class Invitations:
         for node in missing:
             if node in present and self._due(self.guests[node], now):
                 self._invite(node)
-        for node in present - self.guests.keys() - set(self._queries.values()):
-            (id_,) = self.grid.push_messages([query(node)])
-            self._queries[id_] = node
+        for new, old, silos in self._lookout.look():
+            del self.guests[old]
+            self.guests[new] = Guest(silos)
 
     def _due(self, guest: Guest, now: float) -> bool:
         if now < guest.again:
@@ -149,13 +149,9 @@ class Invitations:
         log.info("Node %s (silos %s) is invited to %s.", node, guest.silos, self.service.address)
 
     def _collect(self) -> None:
-        """Take replies: of nodes whose stream has ended, and of new nodes."""
-        waiting = [*self._sent, *self._queries]
-        for reply in self.grid.pull_messages(waiting) if waiting else []:
+        """Take the replies of nodes whose stream has ended."""
+        for reply in self.grid.pull_messages(list(self._sent)) if self._sent else []:
             id_ = reply.metadata.reply_to_message_id
-            if id_ in self._queries:
-                self._take_over(self._queries[id_], reply)
-                continue
             node = self._sent.pop(id_)
             guest = self.guests.get(node)
             try:
@@ -166,17 +162,3 @@ class Invitations:
                 guest.message = None
                 guest.failures += 1
                 guest.again = time.monotonic() + min(LONGEST_PAUSE, 2.0 ** (guest.failures - 1))
-
-    def _take_over(self, node: int, reply: Message) -> None:
-        """Let a new node take the place of one that is gone, if it holds the same silos."""
-        present = set(self.grid.get_node_ids())
-        try:
-            old, silos = self.found.take_over(
-                node, reply, lambda n: n not in present and not self.service.alive(n)
-            )
-        except SpcacwError as error:
-            log.warning("Node %s does not take part: %s.", node, error)
-            return
-        del self.guests[old]
-        self.guests[node] = Guest(silos)
-        log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)

@@ -93,6 +93,39 @@ def test_a_silo_that_comes_back_as_the_same_node_is_simply_asked_again():
     assert strategy.gate.report()["rejected"] == 0  # nobody is blamed for being away
 
 
+def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(said):
+    """Flower finds out in round 7 that a node is gone; node 900 holds its silo from round 4 on."""
+    config = small(update_every=1)
+    online = []
+
+    class Slow(Changing):
+        def get_node_ids(self):
+            return {*super().get_node_ids(), *online}
+
+    def goes(grid):
+        online.append(grid.node_of(6))
+        grid.contexts.pop(online[0])
+
+    changes = {2: goes, 4: lambda grid: grid.add(900, 6), 7: lambda grid: online.clear()}
+    grid = Slow(config, changes)
+    strategy = play(config, grid, rounds=10)
+    assert strategy.nodes[6] == 900
+    assert 7 < grid.asked(900)[0] <= 9
+    assert said.text.count("Node 900 does not take part") == 1
+
+
+def test_a_node_that_left_and_returned_is_asked_again(said):
+    """Node 900 holds no silo of the run at first; its owner mends that, and starts it again."""
+    config = small(update_every=1)
+    changes = {
+        2: lambda grid: grid.contexts.pop(grid.node_of(6)), 3: lambda grid: grid.add(900, 99),
+        5: lambda grid: grid.contexts.pop(900), 7: lambda grid: grid.add(900, 6),
+    }  # fmt: skip
+    strategy = play(config, Changing(config, changes), rounds=12)
+    assert "Node 900 does not take part" in said.text
+    assert strategy.nodes[6] == 900
+
+
 @pytest.mark.parametrize("silo", [0, 6, 99])
 def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
     """Silo 5 is gone; a new node claims to be another one, or one that does not exist."""
