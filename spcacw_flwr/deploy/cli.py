@@ -6,8 +6,9 @@ Each command prints the Flower command that it runs. ``demo`` is all of them on 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -27,13 +28,13 @@ from spcacw_flwr.deploy.federation import (
     going_on,
     keep,
     lay_out,
-    silo_program,
     start_server,
+    start_silo,
     train,
 )
 from spcacw_flwr.deploy.federation import register as admit
 from spcacw_flwr.deploy.places import Server, Silo
-from spcacw_flwr.deploy.programs import Program, shown
+from spcacw_flwr.deploy.programs import Program
 from spcacw_flwr.display import end_like_ctrl_c, one_sentence, reported
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.options import absolute, flat_keys, parse_assignments, read_toml
@@ -109,23 +110,25 @@ def server(
     port: Port = PORT,
 ) -> None:
     """Run the SuperLink, and the process that runs the ServerApp, until Ctrl-C."""
+    place = Server(directory.resolve(), port)
+    until_ctrl_c(place.home, lambda tell: start_server(place, host, tell))
+
+
+def until_ctrl_c(home: Path, start: Callable[[Say], list[Program]]) -> None:
+    """Start a host's programs, start again what ends, and end at last all that they started."""
     console = Console()
+    tell = teller(console)
     end_like_ctrl_c()
     with one_sentence(console):
-        place = Server(directory.resolve(), port)
         try:
-            programs = start_server(place, host, teller(console))
-            teller(console)(f"The SuperLink listens on port {port}; logs are in {directory}.")
-            keep_for_ever(programs, teller(console))
+            programs = start(tell)
+            for program in programs:
+                tell(f"{program.name} runs; its log is {program.log}.")
+            while True:
+                keep(programs, tell)
+                time.sleep(POLL_SECONDS)
         finally:
-            end(place.home)
-
-
-def keep_for_ever(programs: list[Program], tell: Say) -> NoReturn:
-    """Start again what ends, until Ctrl-C."""
-    while True:
-        keep(programs, tell)
-        time.sleep(POLL_SECONDS)
+            end(home)
 
 
 @app.command()
@@ -149,18 +152,8 @@ def silo(
     port: Annotated[int, typer.Option(help="a port of this host for the node; 0: any free")] = 0,
 ) -> None:
     """Run a silo's SuperNode until Ctrl-C; one that is not let in yet tries again."""
-    console = Console()
-    end_like_ctrl_c()
-    with one_sentence(console):
-        place = Silo(directory.resolve())
-        program, tell = silo_program(place, superlink, port or free_port()), teller(console)
-        try:
-            tell(f"$ {shown(program.command, program.home)}")
-            program.start()
-            tell(f"The node's log is {program.log}.")
-            keep_for_ever([program], tell)
-        finally:
-            end(place.home)
+    place, port = Silo(directory.resolve()), port or free_port()
+    until_ctrl_c(place.home, lambda tell: [start_silo(place, superlink, port, tell)])
 
 
 @app.command()

@@ -7,7 +7,7 @@ their own; only the addresses differ.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -57,6 +57,17 @@ def start_server(server: Server, host: str, say: Say) -> list[Program]:
     wait_for_port(superlink.start(), server.port, superlink.log)
     superexec.start()
     return programs
+
+
+def start_silo(
+    place: Silo, superlink: str, port: int, say: Say, more: Mapping[str, str] | None = None
+) -> Program:
+    """Start a SuperNode, with ``more`` in its environment."""
+    program = silo_program(place, superlink, port)
+    program.more |= more or {}
+    say(f"$ {shown(program.command, program.home)}")
+    program.start()
+    return program
 
 
 def keep(programs: Sequence[Program], say: Say) -> None:
@@ -144,11 +155,8 @@ class Federation:
             self._kept = start_server(self.server, "127.0.0.1", self._say)
             register(self.server, [place.public_key for place in self.silos], self._say)
             for place in self.silos:
-                program = silo_program(place, self.server.address, free_port())
-                program.more = THREADS
-                self._say(f"$ {shown(program.command, program.home)}")
-                program.start()
-                self._kept.append(program)
+                address, port = self.server.address, free_port()
+                self._kept.append(start_silo(place, address, port, self._say, THREADS))
             yield self
         finally:
             end(*(place.home for place in self.silos))  # first, so that they can take their leave

@@ -139,6 +139,23 @@ def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, mon
     program.process.wait()
 
 
+def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
+    place, kept = Silo(tmp_path / "silo"), []
+    place.directory.mkdir()
+    monkeypatch.setattr(Silo, "supernode", lambda *given: ["/bin/sleep", "60"])
+
+    def keep(programs, say):
+        kept.extend(programs)
+        wait_until(lambda: family(place.home), 10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spcacw_flwr.deploy.cli.keep", keep)
+    done = deploy("silo", place.directory, "--superlink", "h:1")
+    assert done.exit_code == 130, done.output
+    assert f"sleep runs; its log is {place.directory / 'silo.log'}." in done.output
+    assert [program.process.poll() is None for program in kept] == [False]
+
+
 def test_a_key_is_never_made_twice(authority, tmp_path):
     for code in (0, 1):
         done = deploy("key", tmp_path / "s", "--silo", 0, "--ca", authority)
