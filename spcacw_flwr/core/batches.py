@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 
 (
     BATCHES, PARTICIPATION, POWER_ITERATION, MODEL, MODEL_NOISE, SKETCH, AUGMENTATION, STATISTICS,
-    HOLDOUT, METHOD, FOLDS, WIRE, PRIVACY,
+    _UNUSED, METHOD, FOLDS, WIRE, PRIVACY,
 ) = range(13)  # fmt: skip
-"""Purposes: one independent random stream each, so that none depends on another's use."""
+"""Purposes: one independent random stream each, so that none depends on another's use.
+
+Nothing draws from number 8; it stays, for another number is another stream for all purposes after.
+"""
 
 
 def stream(purpose: int, *key: int) -> np.random.Generator:
