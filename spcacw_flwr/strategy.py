@@ -257,7 +257,7 @@ class GradientStrategy(Strategy):
         if method.ends_epoch(round_):
             if history.ended:  # the target was not asked anything in a whole epoch
                 self._evaluate(grid, history.ended)
-            history.ended = self._epoch(round_)
+            history.ended = Epoch.of(method, self.gate, round_)
         history.progress(round_)
         history.keep(round_)
         return records.model_to_arrays(training.layout, method.personal), metrics
@@ -291,24 +291,13 @@ class GradientStrategy(Strategy):
         content = self._answer_of_target(grid.send_and_receive([message], timeout=timeout))
         self._end_epoch(records.metric(content, records.ACCURACY)[0], records.buffers(content))
 
-    def _epoch(self, round_: int) -> Epoch:
-        """Return what an epoch that ends with this round is judged by, before the next begins."""
-        method = self.method
-        personal = method.personal.clone()
-        report = method.epoch_report() | self.gate.report()
-        return Epoch(round_, report, personal, method.figures())
-
     def _end_epoch(self, accuracy: float, buffers: dict[str, Tensor]) -> MetricRecord:
-        """Note the target's accuracy, the epoch's figures, and the model that was evaluated."""
-        training = self.training
-        ended, self.history.ended = self.history.ended, None
-        if ended is None:  # training was stopped within an epoch
-            ended = self._epoch(self._last_round)
-        loss, parameters = ended.report["loss"], training.layout.unflatten(ended.personal)
-        state = parameters | buffers
-        self.history.epoch(ended.round, ended.report, accuracy, state, ended.figures)
+        """Note an epoch, and tell Flower what it needs to know of it."""
+        # Without an epoch that ended, training was stopped within one.
+        ended = self.history.ended or Epoch.of(self.method, self.gate, self._last_round)
+        self.history.epoch(ended, accuracy, buffers)
         self.history.privacy = self.method.ledger.summary()
-        epoch = ended.round / training.rounds_per_epoch
+        loss, epoch = ended.report["loss"], ended.round / self.training.rounds_per_epoch
         log(INFO, "epoch %g: accuracy %.2f %%, loss %.4f", epoch, accuracy, loss)
         return MetricRecord({records.ACCURACY: accuracy, "loss": loss})
 

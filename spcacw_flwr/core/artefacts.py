@@ -33,7 +33,7 @@ from torch import Tensor
 from partitions import setting_class
 from spcacw_flwr.core import places, plots
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.history import History
+from spcacw_flwr.core.history import Epoch, History
 from spcacw_flwr.core.keeper import Keeper
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.stop import Stop, Stopped
@@ -245,21 +245,18 @@ class Recorder(History):
         if time.perf_counter() - self._told >= PROGRESS_SECONDS:
             self._status("training")
 
-    def epoch(
-        self, round_: int, report: Mapping[str, float], accuracy: float,
-        state: Mapping[str, Tensor], figures: Mapping[str, NDArray[np.float64]] | None = None,
-    ) -> None:  # fmt: skip
+    def epoch(self, ended: Epoch, accuracy: float, buffers: Mapping[str, Tensor]) -> None:
         """Append a line to metrics.jsonl and rows to silos.csv, and save the model."""
-        super().epoch(round_, report, accuracy, state, figures)
+        super().epoch(ended, accuracy, buffers)
         line = self.epochs[-1]
-        if figures:
-            self._write_figures(figures)
+        if ended.figures:
+            self._write_figures(ended.figures)
         with (self.directory / "metrics.jsonl").open("a") as file:
             file.write(as_json(line) + "\n")
-        self._save_model(state)
+        self._save_model(self.state)
         if self._scalars:
-            for name in ("accuracy", *report):
-                self._scalars.add_scalar(name, line[name], round_)
+            for name in ("accuracy", *ended.report):
+                self._scalars.add_scalar(name, line[name], ended.round)
         self._status("training")
 
     def _write_figures(self, figures: Mapping[str, NDArray[np.float64]]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.gate import Gate
-from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.method import Federation, Method
 from spcacw_flwr.keys import SpcacwError
 
 
@@ -28,6 +28,12 @@ class Epoch:
     """(d,) the model to be evaluated; a copy."""
     figures: dict[str, NDArray[np.float64]]
     """(M,) each: what the method has found out about each silo."""
+
+    @classmethod
+    def of(cls, method: Method, gate: Gate, round_: int) -> Epoch:
+        """Return the epoch that ends with round t; the method's figures start afresh."""
+        report = method.epoch_report() | gate.report()
+        return cls(round_, report, method.personal.clone(), method.figures())
 
 
 class History:
@@ -99,19 +105,15 @@ class History:
         """Note that a round is over."""
         self.round = round_
 
-    def epoch(
-        self, round_: int, report: Mapping[str, float], accuracy: float,
-        state: Mapping[str, Tensor], figures: Mapping[str, NDArray[np.float64]] | None = None,
-    ) -> None:  # fmt: skip
-        """Note an epoch: its last round, the method's figures, the target's accuracy, its model.
-
-        ``state`` holds the model's parameters and the buffers that it was evaluated with;
-        ``figures`` are those of each silo.
-        """
-        self.state, self.figures = state, figures or {}
+    def epoch(self, ended: Epoch, accuracy: float, buffers: Mapping[str, Tensor]) -> None:
+        """Note an epoch, the accuracy (percent) of its model, and the buffers that gave it."""
+        assert self.federation is not None  # since start
+        assert self.federation.layout is not None  # every engine knows its model
+        self.ended, self.figures = None, ended.figures
+        self.state = {**self.federation.layout.unflatten(ended.personal), **buffers}
         self.epochs.append({
-            "epoch": len(self.epochs) + 1, "round": round_, "accuracy": accuracy, **report,
-            "seconds": round(self.seconds, 3),
+            "epoch": len(self.epochs) + 1, "round": ended.round, "accuracy": accuracy,
+            **ended.report, "seconds": round(self.seconds, 3),
         })  # fmt: skip
 
     def finish(self) -> None:

@@ -120,7 +120,7 @@ def train(silos: Silos, method: Method, history: History) -> None:
     if not done:
         history.weights(0, method.alpha)
     if history.ended:  # under Flower, the accuracy of an epoch comes with the next one
-        note_epoch(silos, history, federation, history.ended)
+        note_epoch(silos, history, history.ended)
     with history.ending():
         for round_ in range(done + 1, rounds + 1):
             play(silos, method, round_, gate)
@@ -128,20 +128,15 @@ def train(silos: Silos, method: Method, history: History) -> None:
                 history.weights(round_, method.alpha)
             history.progress(round_)
             if method.ends_epoch(round_):
-                report, figures = method.epoch_report() | gate.report(), method.figures()
-                ended = Epoch(round_, report, method.personal, figures)
-                note_epoch(silos, history, federation, ended)
+                note_epoch(silos, history, Epoch.of(method, gate, round_))
             history.keep(round_)
     history.privacy = method.ledger.summary()
 
 
-def note_epoch(silos: Silos, history: History, federation: Federation, ended: Epoch) -> None:
+def note_epoch(silos: Silos, history: History, ended: Epoch) -> None:
     """Evaluate the model that an epoch ended with, and note the epoch."""
-    assert federation.layout is not None  # every engine knows its model
-    accuracy, _, buffers = silos.evaluate(ended.personal, federation.target)
-    state = federation.layout.unflatten(ended.personal) | buffers
-    history.ended = None
-    history.epoch(ended.round, ended.report, accuracy, state, ended.figures)
+    accuracy, _, buffers = silos.evaluate(ended.personal, history.config.run.target)
+    history.epoch(ended, accuracy, buffers)
 
 
 def train_alone(config: Config, pool: SiloPool) -> list[float]:
