@@ -8,7 +8,7 @@ engine.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -26,13 +26,14 @@ from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloInfo, SiloPool
 
 
-@runtime_checkable
-class Elsewhere(Protocol):
+class Elsewhere(ABC):
     """Silos of other processes, which the loop asks in the place of a pool of its own."""
 
+    @abstractmethod
     def answer(self, request: Request) -> Answers:
         """Return the answers that came, unchecked, and what was wrong with others."""
 
+    @abstractmethod
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good a model is on the test data of a silo."""
 

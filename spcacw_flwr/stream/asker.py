@@ -29,6 +29,7 @@ from spcacw_flwr.core.checks import Answers
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.evaluation import Evaluation
 from spcacw_flwr.core.exchange import LOSSES, Fault, Request
+from spcacw_flwr.core.loop import Elsewhere
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.stacked import find_device
 from spcacw_flwr.keys import SpcacwError
@@ -54,8 +55,8 @@ class Asked:
     """What was wrong with what came, where that ended the stream."""
 
 
-class Asker:
-    """Asks silos through their streams: the :class:`~spcacw_flwr.core.loop.Elsewhere` of the loop.
+class Asker(Elsewhere):
+    """Asks silos through their streams.
 
     Parameters
     ----------
