@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from partitions.relabel import DigitsRelabel
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.history import History
 from spcacw_flwr.core.registry import METHODS
 from spcacw_flwr.core.silo import SiloPool
 from spcacw_flwr.core.simulate import simulate
@@ -52,6 +53,22 @@ def test_result_and_artefacts_say_the_same(tmp_path):
         assert torch.equal(model[name], part)
     assert shown[-1]["state"] == "finished"
     assert [status["epoch"] for status in shown][-1] == 2
+
+
+def test_the_noted_model_stays_that_of_the_epoch(monkeypatch, tmp_path):
+    """A checkpoint within the next epoch holds it."""
+    progress, seen = History.progress, []
+
+    def watched(self, round_):
+        progress(self, round_)
+        if self.epochs and round_ % 7:
+            kept = load_file(tmp_path / "run" / "model.safetensors")
+            state = self.memory()["state"]
+            seen.append(all(torch.equal(state[name], part) for name, part in kept.items()))
+
+    monkeypatch.setattr(History, "progress", watched)
+    simulate(config(output=str(tmp_path / "run"), compare_alone=False))
+    assert seen == 6 * [True]
 
 
 def test_without_output_nothing_is_written(tmp_path, monkeypatch):
