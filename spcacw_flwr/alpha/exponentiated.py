@@ -49,13 +49,9 @@ class ExponentiatedGradient:
         self._spread = 0.0  # √Σ r²
 
     def add(
-        self,
-        H_t: NDArray[np.float64],
-        alpha_played: NDArray[np.float64],
-        *,
-        smoothness: float = 0.0,
-        gradient_norm: float | None = None,
-    ) -> None:
+        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        smoothness: float = 0.0, gradient_norm: float | None = None,
+    ) -> None:  # fmt: skip
         """Add ∇ₜ = 2Hₜxₜ to the block; L and g_max are not needed."""
         self._slope += 2.0 * (H_t @ alpha_played)
 

@@ -35,13 +35,9 @@ class FollowTheLeader:
         self.retention = _checked(retention)
 
     def add(
-        self,
-        H_t: NDArray[np.float64],
-        alpha_played: NDArray[np.float64],
-        *,
-        smoothness: float = 0.0,
-        gradient_norm: float | None = None,
-    ) -> None:
+        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        smoothness: float = 0.0, gradient_norm: float | None = None,
+    ) -> None:  # fmt: skip
         """Add Hₜ; all else is ignored, and there for the sake of a common call."""
         if self.retention < 1.0:
             self.total *= self.retention
@@ -94,13 +90,9 @@ class FollowTheApproximateLeader:
         return ftal_beta(self.eta, smoothness, self.gradients.value)
 
     def add(
-        self,
-        H_t: NDArray[np.float64],
-        alpha_played: NDArray[np.float64],
-        *,
-        smoothness: float,
-        gradient_norm: float | None = None,
-    ) -> None:
+        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        smoothness: float, gradient_norm: float | None = None,
+    ) -> None:  # fmt: skip
         """Add f̃ₜ: A += (β/2) ∇∇ᵀ and c += ∇ − β ∇ (∇ᵀxₜ); ValueError if g_max is unknown."""
         if self.retention < 1.0:
             self.quadratic *= self.retention

@@ -25,13 +25,9 @@ class Learner(Protocol):
     """What all learners offer."""
 
     def add(
-        self,
-        H_t: NDArray[np.float64],
-        alpha_played: NDArray[np.float64],
-        *,
-        smoothness: float,
-        gradient_norm: float | None = None,
-    ) -> None:
+        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        smoothness: float, gradient_norm: float | None = None,
+    ) -> None:  # fmt: skip
         """Fold in one round: its cost matrix (M, M) and the weights (M,) that were used in it."""
 
     def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:

@@ -58,13 +58,9 @@ class OnlineNewtonStep:
         self._inverse_beta = 0.0  # 1/β of the block; 0 while it has no cost
 
     def add(
-        self,
-        H_t: NDArray[np.float64],
-        alpha_played: NDArray[np.float64],
-        *,
-        smoothness: float,
-        gradient_norm: float | None = None,
-    ) -> None:
+        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        smoothness: float, gradient_norm: float | None = None,
+    ) -> None:  # fmt: skip
         """Add ∇ₜ = 2Hₜxₜ to the block; ValueError if g_max is unknown."""
         self.gradients.see(gradient_norm)
         self.point = alpha_played.copy()
