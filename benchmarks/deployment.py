@@ -1,11 +1,12 @@
 """Rounds a second between real silos: SuperNodes with TLS and keys, on this machine's loopback.
 
-    python -m benchmarks.deployment benchmarks/deployment.csv --exchanges stream,message --silos 3,7
+    python -m benchmarks.deployment benchmarks/deployment.csv --exchanges message --large 3
 
-Each silo is a SuperNode of its own with 64 digits. A round asks every silo for one gradient of an
-MLP (d = 4,810). The clock runs from the end of the first epoch to the end of the last, so that
-starting does not count. The load of the machine (the mean number of processes that want a core in
-the last minute) stands beside each rate, for all silos share the cores here.
+Each silo is a SuperNode of its own with 64 random images in the shape of MNIST. A round asks every
+silo for one gradient of an MLP (784-64-10, d = 50,890; ``--large``: 15 million parameters). The
+clock runs from the end of the first epoch to the end of the last, so that starting does not count.
+The load of the machine (the mean number of processes that want a core in the last minute) stands
+beside each rate, for all silos share the cores here.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ from spcacw_flwr.deploy.federation import Federation, lay_out
 EPOCHS = {MESSAGE: 4}
 """Of two rounds each; other exchanges are faster."""
 MANY = 300
-COLUMNS = ("exchange", "silos", "rounds", "seconds", "rounds_per_second", "cores", "load")
+SMALL, LARGE = 64, 18_868
+"""Hidden units of the two models."""
+COLUMNS = (
+    "exchange", "silos", "parameters", "rounds", "seconds", "rounds_per_second", "cores", "load",
+)  # fmt: skip
 
 
-def measure(exchange: str, silos: int) -> dict[str, object]:
+def measure(exchange: str, silos: int, hidden: int) -> dict[str, object]:
     """Return the rate of one federation, as a row of the table."""
     config = Config.from_flat({
-        "cluster-sizes": str(silos), "samples-per-silo": 64, "compare-alone": False,
+        "setting": "benchmarks.workload:RandomImages", "silos": silos, "samples-per-silo": 64,
+        "hidden": hidden, "compare-alone": False,
         "exchange": exchange, "epochs": EPOCHS.get(exchange, MANY), "node-timeout": 600.0,
         "round-timeout": 600.0, "checkpoint-every": -1,
     })  # fmt: skip
@@ -44,7 +50,8 @@ def measure(exchange: str, silos: int) -> dict[str, object]:
         lines = [json.loads(x) for x in (output / "metrics.jsonl").read_text().splitlines()]
     rounds = lines[-1]["round"] - lines[0]["round"]
     seconds = lines[-1]["seconds"] - lines[0]["seconds"]
-    row = exchange, silos, rounds, round(seconds, 2), round(rounds / seconds, 3)
+    parameters = 785 * hidden + 10 * (hidden + 1)
+    row = exchange, silos, parameters, rounds, round(seconds, 2), round(rounds / seconds, 3)
     return dict(zip(COLUMNS, (*row, os.cpu_count(), round(os.getloadavg()[0], 1)), strict=True))
 
 
@@ -54,11 +61,14 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--exchanges", default="stream,message")
     parser.add_argument("--silos", default="3,7,20")
+    parser.add_argument("--large", default="", help="silos that train the large model too")
     arguments = parser.parse_args()
     rows = []
     for exchange in arguments.exchanges.split(","):
-        for silos in arguments.silos.split(","):
-            rows.append(measure(exchange, int(silos)))
+        sizes = [(int(n), SMALL) for n in arguments.silos.split(",")]
+        sizes += [(int(n), LARGE) for n in arguments.large.split(",") if n]
+        for silos, hidden in sizes:
+            rows.append(measure(exchange, silos, hidden))
             print(rows[-1], flush=True)
             with arguments.output.open("w", newline="") as file:
                 table = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from datasets import Dataset
+from PIL.Image import Resampling
 
 from partitions.flower.rows import Ints, RowsPartitioner
 from partitions.relabel import permutations
-from partitions.rotate import rotated
 from partitions.streams import SPLIT, stream
 from spcacw_flwr.keys import SpcacwError
 
@@ -103,6 +103,7 @@ class RotatePartitioner(EqualPartitioner):
         def turn(batch: dict[str, Any]) -> dict[str, Any]:
             if self._image not in batch:
                 return batch
-            return {**batch, self._image: [rotated(one, angle) for one in batch[self._image]]}
+            turned = [one.rotate(angle, Resampling.BILINEAR) for one in batch[self._image]]
+            return {**batch, self._image: turned}
 
         return super().load_partition(partition_id).with_transform(turn)

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spcacw_flwr.alpha.crew import shares, spread
+
 SCHEDULES = ("constant", "harmonic")
 
 
@@ -107,7 +109,7 @@ class BiasTracker:
         self.reports[list(silos)] += 1
         own = gradients[silos.index(self.target)] if reference is None else reference
         if len(silos) == len(self.estimate):
-            self._fold(slice(None), gradients, own)
+            spread(lambda rows: self._fold(rows, gradients[rows], own), shares(len(silos)))
         else:  # row by row: views, where an index of rows would copy both matrices
             for row, silo in enumerate(silos):
                 self._fold(slice(silo, silo + 1), gradients[row : row + 1], own)

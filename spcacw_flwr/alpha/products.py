@@ -1,10 +1,9 @@
 """Inner products of the silos' vectors: most of the arithmetic of a round with many silos.
 
 A symmetric product (BLAS ``syrk``) is half of a general one, but PyTorch does not offer it and
-NumPy's uses threads of its own, which fight with PyTorch's over few cores. So on one core NumPy's
-is used; on two or three, one core for each of the two matrices of a round; on more, or on a GPU,
-PyTorch's general product. Measured on two cores for 89 silos and d = 50,890: gradients and both
-products took 10.0 ms this way, 15.0 with general products, and 14.8 with NumPy's on all cores.
+NumPy's has threads of its own, which fight with PyTorch's over few cores. So where PyTorch keeps
+to one core NumPy's is used, for some of the columns by each thread of the crew
+(:mod:`spcacw_flwr.alpha.crew`); elsewhere, or on a GPU, PyTorch's general product.
 
 For few silos the symmetric product's overhead is more than it saves, and blocks of rows, each times
 the rows up to it, save nearly as much. Both products of 7 silos on one core: 0.24 ms in blocks of
@@ -13,19 +12,15 @@ the rows up to it, save nearly as much. Both products of 7 silos on one core: 0.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 from torch import Tensor
+
+from spcacw_flwr.alpha.crew import hands, spread
 
 SYRK_ROWS = 32
 """With fewer rows, blocks."""
-SYRK_CORES = 3
-"""With more cores the general product, which uses all of them, is faster."""
 
 
 def grams(*matrices: Tensor) -> list[NDArray[np.float64]]:
@@ -43,15 +38,14 @@ def grams(*matrices: Tensor) -> list[NDArray[np.float64]]:
         if rows.ndim != 2:
             raise ValueError(f"Inner products need a matrix of rows, not shape {(*rows.shape,)}.")
     cores = torch.get_num_threads()
-    if cores > SYRK_CORES or any(rows.device.type != "cpu" for rows in matrices):
-        products = [(rows @ rows.T).cpu().numpy() for rows in matrices]
-    elif (most := max(len(rows) for rows in matrices)) < SYRK_ROWS:
+    on_cpu = all(rows.device.type == "cpu" for rows in matrices)
+    if on_cpu and (most := max(len(rows) for rows in matrices)) < SYRK_ROWS:
         size = 4 if cores == 1 and most < SYRK_ROWS // 2 else 8
         return [_in_blocks(rows, size) for rows in matrices]
+    if on_cpu and cores == 1:
+        products = _symmetric([rows.numpy() for rows in matrices])
     else:
-        arrays = [rows.numpy() for rows in matrices]
-        with _numpys_blas().limit(limits=1):
-            products = list((map if cores == 1 else _workers().map)(_syrk, arrays))
+        products = [(rows @ rows.T).cpu().numpy() for rows in matrices]
     return [0.5 * (product + product.T.astype(np.float64)) for product in products]
 
 
@@ -64,16 +58,15 @@ def _in_blocks(rows: Tensor, size: int) -> NDArray[np.float64]:
     return low + np.tril(whole, -1).T
 
 
+def _symmetric(matrices: list[NDArray[np.float32]]) -> list[NDArray[np.float64]]:
+    """Return the products by BLAS ``syrk``, of a part of the columns by each of the crew."""
+    cut = -(-hands() // len(matrices))
+    parts = [(k, part) for k, rows in enumerate(matrices) for part in np.array_split(rows, cut, 1)]
+    found = spread(lambda part: _syrk(part[1]), parts)
+    return [sum((p.astype(np.float64) for (at, _), p in zip(parts, found, strict=True) if at == k),
+                start=np.zeros(())) for k in range(len(matrices))]  # fmt: skip
+
+
 def _syrk(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     product: NDArray[np.float32] = rows @ rows.T  # NumPy sees the symmetry and calls BLAS syrk
     return product
-
-
-@cache
-def _numpys_blas() -> ThreadpoolController:
-    return ThreadpoolController().select(internal_api="openblas")
-
-
-@cache
-def _workers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(SYRK_CORES, thread_name_prefix="syrk")

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from spcacw_flwr.alpha.crew import hands, spread
 from spcacw_flwr.core.chain import chain_pass, is_chain
 from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass, steps_of
 from spcacw_flwr.core.losses import Loss, losses_of
@@ -71,6 +72,11 @@ class SiloGradients:
         self._steps = steps_of(model) if self.way == "pooled" else []
         self._chain = is_chain(self._steps)
         self._kept: float | None = None
+
+    @property
+    def splits(self) -> bool:
+        """Whether threads may each compute some of the silos (:mod:`spcacw_flwr.alpha.crew`)."""
+        return self._chain
 
     def __call__(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
@@ -139,15 +145,20 @@ class SiloGradients:
     def _pooled(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
-        size, losses = self._group_size(vector, x), []
+        size = self._group_size(vector, x)
+        if self.splits:
+            size = min(size, -(-len(x) // hands()))
         if size >= len(x):
             return self._pooled_group(vector, x, y, rows, seed_of)
-        for start in range(0, len(x), size):
+
+        def group(start: int) -> Tensor:
             one = slice(start, start + size)
-            seeds = partial(_later, seed_of, start)
             here = vector[one] if vector.ndim == 2 else vector
-            losses.append(self._pooled_group(here, x[one], y[one], rows[one], seeds))
-        return torch.cat(losses)
+            seeds = partial(_later, seed_of, start)
+            return self._pooled_group(here, x[one], y[one], rows[one], seeds)
+
+        starts = range(0, len(x), size)
+        return torch.cat(spread(group, starts) if self.splits else [*map(group, starts)])
 
     def _group_size(self, vector: Tensor, x: Tensor) -> int:
         if self._kept is None:  # of a sample; two, for BatchNorm may be among the layers

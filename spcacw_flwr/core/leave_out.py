@@ -79,6 +79,6 @@ def train_without(pool: SiloPool, absent: Collection[int]) -> History:
     federation = Federation(infos, config.run.target, size, pool.layout)
     method = make_method(config, federation, pool.initial_parameters())
     history = History(config)
-    with threads(config.run.threads, len(infos) * size):
+    with threads(config.run.threads, len(infos) * size, pool):
         train(remaining, method, history)
     return history

@@ -104,6 +104,11 @@ class SiloPool:
         self.private = PrivateSilos(private, chances or seeded(config.run.seed), self.model)
         self._tried = False
 
+    @property
+    def splits(self) -> bool:
+        """Whether threads may each compute some of the silos."""
+        return self.compute.splits and self.device.type == "cpu"
+
     @cached_property
     def data(self) -> Stacked:
         """The training data of all silos of the pool, on its device."""

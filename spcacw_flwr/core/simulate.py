@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.core.artefacts import Recorder
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.guard import make_method
@@ -92,7 +93,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         size = config.samples_per_round
         federation = Federation(silos, config.run.target, size, pool.layout)
         method = make_method(config, federation, pool.initial_parameters())
-        with threads(config.run.threads, setting.num_silos * size):
+        with threads(config.run.threads, setting.num_silos * size, pool):
             train(pool, method, history)
             if config.run.compare_alone and config.run.method != "local":
                 history.accuracy_alone = train_alone(config, pool)
@@ -105,14 +106,20 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
 
 
 @contextmanager
-def threads(wanted: int, samples: int) -> Iterator[None]:
+def threads(wanted: int, samples: int, pool: SiloPool | None = None) -> Iterator[None]:
     """Compute with ``wanted`` threads, or by the size of a round when that is 0.
 
-    OpenMP's threads spin while they wait for each other, and when two processes share the cores
-    each waits for threads that do not run: two small runs side by side then take ten times as long.
+    They are a crew's (:mod:`spcacw_flwr.alpha.crew`) where ``pool``, if any, can use one, else
+    PyTorch's: when two processes share the cores, each of those waits for threads that do not run,
+    and two small runs side by side take ten times as long.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(wanted or (1 if samples <= SMALL_ROUND else before))
+    cores = wanted or (1 if samples <= SMALL_ROUND else before)
+    if cores == 1 or pool is None or pool.splits:
+        with crew(cores):
+            yield
+        return
+    torch.set_num_threads(cores)
     try:
         yield
     finally:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
-from scipy.stats import t as student
 
 from partitions import SETTINGS
 from spcacw_flwr.html.read import Artefacts
@@ -119,6 +117,8 @@ class Absence:
         count = len(self.lost)
         if count < ENOUGH_SEEDS:
             return None
+        from scipy.stats import t as student  # here: it takes most of a second
+
         return float(student.ppf(0.975, count - 1) * self.lost.std(ddof=1) / math.sqrt(count))
 
 
@@ -143,6 +143,8 @@ class LeaveOneOut:
         lost = [one.mean for one in self.absences]
         if not np.ptp(alpha) > 0 or np.ptp(lost) == 0:  # not known, or all the same
             return None
+        from scipy.stats import spearmanr  # here: it takes most of a second
+
         return float(spearmanr(alpha, lost).statistic)
 
     @property

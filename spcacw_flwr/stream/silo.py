@@ -132,7 +132,7 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
     models = max(64, pool.setting.num_silos) + 8
     limit = 4 * pool.layout.size * models * len(pool.silos)
     answered, ledger = 0, ledger_of(pool)
-    with threads(config.run.threads, len(pool.silos) * config.training.batch_size), channel:
+    with threads(config.run.threads, len(pool.silos) * config.training.batch_size, pool), channel:
         call = channel.stream_stream(METHOD)(_flat(outgoing), metadata=metadata)
         try:
             for message in heard(call, limit):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.core import gradients
 from spcacw_flwr.core.chain import is_chain
 from spcacw_flwr.core.gradients import SiloGradients
@@ -51,6 +52,22 @@ def test_a_model_for_each_silo(model, room, monkeypatch):
         loss = compute(models[k], x[k : k + 1], y[k : k + 1], row, int)
         torch.testing.assert_close(rows[k : k + 1], row)
         torch.testing.assert_close(losses[k : k + 1], loss)
+
+
+@pytest.mark.parametrize("size", [2, SILOS, SILOS + 2])
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("model", CHAINS)
+def test_a_crew_computes_what_one_thread_does(model, own, size):
+    layout = Layout.of(parameters_of(model))
+    shape = (SILOS, layout.size) if own else (layout.size,)
+    vector = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    compute = SiloGradients(model, layout)
+    rows, expected = torch.empty(2, SILOS, layout.size)
+    expected_losses = compute(vector, *batch(6), expected, int)
+    with crew(size):
+        losses = compute(vector, *batch(6), rows, int)
+    torch.testing.assert_close(rows, expected)
+    torch.testing.assert_close(losses, expected_losses)
 
 
 def test_flattening_between_linear_layers():

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from partitions.relabel import DigitsRelabel
+from spcacw_flwr.alpha.crew import hands
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.registry import METHODS
@@ -166,7 +167,7 @@ def test_a_small_round_takes_one_thread_and_all_are_back_afterwards(
     seen, compute, before = [], SiloPool.gradients, torch.get_num_threads()
 
     def spy(*args, **kwargs):
-        seen.append(torch.get_num_threads())
+        seen.append((hands(), torch.get_num_threads()))
         return compute(*args, **kwargs)
 
     monkeypatch.setattr(SiloPool, "gradients", spy)
@@ -175,7 +176,7 @@ def test_a_small_round_takes_one_thread_and_all_are_back_afterwards(
     torch.set_num_threads(3)
     try:
         simulate(config(epochs=1, compare_alone=False, **keys))
-        assert set(seen) == {threads}
+        assert set(seen) == {(threads, 1)}
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)

@@ -8,6 +8,8 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from flwr_datasets import FederatedDataset
 from PIL import Image as Picture
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2.functional import rotate
 
 from partitions.flower import (
     LatentClusterPartitioner,
@@ -16,7 +18,6 @@ from partitions.flower import (
     RotatePartitioner,
 )
 from partitions.relabel import permutations
-from partitions.rotate import rotated
 from partitions.streams import NOISE, stream
 from spcacw_flwr.keys import SpcacwError
 
@@ -145,7 +146,7 @@ def test_rotate():
         assert len(share) == 3
         plain = data.select(partitioner.rows(i))
         for k in range(3):
-            turned = np.asarray(rotated(plain[k]["image"], 45.0 * i))
+            turned = np.asarray(rotate(plain[k]["image"], 45.0 * i, InterpolationMode.BILINEAR))
             np.testing.assert_array_equal(np.asarray(share[k]["image"]), turned)
             assert share[k]["label"] == plain[k]["label"]
     quarter = np.asarray(shares[2][0]["image"])

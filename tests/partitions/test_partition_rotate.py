@@ -39,6 +39,18 @@ def test_an_angle_near_90_agrees_with_rot90():
     torch.testing.assert_close(near, torch.rot90(image, 1, (-2, -1)), atol=5e-3, rtol=0)
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+@pytest.mark.parametrize("shape", [(3, 1, 28, 28), (2, 3, 5, 8)])
+def test_it_is_torchvisions_rotation_bit_for_bit(interpolation, shape):
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.v2.functional import rotate
+
+    image = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    for angle in (*range(0, 360, 4), 0.5, 37.3, 90, 450):
+        expected = rotate(image, angle, interpolation=InterpolationMode(interpolation))
+        assert torch.equal(rotated(image, angle, interpolation), expected), angle
+
+
 def test_45_degrees_by_hand():
     # A white pixel at the top right of 2 × 2, ½ right of and ½ above the centre, goes to the top.
     # The top left of the result looks at the source √½ above the centre, the top right at √½ to
