@@ -89,15 +89,18 @@ def info_to_record(info: SiloInfo) -> MetricRecord:
 
 def record_to_info(record: MetricRecord) -> SiloInfo:
     """Return what a silo told about itself; SpcacwError if it told nonsense."""
-    (silo,), (size,) = _numbers(record, "silo"), _numbers(record, "num-examples")
-    return SiloInfo(
-        silo=int(silo),
-        size=int(size),
-        label_counts=tuple(int(n) for n in _numbers(record, "label-counts")),
-        group=float(_numbers(record, "group")[0]) if "group" in record else None,
-        oracle=tuple(int(i) for i in _numbers(record, "oracle")),
-        privacy=_mechanism(_numbers(record, PRIVACY)) if PRIVACY in record else None,
-    )
+    try:
+        (silo,), (size,) = _numbers(record, "silo"), _numbers(record, "num-examples")
+        return SiloInfo(
+            silo=int(silo),
+            size=int(size),
+            label_counts=tuple(int(n) for n in _numbers(record, "label-counts")),
+            group=float(_numbers(record, "group")[0]) if "group" in record else None,
+            oracle=tuple(int(i) for i in _numbers(record, "oracle")),
+            privacy=_mechanism(_numbers(record, PRIVACY)) if PRIVACY in record else None,
+        )
+    except (ValueError, OverflowError, IndexError) as error:
+        raise SpcacwError(f"what a silo tells of itself cannot be read: {error}") from error
 
 
 def mechanism_to_numbers(one: Mechanism) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pandas as pd
@@ -387,6 +388,21 @@ def test_a_record_of_nonsense_is_refused():
     content = RecordDict({records.CONFIG: ConfigRecord({"round": "one"})})
     with pytest.raises(SpcacwError, match="round is 'one'"):
         records.asked(content, "round")
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"silo": [1, 2]}, {"silo": []}, {"silo": math.nan}, {"num-examples": math.inf},
+        {"label-counts": [math.nan]}, {"group": []}, {"oracle": [math.inf]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_node_that_tells_nonsense_of_itself_is_refused(nonsense):
+    """In a sentence: one that appears in the midst of a run must not end it."""
+    sane = {"silo": 1, "num-examples": 5, "label-counts": [2, 3], "oracle": [1]}
+    with pytest.raises(SpcacwError, match="what a silo tells of itself cannot be read"):
+        records.record_to_info(MetricRecord(sane | nonsense))
 
 
 # The ServerApp
