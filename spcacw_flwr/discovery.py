@@ -108,8 +108,8 @@ class Lookout:
         online = set(self.grid.get_node_ids())
         self._asked = {node: reply for node, reply in self._asked.items() if node in online}
         if new := list(online - self._asked.keys() - set(self.found.nodes.values())):
-            self._asked.update(dict.fromkeys(new))
             messages = self.grid.push_messages([query(node) for node in new])
+            self._asked.update(dict.fromkeys(new))
             self._waiting.update(zip(messages, new, strict=True))
         fresh = set()
         for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:

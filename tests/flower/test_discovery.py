@@ -9,6 +9,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.discovery import Lookout, TakenOver, discover
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import play, small
 
@@ -124,6 +125,38 @@ def test_a_node_that_left_and_returned_is_asked_again(said):
     strategy = play(config, Changing(config, changes), rounds=12)
     assert "Node 900 does not take part" in said.text
     assert strategy.nodes[6] == 900
+
+
+def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
+    """Streams live on while Flower's SuperLink is away, and look again later."""
+    grid = Changing(small(), {})
+    found, old = discover(grid, 7, 5.0), grid.node_of(6)
+    grid.contexts.pop(old)
+    grid.add(900, 6)
+    lookout = Lookout(grid, found)
+    with monkeypatch.context() as patch:
+        patch.setattr(grid, "push_messages", fails)
+        with pytest.raises(ConnectionError):
+            lookout.look()
+    assert lookout.look() == [TakenOver(900, old, [6])]
+
+
+def fails(messages):
+    raise ConnectionError
+
+
+def test_a_node_that_is_there_all_the_same_keeps_its_silos():
+    """As one whose stream lives on while Flower misses it."""
+    grid, there = Changing(small(), {}), set()
+    found, old = discover(grid, 7, 5.0), grid.node_of(6)
+    grid.contexts.pop(old)
+    grid.add(900, 6)
+    there.add(old)
+    lookout = Lookout(grid, found, gone=lambda node: node not in there)
+    assert lookout.look() == []
+    there.clear()
+    assert lookout.look() == [TakenOver(900, old, [6])]
+    assert found.nodes[6] == 900
 
 
 @pytest.mark.parametrize("silo", [0, 6, 99])
