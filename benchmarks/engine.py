@@ -2,10 +2,11 @@
 
     python -m benchmarks.engine benchmarks/engine.csv --threads 1,2
 
-For each number of silos M, in turn within each repetition: the bare ``vmap(grad)`` of all silos on
-batches that lie ready, the whole round (batches, gradients, clipping, bias, inner products, step),
-the whole round with a sketch, and each part of the round by itself. The floor is the arithmetic of
-gradients and inner products at the rate of a large matrix product measured in the same run.
+For each number of silos M: the bare ``vmap(grad)`` of all silos on batches that lie ready; then, in
+turn within each repetition, the whole round (batches, gradients, clipping, bias, inner products,
+step), the whole round with a sketch, and each part of the round by itself. The floor is the
+arithmetic of gradients and inner products at the rate of a large matrix product measured in the
+same run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from threadpoolctl import threadpool_limits
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
@@ -25,6 +25,7 @@ from spcacw_flwr.alpha import grams
 from spcacw_flwr.core.loop import answer
 from spcacw_flwr.core.method import WeightedGradients
 from spcacw_flwr.core.silo import SiloPool, clip_rows
+from spcacw_flwr.core.simulate import threads
 from spcacw_flwr.spcacw import SPCACWMethod
 
 SILOS = (7, 20, 89, 500)
@@ -79,32 +80,36 @@ def floor(num_silos: int, dimension: int, device: str) -> float:
     return (gradients + 2 * num_silos * (num_silos + 1) * dimension) / rate
 
 
-def measure(num_silos: int, device: str, repetitions: int) -> dict[str, float]:
-    """Return the medians in ms for M = ``num_silos``."""
+def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[str, float]:
+    """Return the medians in ms for M = ``num_silos``.
+
+    ``vmap`` has PyTorch's threads, a round those that a run has.
+    """
     keys = {"device": device, "update_every": 1000}
     pool, small = make_pool(num_silos, **keys), make_pool(num_silos, sketch=SKETCH, **keys)
     method, sketched = make_method(pool), make_method(small)
     assert isinstance(method, SPCACWMethod)
     single = parts(pool, method)
+    bare = {"bare vmap(grad)": bare_gradients(pool, method.parameters)}
     works = {
-        "bare vmap(grad)": bare_gradients(pool, method.parameters),
         "whole round": whole_round(pool, method),
         f"whole round, sketch {SKETCH}": whole_round(pool, sketched),
         **single,
     }
-    found = medians(works, repetitions, device)
+    found = medians(bare, repetitions, device)
+    with threads(cores, num_silos * pool.config.training.batch_size, pool):
+        found |= medians(works, repetitions, device)
     found["the rest"] = found["whole round"] - sum(found[name] for name in single)
     found["arithmetic floor"] = floor(num_silos, pool.layout.size, device)
     return found
 
 
-def table(threads: list[int], silos: list[int], device: str, repetitions: int) -> Iterator[tuple]:
+def table(cores: list[int], silos: list[int], device: str, repetitions: int) -> Iterator[tuple]:
     """Yield a row per number of threads, of silos and part."""
-    for number in threads:
+    for number in cores:
         torch.set_num_threads(number)
         for num_silos in silos:
-            with threadpool_limits(number, "blas"):  # NumPy's, which takes all cores otherwise
-                found = measure(num_silos, device, repetitions)
+            found = measure(num_silos, device, repetitions, number)
             bare, least = found["bare vmap(grad)"], found["arithmetic floor"]
             for part, ms in found.items():
                 numbers = f"{ms:.3f}", f"{ms / bare:.2f}", f"{ms / least:.2f}"
@@ -120,13 +125,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repetitions", type=int, default=31)
     given = parser.parse_args()
-    threads, silos = ([int(n) for n in text.split(",")] for text in (given.threads, given.silos))
+    cores, silos = ([int(n) for n in text.split(",")] for text in (given.threads, given.silos))
     with given.path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             ["device", "threads", "silos", "part", "median_ms", "times_vmap", "times_floor"]
         )
-        for row in table(threads, silos, given.device, given.repetitions):
+        for row in table(cores, silos, given.device, given.repetitions):
             writer.writerow(row)
             print(*row, sep="\t")
 
