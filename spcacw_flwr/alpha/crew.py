@@ -47,9 +47,10 @@ def hands() -> int:
     return _Crew.size
 
 
-def shares(count: int) -> list[slice]:
-    """Return ``count`` things cut into a part for each thread."""
+def shares(count: int, most: int | None = None) -> list[slice]:
+    """Return ``count`` things cut into a part for each thread, or more, of ``most`` things each."""
     size = max(1, -(-count // _Crew.size))
+    size = min(size, most or size)
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 

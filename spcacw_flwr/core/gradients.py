@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from spcacw_flwr.alpha.crew import hands, spread
+from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.core.chain import chain_pass, is_chain
 from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass, steps_of
 from spcacw_flwr.core.losses import Loss, losses_of
@@ -145,20 +145,16 @@ class SiloGradients:
     def _pooled(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
-        size = self._group_size(vector, x)
-        if self.splits:
-            size = min(size, -(-len(x) // hands()))
-        if size >= len(x):
+        parts = shares(len(x), self._group_size(vector, x))
+        if len(parts) == 1:
             return self._pooled_group(vector, x, y, rows, seed_of)
 
-        def group(start: int) -> Tensor:
-            one = slice(start, start + size)
-            here = vector[one] if vector.ndim == 2 else vector
-            seeds = partial(_later, seed_of, start)
-            return self._pooled_group(here, x[one], y[one], rows[one], seeds)
+        def group(part: slice) -> Tensor:
+            here = vector[part] if vector.ndim == 2 else vector
+            seeds = partial(_later, seed_of, part.start)
+            return self._pooled_group(here, x[part], y[part], rows[part], seeds)
 
-        starts = range(0, len(x), size)
-        return torch.cat(spread(group, starts) if self.splits else [*map(group, starts)])
+        return torch.cat(spread(group, parts) if self.splits else [*map(group, parts)])
 
     def _group_size(self, vector: Tensor, x: Tensor) -> int:
         if self._kept is None:  # of a sample; two, for BatchNorm may be among the layers

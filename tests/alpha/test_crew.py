@@ -55,8 +55,11 @@ def test_pytorch_and_blas_keep_to_one_core_within_and_are_as_before_after():
 def test_shares_cover_everything_once(count):
     with crew(3):
         parts = shares(count)
+        small = shares(count, 2)
     assert [k for part in parts for k in range(count)[part]] == list(range(count))
     assert len(parts) <= 3
+    assert [k for part in small for k in range(count)[part]] == list(range(count))
+    assert all(part.stop - part.start <= 2 for part in small)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -17,7 +17,7 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.registry import METHODS
 from spcacw_flwr.core.silo import SiloPool
-from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.core.simulate import simulate, threads
 from spcacw_flwr.keys import SpcacwError
 
 FILES = ("alpha.csv", "config.toml", "metrics.jsonl", "model.safetensors", "status.json")
@@ -159,10 +159,10 @@ def test_a_sketch_larger_than_the_model_is_one_sentence():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "clusters", "threads"), [(0, "3,2,2", 1), (0, "10,10", 3), (2, "3,2,2", 2)]
+    ("wanted", "clusters", "size"), [(0, "3,2,2", 1), (0, "10,10", 3), (2, "3,2,2", 2)]
 )
 def test_a_small_round_takes_one_thread_and_all_are_back_afterwards(
-    wanted, clusters, threads, monkeypatch
+    wanted, clusters, size, monkeypatch
 ):
     seen, compute, before = [], SiloPool.gradients, torch.get_num_threads()
 
@@ -176,7 +176,18 @@ def test_a_small_round_takes_one_thread_and_all_are_back_afterwards(
     torch.set_num_threads(3)
     try:
         simulate(config(epochs=1, compare_alone=False, **keys))
-        assert set(seen) == {(threads, 1)}
+        assert set(seen) == {(size, 1)}
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_model_that_cannot_be_split_has_pytorchs_threads():
+    pool = SiloPool(config(), config().checked_setting(), [0])
+    torch.set_num_threads(1)
+    with threads(2, 10_000, pool):
+        assert (hands(), torch.get_num_threads()) == (2, 1)
+    pool.compute._chain = False
+    with threads(2, 10_000, pool):
+        assert (hands(), torch.get_num_threads()) == (1, 2)
+    assert torch.get_num_threads() == 1
