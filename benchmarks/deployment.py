@@ -1,6 +1,6 @@
 """Rounds a second between real silos: SuperNodes with TLS and keys, on this machine's loopback.
 
-    python -m benchmarks.deployment benchmarks/deployment.csv --exchanges message --large 3
+    python -m benchmarks.deployment benchmarks/deployment.csv --exchanges message --silos 3,7
 
 Each silo is a SuperNode of its own with 64 random images in the shape of MNIST. A round asks every
 silo for one gradient of an MLP (784-64-10, d = 50,890; ``--large``: 15 million parameters). The

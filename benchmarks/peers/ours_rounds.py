@@ -22,6 +22,7 @@ from spcacw_flwr.core.loop import answer
 from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.registry import method_class
 from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.core.simulate import threads
 
 METHOD = sys.argv[3]
 ROUNDS_PER_EPOCH = 10
@@ -52,17 +53,17 @@ class RandomImages(Setting):
 
 def run(silos: int, rounds: int, clock: Clock) -> float:
     """Train for ``rounds`` rounds and return the norm of the final model."""
-    torch.set_num_threads(THREADS)
     config = Config.from_keys(silos=silos, method=METHOD)
     setting = RandomImages(config.partition, 0)
     pool = SiloPool(config, setting, range(silos))
     federation = Federation(tuple(pool.describe()), 0, config.training.batch_size)
     method = method_class(METHOD)(config, federation, pool.initial_parameters())
-    for round_ in range(1, rounds + 1):
-        request = method.request(round_)
-        method.fold(request, answer(pool, request))
-        if round_ % ROUNDS_PER_EPOCH == 0:
-            clock.tick()
+    with threads(THREADS, silos * config.training.batch_size, pool):
+        for round_ in range(1, rounds + 1):
+            request = method.request(round_)
+            method.fold(request, answer(pool, request))
+            if round_ % ROUNDS_PER_EPOCH == 0:
+                clock.tick()
     return norm([method.parameters])
 
 
