@@ -20,6 +20,7 @@ from spcacw_flwr.processes import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 RESULTS, BENCHMARKS = ROOT / "experiments" / "results", ROOT / "benchmarks"
 ENGINE = (ROOT / "docs" / "engine.md").read_text()
 METHODS_PAGE = (ROOT / "docs" / "methods.md").read_text()
@@ -74,9 +75,10 @@ def test_the_default_runs_output_is_the_committed_one():
         assert f"{weight:.4f}" in README
 
 
-@pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README))
-def test_links_lead_somewhere(path):
-    assert (ROOT / path).exists()
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#:]+)[)#]", page.read_text())
+    assert [path for path in links if not (page.parent / path).exists()] == []
 
 
 def test_what_a_round_costs_is_the_committed_table():

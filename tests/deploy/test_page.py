@@ -69,8 +69,3 @@ def test_the_rates_are_the_committed_ones():
         for row in csv.DictReader(file):
             a_round = float(row["seconds"]) / float(row["rounds"])
             assert table[int(row["silos"])][2:] == [f"{a_round:.1f}", row["load"]]
-
-
-@pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)", PAGE))
-def test_links_lead_somewhere(path):
-    assert (ROOT / "docs" / path).resolve().exists()
