@@ -1,13 +1,16 @@
 """SP-CACW: Convergence-Aware Client Weighting for Selfish Personalized Learning (the method).
 
 Y. Kiselman and K. Y. Levy, arXiv:2606.29322, Algorithm 1 with the appendix Practical Algorithmic
-Details. In the paper's order, at round t::
+Details. At round t::
 
     receive g_t^(i) from the silos that take part             fold
-    b̂_t^(i) ← (1 − β) b̂_{t−1}^(i) + β (g_t^(i) − g_t^(0))     observe
     w_t ← w_{t−1} − η Opt(Σ α_{t−1}^(i) g_t^(i))              step
+    b̂_t^(i) ← (1 − β) b̂_{t−1}^(i) + β (g_t^(i) − g_t^(0))     track
     H ← H + B̂ᵀB̂ + η L GᵀG          (so that αᵀHα = Σ L̂_t(α)) learn
     every K rounds: α_t ← argmin_{α ∈ Δ} αᵀHα + λ_reg Σ α³    learn
+
+The paper has b̂ before the step, which needs nothing of it: in this order the next gradients are
+on their way, between real silos, while the target learns from these.
 """
 
 from __future__ import annotations
@@ -118,6 +121,7 @@ class SPCACWMethod(WeightedGradients):
         replies = yield request
         self.observe(request, replies)
         counts, smoothness = round_ >= self.config.spcacw.t_start, self.smoothness.value
+        self.track(replies)
         self.book.matrix(self.heard(request, replies, self._seen), smoothness, counts=counts)
         self._seen = self._seen[:0]
         self.step(replies)
@@ -128,7 +132,7 @@ class SPCACWMethod(WeightedGradients):
         return self.sketch(rows) if self.sketch else rows
 
     def observe(self, request: Request, replies: Replies) -> None:
-        """Take L, update b̂ from the gradients as they came, and note g_0 for λ_reg."""
+        """Take L, where the target's silo was asked for it."""
         if replies.smoothness is not None:
             self.smoothness.update(replies.smoothness)
         if math.isnan(self.smoothness.value):
@@ -136,18 +140,26 @@ class SPCACWMethod(WeightedGradients):
                 f"Target silo {self.federation.target} was asked for its smoothness L in round "
                 f"{request.round} and sent none: check its ClientApp, or set the key smoothness."
             )
+
+    def track(self, replies: Replies) -> None:
+        """Update b̂ from the gradients as they came, and note g_0 for λ_reg."""
         self._seen = self.seen(replies.gradients)
         self.bias.update(self._seen, replies.silos)
         if self.regularised:
             self.variance.add(replies.gradients[replies.silos.index(self.federation.target)])
 
     def learn(self, request: Request, replies: Replies) -> None:
-        """Make the round's cost matrix, and learn from it."""
-        counts = request.round >= self.config.spcacw.t_start
+        """Ask for the next gradients if that can be done now; learn from these."""
+        round_ = request.round
+        # A new α may ask others; after an epoch the target's silo has a model to evaluate first.
+        if replies.early and round_ % self.every and not self.ends_epoch(round_):
+            replies.early(self.request(round_ + 1))
+        self.track(replies)
         heard = self.heard(request, replies, self._seen)
+        counts = round_ >= self.config.spcacw.t_start
         found = self.book.matrix(heard, self.smoothness.value, counts=counts)
         self._seen = self._seen[:0]
-        self.take(request.round, *found)
+        self.take(round_, *found)
 
     def take(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
         """Add a round's cost matrix; every K rounds, α ← the leader so far."""

@@ -8,7 +8,7 @@ question, and its mini-batches are a pure function of (seed, silo, round, draw).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -102,6 +102,12 @@ class Replies:
     """L at the target, when it was asked for."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
     """What was wrong with the answers of other silos that were asked; those are left out."""
+    early: Callable[[Request], None] | None = None
+    """Where the silos are elsewhere: sends out the question that the next round begins with.
+
+    A method may call it once its model is that of the next round, if nothing it still does in this
+    one changes whom it asks. None where the next question may yet be cut.
+    """
 
 
 Round = Generator[Request, Replies, None]

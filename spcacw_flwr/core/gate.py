@@ -90,6 +90,8 @@ class Gate:
                 faulty[list(faults)] = True
                 replies = without(replies, set(np.flatnonzero(self.quarantined)))
                 replies.faults = faults
+                if faulty.any() or self.quarantined.any():
+                    replies.early = None
                 request = steps.send(replies)
         except StopIteration:
             pass

@@ -4,7 +4,8 @@ A round goes on when every node that was asked has answered, when the streams of
 are known to be broken, or after ``round-timeout`` seconds. A silo that did not answer counts as
 silent. A node that is still busy with an older question is not asked another one until it has
 answered that (its late answer is thrown away). Without the target there is no round: the round
-waits for it to come back, for ``round-timeout`` seconds, and asks it again.
+waits for it to come back, for ``round-timeout`` seconds, and asks it again. A question can be sent
+before the round that it belongs to, while the method still learns from the answers to the last one.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Asker(Elsewhere):
     ) -> None:
         self.config, self.federation, self.service = config, federation, service
         self.nodes, self._id = nodes, 0
+        self._early: tuple[Request | None, dict[int, Asked]] = None, {}
         assert federation.layout is not None
         shape, device = (federation.num_silos, federation.layout.size), config.run.device
         self._rows = torch.empty(shape, device=find_device(device))
@@ -100,24 +102,24 @@ class Asker(Elsewhere):
         for node in missing:
             log.warning("Training begins without node %s, which opened no stream.", node)
 
+    def ask_early(self, request: Request) -> None:
+        """Send out a question whose answers :meth:`answer` will wait for."""
+        self._early = request, self._asked(request)
+        self._send(self._early[1])
+
     def answer(self, request: Request) -> Answers:
         """Return the answers that came in time, and what was wrong with others."""
-        by_node: dict[int, list[int]] = defaultdict(list)
-        for silo in request.silos:
-            by_node[self.nodes[silo]].append(silo)
-        alike = request.points.ndim == (2 if request.want == LOSSES else 1)
-        shared = _pieces(request.points) if alike else []
-        asked = {}
-        for node, silos in by_node.items():
-            points = request.of(silos)
-            data = shared if alike else _pieces(points)
-            asked[node] = Asked(self._question(request, silos, points), data)
-        self._exchange(asked, f"Round {request.round}")
+        early, asked = self._early
+        self._early = None, {}
+        if early is None or not _same(early, request):
+            asked = self._asked(request)
+            self._send(asked)
+        self._wait(asked, f"Round {request.round}")
         found: dict[int, SiloAnswer] = {}
         faults: dict[int, Fault] = {}
         smoothness = None
-        for node, one in asked.items():
-            silos = by_node[node]
+        for one in asked.values():
+            silos = list(one.question.silos)
             if one.wrong:
                 faults |= for_all(silos, "malformed", one.wrong)
             if one.heard is None:
@@ -137,7 +139,9 @@ class Asker(Elsewhere):
                 if not (one.heard.head.HasField("smoothness") and math.isfinite(smoothness)):
                     faults |= for_all([self.federation.target], "malformed", "it sent no finite L")
         usable = {silo: answer for silo, answer in found.items() if silo not in faults}
-        return Answers(stacked(usable, request, self._rows, smoothness), faults)
+        replies = stacked(usable, request, self._rows, smoothness)
+        replies.early = self.ask_early
+        return Answers(replies, faults)
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good a model is on the test data of the target.
@@ -149,7 +153,8 @@ class Asker(Elsewhere):
         """
         head = Question(silos=[silo], want=EVALUATION, arrays=described(_arrays(vector)))
         asked = {self.nodes[silo]: Asked(head, _pieces(vector))}
-        self._exchange(asked, "The evaluation")
+        self._send(asked)
+        self._wait(asked, "The evaluation")
         (one,) = asked.values()
         if one.heard is None or one.heard.head.error:
             why = one.heard.head.error if one.heard else "it did not answer"
@@ -160,6 +165,20 @@ class Asker(Elsewhere):
         }  # fmt: skip
         answer = one.heard.head
         return Evaluation(answer.accuracy, answer.loss, buffers)
+
+    def _asked(self, request: Request) -> dict[int, Asked]:
+        """Return a question as it goes to each node."""
+        by_node: dict[int, list[int]] = defaultdict(list)
+        for silo in request.silos:
+            by_node[self.nodes[silo]].append(silo)
+        alike = request.points.ndim == (2 if request.want == LOSSES else 1)
+        shared = _pieces(request.points) if alike else []
+        asked = {}
+        for node, silos in by_node.items():
+            points = request.of(silos)
+            data = shared if alike else _pieces(points)
+            asked[node] = Asked(self._question(request, silos, points), data)
+        return asked
 
     def _question(self, request: Request, silos: list[int], points: Tensor) -> Question:
         question = Question(
@@ -175,13 +194,16 @@ class Asker(Elsewhere):
             question.fold.CopyFrom(Fold(index=fold.index, of=fold.of, within=fold.within))
         return question
 
-    def _exchange(self, asked: dict[int, Asked], what: str) -> None:
-        """Send questions to nodes and wait for their answers, which come into ``asked``."""
+    def _send(self, asked: dict[int, Asked]) -> None:
+        """Send a question to the nodes that have a stream; the target's may get it later."""
         self._id += 1
-        vital, timeout = self.nodes[self.federation.target], self.config.run.round_timeout
         for node, one in asked.items():
             one.question.id = self._id
-            one.open = self._ask(node, one) or node == vital
+            one.open = self._ask(node, one) or node == self.nodes[self.federation.target]
+
+    def _wait(self, asked: dict[int, Asked], what: str) -> None:
+        """Wait for the answers to the question sent last, which come into ``asked``."""
+        vital, timeout = self.nodes[self.federation.target], self.config.run.round_timeout
         deadline = time.monotonic() + timeout
         while any(one.open for one in asked.values()):
             if (left := deadline - time.monotonic()) <= 0 or not (event := self._event(left)):
@@ -235,6 +257,10 @@ class Asker(Elsewhere):
         rows = wire.received(arrays, self.config.transport.wire)
         told = losses.astype(np.float64).ravel().tolist()
         return Bundle(answer.round, request.draw, list(answer.silos), rows, told)
+
+
+def _same(early: Request, request: Request) -> bool:
+    return early.points is request.points and vars(early) == vars(request)
 
 
 def _arrays(points: Tensor) -> dict[str, Any]:

@@ -46,6 +46,10 @@ ALL, WITHOUT = (0, 1, 2, 3, 4, 5, 6), (0, 2, 3, 5, 6)
 TARGET, PEERS = NODE, NODE + 1
 
 
+ONE_BY_ONE = {"update_every": 1}
+"""α is learned in every round, so that no question goes out before the round it belongs to."""
+
+
 def small(**keys) -> Config:
     return Config.from_keys(**({"epochs": 2, "compare_alone": False} | keys))
 
@@ -90,7 +94,7 @@ def run(made: Separate, after: dict):
 
 
 def test_a_killed_silo_is_silent_and_is_heard_again_when_it_returns(caplog):
-    config = small(round_timeout=30.0)
+    config = small(round_timeout=30.0, **ONE_BY_ONE)
     with separate(config, SHARES) as made:
         after = {4: lambda: kill(made, PEERS), 9: lambda: come_back(made, PEERS)}
         method, events = run(made, after)
@@ -102,8 +106,37 @@ def test_a_killed_silo_is_silent_and_is_heard_again_when_it_returns(caplog):
     assert len(events.epochs) == 2
 
 
+def test_a_silo_killed_after_an_early_question_is_silent_and_is_heard_again():
+    """It may have answered round 5 before it was killed, and misses round 10's question."""
+    config = small(round_timeout=30.0)
+    with separate(config, SHARES) as made:
+        after = {4: lambda: kill(made, PEERS), 9: lambda: come_back(made, PEERS)}
+        _, events = run(made, after)
+    assert max(events.heard) > 11
+    assert {t: s for t, s in events.heard.items() if s != ALL and t != 5} == dict.fromkeys(
+        range(6, 11), WITHOUT
+    )
+    assert sum(events.seconds_of.values()) < 20
+
+
+def test_the_target_is_asked_again_what_it_was_asked_early():
+    config = small(round_timeout=40.0)
+    with separate(config, SHARES, pauses={0: {5: 30.0}}) as made:
+        link = made.service.alive(TARGET)
+
+        def strike() -> None:
+            wait_until(lambda: link.waiting_for is not None)
+            kill(made, TARGET)
+            made.start(TARGET)
+
+        method, events = run(made, {4: strike})
+    bare = simulate(config)
+    assert set(events.heard.values()) == {ALL}
+    np.testing.assert_allclose(method.alpha, bare.alpha, atol=1e-4)
+
+
 def test_a_silo_that_dies_within_a_round_does_not_hold_it_up():
-    config = small(round_timeout=60.0)
+    config = small(round_timeout=60.0, **ONE_BY_ONE)
     with separate(config, SHARES, pauses={1: {5: 30.0}}) as made:
         link = made.service.alive(PEERS)
 
@@ -132,7 +165,7 @@ def test_a_silo_that_hangs_is_noticed_by_pings(monkeypatch):
 
 
 def test_a_late_silo_is_not_waited_for_twice_and_its_late_answer_is_ignored(caplog):
-    config = small(round_timeout=1.5)
+    config = small(round_timeout=1.5, **ONE_BY_ONE)
     with separate(config, SHARES, pauses={1: {3: 4.0}}) as made:
         link = made.service.alive(PEERS)
         after = {6: lambda: wait_until(lambda: link.waiting_for is None)}

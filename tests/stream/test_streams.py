@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from benchmarks.separate import separate
 from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.exchange import Fault
 from spcacw_flwr.core.history import History
 from spcacw_flwr.core.loop import train
 from spcacw_flwr.core.simulate import simulate
@@ -44,3 +47,35 @@ def test_streams_follow_the_in_process_trajectory(keys, tmp_path):
         assert alpha == pytest.approx(expected, abs=1e-4)
     for name, part in bare.parameters.items():
         torch.testing.assert_close(history.state[name], part, rtol=1e-3, atol=1e-5)
+
+
+def test_questions_go_out_while_the_target_learns_unless_something_may_change_them():
+    """Not before α is learned (every fifth round), nor before an epoch's model is evaluated.
+
+    And not after a fault: here in round 7, as the gate is told.
+    """
+    config = Config.from_keys(epochs=2, compare_alone=False, update_every=5)
+    early = {}
+    with separate(config, SHARES) as made:
+        method, answer, now = made.method(), made.asker.answer, []
+        track = method.track
+
+        def told(request):
+            answers = answer(request)
+            if request.round == 7:
+                answers = replace(answers, faults={4: Fault("round", "it answers another round")})
+            now.append(request.round)
+            return answers
+
+        def tracked(replies):
+            waiting, _ = made.asker._early
+            early[now[-1]] = waiting.round if waiting else None
+            track(replies)
+
+        made.asker.answer, method.track = told, tracked
+        train(made.asker, method, History(config))
+    epoch = method.federation.rounds_per_epoch
+    assert len(early) == 2 * epoch
+    silent = {t for t, asked in early.items() if asked is None}
+    assert silent == {t for t in early if t % 5 == 0 or t % epoch == 0 or t == 7}
+    assert all(asked == t + 1 for t, asked in early.items() if asked)
