@@ -5,11 +5,11 @@
 Real gradients (MLP 784-64-10, d = 50,890, batches of 32), one process for each silo, TLS on
 loopback, SP-CACW as the method; and 15 million parameters with three silos, 60 MB each way. The
 parts are what the target's process is busy with or waits for: *pieces*, serialising the model once
-for all; *wait*, from there until the last answer has come (the silos' work, both ends' TLS and
-gRPC, which overlap); *unpack*, from frames to checked rows; *method*, the rest. ``compute`` is what
-a silo's gradient takes by itself in this process. The processor seconds of a round, of the target's
-process and of all silos together, tell what idle cores would allow where others share the machine:
-not more than ``cores`` over their sum.
+for all; *wait*, until the last answer has come (the silos' work, both ends' TLS and gRPC, which
+overlap), after what the method does meanwhile; *unpack*, from frames to checked rows; *method*, the
+rest. ``compute`` is what a silo's gradient takes by itself in this process. The processor seconds
+of a round, of the target's process and of all silos together, tell what idle cores would allow
+where others share the machine: not more than ``cores`` over their sum.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
     """Return a row of the table."""
     config = Config.from_keys(
         setting="benchmarks.workload:RandomImages", silos=silos, smoothness=1.0,
-        diagnostics=False, update_every=100, **keys,
+        diagnostics=False, update_every=100, samples_per_silo=3200, **keys,
     )  # fmt: skip
     times: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as tls:
@@ -87,7 +87,7 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
                 play(asker, method, round_, gate)
             with (
                 timed(asking, "_pieces", times, "pieces"),
-                timed(asker, "_exchange", times, "wait"),
+                timed(asker, "_wait", times, "wait"),
                 timed(asker, "answer", times, "answer"),
             ):
                 before = processor_seconds(made)
@@ -104,8 +104,8 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
     return {
         "silos": silos, "parameters": size, "rounds": rounds, "rounds_per_second": rate,
         "round_ms": ms["round"], "pieces_ms": ms["pieces"], "wait_ms": ms["wait"],
-        "unpack_ms": ms["answer"] - ms["wait"] - ms["pieces"],
-        "method_ms": ms["round"] - ms["answer"], "compute_ms": alone,
+        "unpack_ms": ms["answer"] - ms["wait"],
+        "method_ms": ms["round"] - ms["answer"] - ms["pieces"], "compute_ms": alone,
         "target_cpu_ms": 1000 * used[0] / rounds, "silos_cpu_ms": 1000 * used[1] / rounds,
         "mb_per_second": rate * silos * size * 8 / 1e6, "cores": os.cpu_count() or 0,
         "load": os.getloadavg()[0],
