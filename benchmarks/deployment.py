@@ -22,9 +22,8 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.transport import MESSAGE
 from spcacw_flwr.deploy.federation import Federation, lay_out
 
-EPOCHS = {MESSAGE: 4}
-"""Of two rounds each; other exchanges are faster."""
-MANY = 300
+FEW, MANY = 4, 300
+"""Epochs, of two rounds each, by messages and by streams."""
 SMALL, LARGE = 64, 18_868
 """Hidden units of the two models."""
 COLUMNS = (
@@ -32,12 +31,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def measure(exchange: str, silos: int, hidden: int) -> dict[str, object]:
+def measure(exchange: str, silos: int, hidden: int, few: int = FEW) -> dict[str, object]:
     """Return the rate of one federation, as a row of the table."""
     config = Config.from_flat({
         "setting": "benchmarks.workload:RandomImages", "silos": silos, "samples-per-silo": 64,
         "hidden": hidden, "compare-alone": False,
-        "exchange": exchange, "epochs": EPOCHS.get(exchange, MANY), "node-timeout": 600.0,
+        "exchange": exchange, "epochs": few if exchange == MESSAGE else MANY, "node-timeout": 600.0,
         "round-timeout": 600.0, "checkpoint-every": -1,
     })  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="spcacw-deployment-") as name:
@@ -62,13 +61,14 @@ def main() -> None:
     parser.add_argument("--exchanges", default="stream,message")
     parser.add_argument("--silos", default="3,7,20")
     parser.add_argument("--large", default="", help="silos that train the large model too")
+    parser.add_argument("--epochs", type=int, default=FEW, help="by messages")
     arguments = parser.parse_args()
     rows = []
     for exchange in arguments.exchanges.split(","):
         sizes = [(int(n), SMALL) for n in arguments.silos.split(",")]
         sizes += [(int(n), LARGE) for n in arguments.large.split(",") if n]
         for silos, hidden in sizes:
-            rows.append(measure(exchange, silos, hidden))
+            rows.append(measure(exchange, silos, hidden, arguments.epochs))
             print(rows[-1], flush=True)
             with arguments.output.open("w", newline="") as file:
                 table = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -1,7 +1,14 @@
-"""A grid that looks for replies more often than Flower's own, which sleeps three seconds."""
+"""A grid that looks for replies more often than Flower's own, and asks again when one is lost.
+
+Flower's sleeps three seconds between two looks. Replies get lost where a SuperLink is busy: with
+20 silos on two cores its database stayed locked for longer than its requests wait (five seconds),
+and a SuperNode whose reply is refused so does not try again.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +16,10 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+log = logging.getLogger(__name__)
 PULL_SECONDS = 0.1
+OVERDUE_FACTOR, OVERDUE_SECONDS = 2.0, 15.0
+"""A reply is overdue after twice the time in which the last of the others came, and seconds."""
 
 
 class PromptGrid(Grid):
@@ -46,14 +56,48 @@ class PromptGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages and return the replies that come within ``timeout`` seconds."""
-        waiting = set(self.push_messages(messages))
-        deadline = None if timeout is None else time.monotonic() + timeout
+        """Send messages and return the replies that come within ``timeout`` seconds.
+
+        A message whose reply is long overdue is sent once more, since Flower loses replies at
+        times; it asks the same, and silos have no state that being asked twice could change.
+        """
+        messages, start = list(messages), time.monotonic()
+        waiting = dict(zip(self.push_messages(messages), messages, strict=True))
+        overdue, again = math.inf, False
         replies: list[Message] = []
-        while waiting and (deadline is None or time.monotonic() < deadline):
-            came = list(self.pull_messages(waiting))
-            waiting -= {reply.metadata.reply_to_message_id for reply in came}
-            replies += came
+        while waiting and (timeout is None or time.monotonic() < start + timeout):
+            came = list(self.pull_messages(list(waiting)))
+            for reply in came:
+                asked = waiting.get(reply.metadata.reply_to_message_id)
+                if asked is not None:  # the other of two replies to one question is not waited for
+                    waiting = {id_: one for id_, one in waiting.items() if one is not asked}
+                    replies.append(_as_reply_to(asked, reply))
+            now = time.monotonic()
+            if came:
+                overdue = OVERDUE_FACTOR * (now - start) + OVERDUE_SECONDS
+            if waiting and not again and now - start > overdue:
+                again = True
+                lost = list(waiting.values())
+                waiting |= dict(zip(self.push_messages(map(_copy, lost)), lost, strict=True))
+                nodes = sorted(message.metadata.dst_node_id for message in lost)
+                log.warning("Nodes %s are asked again: the others answered long ago.", nodes)
             if waiting:
                 time.sleep(PULL_SECONDS)
         return replies
+
+
+def _copy(message: Message) -> Message:
+    told = message.metadata
+    return Message(
+        message.content, dst_node_id=told.dst_node_id, message_type=told.message_type,
+        group_id=told.group_id,
+    )  # fmt: skip
+
+
+def _as_reply_to(message: Message, reply: Message) -> Message:
+    """Return the reply to a message, or to its copy, as one to the message itself."""
+    told, asked = reply.metadata, message.metadata
+    if told.reply_to_message_id == asked.message_id or told.src_node_id != asked.dst_node_id:
+        return reply
+    what = reply.error if reply.has_error() else reply.content
+    return Message(what, reply_to=message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -95,3 +96,16 @@ def test_the_other_clusters_are_the_committed_ones():
     for title, cell in other.items():
         line = f"| {title} | {default[title]} | {cell} | "
         assert line in PAGE
+
+
+def test_the_calibration_is_the_committed_one():
+    table = pd.read_csv(RESULTS / "calibration.csv")
+    found = {}
+    for row in table.itertuples():
+        keys = json.loads(row.keys)
+        key = row.column.removeprefix("mnist-"), keys["samples-per-silo"], keys["input-scale"]
+        found[key] = f"{row.points:+.2f}".replace("-", "−")
+    assert len(found) == len(table) == 16
+    for column, samples in sorted({key[:2] for key in found}):
+        cells = found[column, samples, "unit"], found[column, samples, "standard"]
+        assert "| {} | {} | {} | {} |".format(column, samples, *cells) in PAGE.replace("**", "")
