@@ -3,7 +3,7 @@
     python -m benchmarks.stream benchmarks/stream.csv
 
 Real gradients (MLP 784-64-10, d = 50,890, batches of 32), one process for each silo, TLS on
-loopback, SP-CACW as the method; and 15 million parameters with three silos, 60 MB each way. The
+loopback, SP-CACW as the method; and with 15 million parameters, 60 MB each way. The
 parts are what the target's process is busy with or waits for: *pieces*, serialising the model once
 for all; *wait*, until the last answer has come (the silos' work, both ends' TLS and gRPC, which
 overlap), after what the method does meanwhile; *unpack*, from frames to checked rows; *method*, the
@@ -76,7 +76,7 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
     """Return a row of the table."""
     config = Config.from_keys(
         setting="benchmarks.workload:RandomImages", silos=silos, smoothness=1.0,
-        diagnostics=False, update_every=100, samples_per_silo=3200, **keys,
+        diagnostics=False, update_every=100, **({"samples_per_silo": 3200} | keys),
     )  # fmt: skip
     times: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as tls:
@@ -117,20 +117,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("path", type=Path)
     parser.add_argument("--silos", default=",".join(map(str, SILOS)))
+    parser.add_argument("--large", default=",".join(map(str, SILOS)), help="of 60 MB each way")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     with given.path.open("w", newline="") as file:
         table = csv.DictWriter(file, HEADER, lineterminator="\n")
         table.writeheader()
-        for silos in map(int, given.silos.split(",")):
-            row = measure(silos, given.rounds, WARM)
+        sizes = [(int(n), given.rounds, WARM, {}) for n in given.silos.split(",") if n]
+        large = {"hidden": LARGE, "samples_per_silo": 320}
+        sizes += [(int(n), LARGE_ROUNDS, 1, large) for n in given.large.split(",") if n]
+        for silos, rounds, warm, keys in sizes:
+            row = measure(silos, rounds, warm, **keys)
             table.writerow({k: round(v, 3) for k, v in row.items()})
             file.flush()
             print(row)
-        row = measure(3, LARGE_ROUNDS, 1, hidden=LARGE)
-        table.writerow({k: round(v, 3) for k, v in row.items()})
-        print(row)
 
 
 if __name__ == "__main__":
