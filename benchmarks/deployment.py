@@ -1,6 +1,7 @@
 """Rounds a second between real silos: SuperNodes with TLS and keys, on this machine's loopback.
 
-    python -m benchmarks.deployment benchmarks/deployment.csv --exchanges message --silos 3,7
+    python -m benchmarks.deployment benchmarks/deployment.csv --exchanges message --silos 3,7 \
+        --large 3
 
 Each silo is a SuperNode of its own with 64 random images in the shape of MNIST. A round asks every
 silo for one gradient of an MLP (784-64-10, d = 50,890; ``--large``: 15 million parameters). The
@@ -22,8 +23,9 @@ from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.transport import MESSAGE
 from spcacw_flwr.deploy.federation import Federation, lay_out
 
-FEW, MANY = 4, 300
-"""Epochs, of two rounds each, by messages and by streams."""
+EPOCHS = {MESSAGE: 4}
+"""Of two rounds each; other exchanges are faster."""
+MANY = 300
 SMALL, LARGE = 64, 18_868
 """Hidden units of the two models."""
 COLUMNS = (
@@ -31,12 +33,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def measure(exchange: str, silos: int, hidden: int, few: int = FEW) -> dict[str, object]:
+def measure(exchange: str, silos: int, hidden: int) -> dict[str, object]:
     """Return the rate of one federation, as a row of the table."""
     config = Config.from_flat({
         "setting": "benchmarks.workload:RandomImages", "silos": silos, "samples-per-silo": 64,
         "hidden": hidden, "compare-alone": False,
-        "exchange": exchange, "epochs": few if exchange == MESSAGE else MANY, "node-timeout": 600.0,
+        "exchange": exchange, "epochs": EPOCHS.get(exchange, MANY), "node-timeout": 600.0,
         "round-timeout": 600.0, "checkpoint-every": -1,
     })  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="spcacw-deployment-") as name:
@@ -61,14 +63,13 @@ def main() -> None:
     parser.add_argument("--exchanges", default="stream,message")
     parser.add_argument("--silos", default="3,7,20")
     parser.add_argument("--large", default="", help="silos that train the large model too")
-    parser.add_argument("--epochs", type=int, default=FEW, help="by messages")
     arguments = parser.parse_args()
     rows = []
     for exchange in arguments.exchanges.split(","):
         sizes = [(int(n), SMALL) for n in arguments.silos.split(",")]
         sizes += [(int(n), LARGE) for n in arguments.large.split(",") if n]
         for silos, hidden in sizes:
-            rows.append(measure(exchange, silos, hidden, arguments.epochs))
+            rows.append(measure(exchange, silos, hidden))
             print(rows[-1], flush=True)
             with arguments.output.open("w", newline="") as file:
                 table = csv.DictWriter(file, COLUMNS, lineterminator="\n")

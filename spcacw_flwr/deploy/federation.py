@@ -7,7 +7,7 @@ their own; only the addresses differ.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,10 +27,6 @@ from spcacw_flwr.processes import end, free_port, wait_for_port
 DATA, RUN_FILE = "data", "run.toml"
 THREADS = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 """Several silos share one machine here: threads of PyTorch would wait for each other."""
-NICENESS = 10
-"""The server goes before silos that share its machine: where 20 of them start a process for each
-message, on two cores, the SuperLink came to hold the lock of its database for longer than its own
-requests wait for it, and lost replies."""
 LOOPBACK = "127.0.0.1:0"
 """Where silos on this machine open their streams: any free port."""
 ATTEMPTS = 5
@@ -63,11 +59,12 @@ def start_server(server: Server, host: str, say: Say) -> list[Program]:
     return programs
 
 
-def start_silo(place: Silo, superlink: str, port: int, say: Say, shares: bool = False) -> Program:
-    """Start a SuperNode; say whether it ``shares`` its machine with the server and other silos."""
+def start_silo(
+    place: Silo, superlink: str, port: int, say: Say, more: Mapping[str, str] | None = None
+) -> Program:
+    """Start a SuperNode, with ``more`` in its environment."""
     program = silo_program(place, superlink, port)
-    if shares:
-        program.more, program.niceness = THREADS, NICENESS
+    program.more |= more or {}
     say(f"$ {shown(program.command, program.home)}")
     program.start()
     return program
@@ -159,7 +156,7 @@ class Federation:
             register(self.server, [place.public_key for place in self.silos], self._say)
             for place in self.silos:
                 address, port = self.server.address, free_port()
-                self._kept.append(start_silo(place, address, port, self._say, shares=True))
+                self._kept.append(start_silo(place, address, port, self._say, THREADS))
             yield self
         finally:
             end(*(place.home for place in self.silos))  # first, so that they can take their leave

@@ -6,11 +6,8 @@ import shlex
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import psutil
 
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.processes import ENVIRONMENT, environment, start
@@ -37,8 +34,6 @@ class Program:
     log: Path
     more: dict[str, str] = field(default_factory=dict)
     """What else its environment is to hold."""
-    niceness: int = 0
-    """By how much other programs of the machine go before it and what it starts."""
     patient: bool = False
     """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
     process: subprocess.Popen[bytes] | None = None
@@ -54,9 +49,6 @@ class Program:
         """Start it; it works in its home's directory."""
         self.home.mkdir(parents=True, exist_ok=True)
         self.process = start(self.command, self.home, environment(self.home, self.more), self.log)
-        if self.niceness:
-            with suppress(psutil.NoSuchProcess):
-                psutil.Process(self.process.pid).nice(self.niceness)
         self._started, self._ended = time.monotonic(), None
         return self.process
 
