@@ -76,14 +76,18 @@ class FreshReference(SPCACWMethod):
         unseen = setting.test(target)
         setting.train = lambda silo: unseen  # type: ignore[method-assign]
         self.unseen = SiloPool(config, setting, [target])
+        self.fresh = parameters[:0]
 
     def observe(self, request: Request, replies: Replies) -> None:
-        """Take L, and update b̂ from the gradients as they came."""
-        if replies.smoothness is not None:
-            self.smoothness.update(replies.smoothness)
-        self._seen = replies.gradients
-        fresh = self.unseen.gradients(request.points, request.round, [self.target]).rows[0]
-        self.bias.update(self._seen, replies.silos, fresh)
+        """Take L, and the reference at the model that the silos were asked at, before the step."""
+        super().observe(request, replies)
+        at = request.points, request.round, [self.target]
+        self.fresh = self.unseen.gradients(*at).rows[0]
+
+    def track(self, replies: Replies) -> Tensor:
+        """Update b̂ relative to the reference."""
+        self.bias.update(replies.gradients, replies.silos, self.fresh)
+        return replies.gradients
 
 
 def measure(keys: dict[str, Any]) -> dict[str, Any]:

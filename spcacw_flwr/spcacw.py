@@ -70,9 +70,6 @@ class SPCACWMethod(WeightedGradients):
         """(M,) silos whose weight is 0 whatever their costs say."""
         self.lambda_reg = 0.0
         self.folds = make_folds(config, federation, parameters, self.bias) if keys.cross_fit else []
-        self._seen = parameters[:0]
-        """The round's gradients as bias and products see them: sketched, or as they came; between
-        rounds none."""
 
     def _check(self, keys: SPCACWKeys) -> None:
         """See that the keys go together; SpcacwError if not."""
@@ -120,10 +117,7 @@ class SPCACWMethod(WeightedGradients):
         request = self.request(round_)
         replies = yield request
         self.observe(request, replies)
-        counts, smoothness = round_ >= self.config.spcacw.t_start, self.smoothness.value
-        self.track(replies)
-        self.book.matrix(self.heard(request, replies, self._seen), smoothness, counts=counts)
-        self._seen = self._seen[:0]
+        self.costs(request, replies)
         self.step(replies)
         self.take(round_, *(yield from evidence(self, request)))
 
@@ -141,12 +135,19 @@ class SPCACWMethod(WeightedGradients):
                 f"{request.round} and sent none: check its ClientApp, or set the key smoothness."
             )
 
-    def track(self, replies: Replies) -> None:
-        """Update b̂ from the gradients as they came, and note g_0 for λ_reg."""
-        self._seen = self.seen(replies.gradients)
-        self.bias.update(self._seen, replies.silos)
+    def track(self, replies: Replies) -> Tensor:
+        """Update b̂, note g_0 for λ_reg, and return the gradients as bias and products see them."""
+        rows = self.seen(replies.gradients)
+        self.bias.update(rows, replies.silos)
         if self.regularised:
             self.variance.add(replies.gradients[replies.silos.index(self.federation.target)])
+        return rows
+
+    def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
+        """Update b̂, and return the round's cost matrix and gradient norm."""
+        heard = self.heard(request, replies, self.track(replies))
+        counts = request.round >= self.config.spcacw.t_start
+        return self.book.matrix(heard, self.smoothness.value, counts=counts)
 
     def learn(self, request: Request, replies: Replies) -> None:
         """Ask for the next gradients if that can be done now; learn from these."""
@@ -154,12 +155,7 @@ class SPCACWMethod(WeightedGradients):
         # A new α may ask others; after an epoch the target's silo has a model to evaluate first.
         if replies.early and round_ % self.every and not self.ends_epoch(round_):
             replies.early(self.request(round_ + 1))
-        self.track(replies)
-        heard = self.heard(request, replies, self._seen)
-        counts = round_ >= self.config.spcacw.t_start
-        found = self.book.matrix(heard, self.smoothness.value, counts=counts)
-        self._seen = self._seen[:0]
-        self.take(round_, *found)
+        self.take(round_, *self.costs(request, replies))
 
     def take(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
         """Add a round's cost matrix; every K rounds, α ← the leader so far."""

@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from experiments import reference
 from experiments.reference import COLUMNS, RULES, Study, jobs, measure, render, run
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.loop import play
+from spcacw_flwr.core.method import Federation
+from spcacw_flwr.core.silo import SiloPool
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"epochs": 2, "data_dir": ""}
@@ -36,6 +41,19 @@ def test_every_rule_is_a_run_of_its_own():
     keys = {"setting": "digits-relabel", "eta": 0.05, "seed": 0, "samples_per_silo": 50, **SMALL}
     alphas = {rule: measure(keys | {"epochs": 6} | RULES[rule])["alpha_target"] for rule in RULES}
     assert len(set(alphas.values())) == len(RULES)
+
+
+def test_biases_are_folded_once_and_relative_to_the_test_data_at_the_model_that_was_asked():
+    config = Config.from_keys(samples_per_silo=50, smoothness=1.0, beta=0.5, update_every=9)
+    pool = SiloPool(config, config.make_setting(), range(7))
+    federation = Federation(tuple(pool.describe()), 0, 32)
+    start = pool.initial_parameters()
+    method = reference.FreshReference(config, federation, start)
+    play(pool, method, 1)
+    gradients = pool.gradients(start, 1, range(7)).rows
+    fresh = method.unseen.gradients(start, 1, [0]).rows[0]
+    expected = 0.5 * (gradients - fresh)
+    torch.testing.assert_close(method.bias.estimate, expected)
 
 
 def test_render_pairs_the_seeds():

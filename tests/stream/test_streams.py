@@ -70,7 +70,7 @@ def test_questions_go_out_while_the_target_learns_unless_something_may_change_th
         def tracked(replies):
             waiting, _ = made.asker._early
             early[now[-1]] = waiting.round if waiting else None
-            track(replies)
+            return track(replies)
 
         made.asker.answer, method.track = told, tracked
         train(made.asker, method, History(config))
