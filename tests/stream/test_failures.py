@@ -195,7 +195,7 @@ def test_the_target_is_waited_for_and_asked_again():
 
 
 def test_without_the_target_the_run_ends_with_a_sentence():
-    config = small(round_timeout=1.0)
+    config = small(round_timeout=1.0, **ONE_BY_ONE)
     gone = pytest.raises(SpcacwError, match="Target silo 0 did not answer round 9")
     with separate(config, SHARES) as made, gone:
         run(made, {8: lambda: kill(made, TARGET)})
