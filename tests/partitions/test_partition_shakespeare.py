@@ -37,6 +37,7 @@ def test_a_role_says_what_it_says(plays_dir):
 
 
 def test_a_second_start_decodes_nothing(plays_dir, monkeypatch):
+    gutenberg._load.cache_clear()  # what another test loaded may lie in another test's HOME
     first = load_roles(plays_dir)
     gutenberg._load.cache_clear()
     monkeypatch.setattr(gutenberg, "_decode", lambda *_: pytest.fail("decoded again"))
