@@ -2,12 +2,18 @@
 
     python -m benchmarks.deployment benchmarks/deployment.csv --exchanges message --silos 3,7 \
         --large 3
+    python -m benchmarks.deployment benchmarks/deployment-in-memory.csv --exchanges message \
+        --silos 20 --large 7 --epochs 2 --in-memory
 
 Each silo is a SuperNode of its own with 64 random images in the shape of MNIST. A round asks every
 silo for one gradient of an MLP (784-64-10, d = 50,890; ``--large``: 15 million parameters). The
 clock runs from the end of the first epoch to the end of the last, so that starting does not count.
 The load of the machine (the mean number of processes that want a core in the last minute) stands
 beside each rate, for all silos share the cores here.
+
+``--in-memory``: the SuperLink keeps its state in memory in place of its database, which on two
+cores is locked for longer than its requests wait when 20 silos answer at once. Not for use: one
+that dies then knows neither nodes nor runs.
 """
 
 from __future__ import annotations
@@ -22,10 +28,10 @@ from pathlib import Path
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.transport import MESSAGE
 from spcacw_flwr.deploy.federation import Federation, lay_out
+from spcacw_flwr.deploy.places import Server
 
-EPOCHS = {MESSAGE: 4}
-"""Of two rounds each; other exchanges are faster."""
 MANY = 300
+"""Epochs of two rounds each, of exchanges other than messages."""
 SMALL, LARGE = 64, 18_868
 """Hidden units of the two models."""
 COLUMNS = (
@@ -33,20 +39,35 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def measure(exchange: str, silos: int, hidden: int) -> dict[str, object]:
+class Forgetful(Server):
+    """A server whose SuperLink has no database."""
+
+    def superlink(self, host: str) -> list[str]:
+        """Return the command of the SuperLink, with its state in memory."""
+        command = super().superlink(host)
+        command[command.index("--database") + 1] = ":flwr-in-memory:"
+        return command
+
+
+def measure(
+    exchange: str, silos: int, hidden: int, epochs: int, *, in_memory: bool
+) -> dict[str, object]:
     """Return the rate of one federation, as a row of the table."""
     config = Config.from_flat({
         "setting": "benchmarks.workload:RandomImages", "silos": silos, "samples-per-silo": 64,
         "hidden": hidden, "compare-alone": False,
-        "exchange": exchange, "epochs": EPOCHS.get(exchange, MANY), "node-timeout": 600.0,
-        "round-timeout": 600.0, "checkpoint-every": -1,
+        "exchange": exchange, "epochs": epochs if exchange == MESSAGE else MANY,
+        "node-timeout": 600.0, "round-timeout": 600.0, "checkpoint-every": -1,
     })  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="spcacw-deployment-") as name:
         root = Path(name) / "federation"
         flat = lay_out(root, config, config.checked_setting()).to_flat()
         output = root / "results"
         output.mkdir()
-        with Federation(root, silos).running() as federation:
+        federation = Federation(root, silos)
+        if in_memory:
+            federation.server = Forgetful(federation.server.directory, federation.server.port)
+        with federation.running():
             federation.train(Config.from_flat(flat | {"output": str(output)}), lambda _: None)
         lines = [json.loads(x) for x in (output / "metrics.jsonl").read_text().splitlines()]
     rounds = lines[-1]["round"] - lines[0]["round"]
@@ -63,13 +84,16 @@ def main() -> None:
     parser.add_argument("--exchanges", default="stream,message")
     parser.add_argument("--silos", default="3,7,20")
     parser.add_argument("--large", default="", help="silos that train the large model too")
+    parser.add_argument("--epochs", type=int, default=4, help="of messages, two rounds each")
+    parser.add_argument("--in-memory", action="store_true", help="no database (see above)")
     arguments = parser.parse_args()
     rows = []
     for exchange in arguments.exchanges.split(","):
         sizes = [(int(n), SMALL) for n in arguments.silos.split(",")]
         sizes += [(int(n), LARGE) for n in arguments.large.split(",") if n]
         for silos, hidden in sizes:
-            rows.append(measure(exchange, silos, hidden))
+            options = {"epochs": arguments.epochs, "in_memory": arguments.in_memory}
+            rows.append(measure(exchange, silos, hidden, **options))
             print(rows[-1], flush=True)
             with arguments.output.open("w", newline="") as file:
                 table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
