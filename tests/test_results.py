@@ -109,3 +109,33 @@ def test_the_calibration_is_the_committed_one():
     for column, samples in sorted({key[:2] for key in found}):
         cells = found[column, samples, "unit"], found[column, samples, "standard"]
         assert "| {} | {} | {} | {} |".format(column, samples, *cells) in PAGE.replace("**", "")
+
+
+def test_the_narrow_table_is_the_committed_one():
+    assert (RESULTS / "table1-narrow.md").read_text().split("\n\n", 1)[0] in PAGE
+
+
+def test_on_every_narrow_column_the_target_was_above_local():
+    runs = pd.read_csv(RESULTS / "table1-narrow.csv")
+    assert (runs.groupby(["column", "method"])["seed"].nunique() == 3).all()
+    last = runs.pivot_table("last_accuracy", ["column", "seed"], "method")
+    gains = last["spcacw"] - last["local"]
+    assert len(gains) == 12
+    assert f"by {gains.min():.1f} to {gains.max():.1f} points".replace(" 0", " ") in PAGE
+    (said,) = re.findall(r"(\d+) minutes of two cores,\s+some of them beside", PAGE)
+    assert runs["seconds"].sum() / 2 / 60 == pytest.approx(float(said), abs=0.5)
+
+
+def test_who_is_first_on_the_narrow_columns():
+    cells = pd.read_csv(RESULTS / "table1-narrow-cells.csv")
+    best = cells.pivot_table("best_mean", "row", "column")
+    first = best.idxmax()
+    assert first.pop("cifar100-10-narrow") == "fedcluster"
+    assert set(first) <= {"spcacw", "spcacw-corrected"}
+    ahead = best.loc["fedcluster"] - best.loc["spcacw"]
+    assert ahead["cifar100-10-narrow"] == pytest.approx(0.3, abs=0.05)
+    rivals = cells[~cells["row"].str.startswith("spcacw")]
+    assert f"smallest p is {rivals['p_holm'].min():.3f})".replace(" 0", " ") in PAGE
+    averages = ["spcacw", "feddisco", "spcacw-corrected", "meritfed", "fedavg"]
+    for column in ("shakespeare-15x7-narrow", "shakespeare-30x3-narrow"):
+        assert np.ptp(best.loc[averages, column]) < 0.3
