@@ -2,11 +2,12 @@
 
     python -m benchmarks.engine benchmarks/engine.csv --threads 1,2
 
-For each number of silos M: the bare ``vmap(grad)`` of all silos on batches that lie ready; then, in
-turn within each repetition, the whole round (batches, gradients, clipping, bias, inner products,
-step), the whole round with a sketch, and each part of the round by itself. The floor is the
-arithmetic of gradients and inner products at the rate of a large matrix product measured in the
-same run.
+For each number of silos M: the bare ``vmap(grad)`` of all silos on batches that lie ready, a whole
+round (batches, gradients, clipping, bias, inner products, step), the whole round with a sketch, and
+each part of the round. Each is repeated by itself, as rounds follow rounds, in blocks that take
+turns, so that none finds another's data in the caches and all see the same changes of the machine's
+speed. The floor is the arithmetic of gradients and inner products at the rate of a large matrix
+product measured in the same run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch.func import functional_call, grad, vmap
@@ -31,6 +35,7 @@ from spcacw_flwr.spcacw import SPCACWMethod
 SILOS = (7, 20, 89, 500)
 SKETCH = 4096
 GEMM = 2048
+BLOCKS = 7
 
 
 def whole_round(pool: SiloPool, method: WeightedGradients) -> Callable[[], object]:
@@ -81,7 +86,7 @@ def floor(num_silos: int, dimension: int, device: str) -> float:
 
 
 def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[str, float]:
-    """Return the medians in ms for M = ``num_silos``.
+    """Return the medians of the blocks' medians in ms for M = ``num_silos``.
 
     ``vmap`` has PyTorch's threads, a round those that a run has.
     """
@@ -90,15 +95,19 @@ def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[s
     method, sketched = make_method(pool), make_method(small)
     assert isinstance(method, SPCACWMethod)
     single = parts(pool, method)
-    bare = {"bare vmap(grad)": bare_gradients(pool, method.parameters)}
     works = {
+        "bare vmap(grad)": bare_gradients(pool, method.parameters),
         "whole round": whole_round(pool, method),
         f"whole round, sketch {SKETCH}": whole_round(pool, sketched),
         **single,
     }
-    found = medians(bare, repetitions, device)
-    with threads(cores, num_silos * pool.config.training.batch_size, pool):
-        found |= medians(works, repetitions, device)
+    blocks: dict[str, list[float]] = {name: [] for name in works}
+    repetitions *= max(1, 100 // num_silos)  # a block shorter than that is half warming up
+    for _, (name, work) in product(range(BLOCKS), works.items()):
+        ours = threads(cores, num_silos * pool.config.training.batch_size, pool)
+        with nullcontext() if name.startswith("bare") else ours:
+            blocks[name].append(medians({name: work}, repetitions, device)[name])
+    found = {name: median(values) for name, values in blocks.items()}
     found["the rest"] = found["whole round"] - sum(found[name] for name in single)
     found["arithmetic floor"] = floor(num_silos, pool.layout.size, device)
     return found
@@ -123,7 +132,8 @@ def main() -> None:
     parser.add_argument("--threads", default="1")
     parser.add_argument("--silos", default=",".join(map(str, SILOS)))
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--repetitions", type=int, default=31)
+    more = "in each block of 100 silos or more; in others more"
+    parser.add_argument("--repetitions", type=int, default=9, help=more)
     given = parser.parse_args()
     cores, silos = ([int(n) for n in text.split(",")] for text in (given.threads, given.silos))
     with given.path.open("w", newline="") as file:

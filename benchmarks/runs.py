@@ -4,7 +4,7 @@
 
 Each repetition is ``spcacw run --engine in-process`` in a fresh process: Python's start, data,
 50 epochs of SP-CACW, artefacts and pictures; without and with the 50 epochs of training alone that
-a run makes for comparison. All cores compute (``threads``): the machine must be idle.
+a run makes for comparison. Threads are those that a run takes by itself: the machine must be idle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run(setting: str, alone: str, data_dir: str, output: Path) -> float:
     """Run one setting and return the seconds from start to end."""
     spcacw = str(Path(sys.executable).parent / "spcacw")
     command = [spcacw, "run", "--engine", "in-process", "--setting", setting]
-    command += ["--set", f"compare-alone={alone}", "--set", f"threads={os.cpu_count()}"]
+    command += ["--set", f"compare-alone={alone}"]
     start = time.perf_counter()
     subprocess.run(
         [*command, "--data-dir", data_dir, "--output", str(output)], check=True, capture_output=True
