@@ -139,3 +139,18 @@ def test_who_is_first_on_the_narrow_columns():
     averages = ["spcacw", "feddisco", "spcacw-corrected", "meritfed", "fedavg"]
     for column in ("shakespeare-15x7-narrow", "shakespeare-30x3-narrow"):
         assert np.ptp(best.loc[averages, column]) < 0.3
+
+
+def test_every_silo_as_the_target():
+    table = (RESULTS / "silos.md").read_text()
+    assert table[table.index("|  | silos") :].strip() in PAGE
+    runs = pd.read_csv(RESULTS / "silos.csv")
+    last = runs.pivot_table("last_accuracy", ["target", "seed"], "method")
+    gains = last["spcacw"] - last["local"]
+    assert len(gains) == 35
+    assert (gains > 0).all()
+    three, two = re.findall(r"by ([\d.]+) points in the cluster\s+of three and by ([\d.]+)", PAGE)[
+        0
+    ]
+    assert gains.loc[:2].mean() == pytest.approx(float(three), abs=0.05)
+    assert gains.loc[3:].mean() == pytest.approx(float(two), abs=0.05)
