@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.silo import SiloPool
 
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+
+# A shell without job control has its background jobs ignore Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
