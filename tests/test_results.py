@@ -149,8 +149,7 @@ def test_every_silo_as_the_target():
     gains = last["spcacw"] - last["local"]
     assert len(gains) == 35
     assert (gains > 0).all()
-    three, two = re.findall(r"by ([\d.]+) points in the cluster\s+of three and by ([\d.]+)", PAGE)[
-        0
-    ]
+    gained = r"by ([\d.]+) points in the cluster\s+of three and by ([\d.]+)"
+    ((three, two),) = re.findall(gained, PAGE)
     assert gains.loc[:2].mean() == pytest.approx(float(three), abs=0.05)
     assert gains.loc[3:].mean() == pytest.approx(float(two), abs=0.05)
