@@ -55,7 +55,8 @@ def cost(alpha: NDArray[np.float64], H: NDArray[np.float64], cubic: float = 0.0)
     cubic : float
         λ_reg.
     """
-    return float(alpha @ H @ alpha + cubic * np.sum(alpha**3))
+    quadratic = float(alpha @ H @ alpha)
+    return quadratic + cubic * float(np.sum(alpha**3)) if cubic else quadratic
 
 
 class RunningVariance:

@@ -3,11 +3,8 @@
 A symmetric product (BLAS ``syrk``) is half of a general one, but PyTorch does not offer it and
 NumPy's has threads of its own, which fight with PyTorch's over few cores. So where PyTorch keeps
 to one core NumPy's is used, for some of the columns by each thread of the crew
-(:mod:`spcacw_flwr.alpha.crew`); elsewhere, or on a GPU, PyTorch's general product.
-
-For few silos the symmetric product's overhead is more than it saves, and blocks of rows, each times
-the rows up to it, save nearly as much. Both products of 7 silos on one core: 0.24 ms in blocks of
-4, 0.32 by the general product; of 20 silos 1.11 in blocks of 8, 1.44, and 1.18 by NumPy's.
+(:mod:`spcacw_flwr.alpha.crew`); for few silos, of which it is slower than the general product, or
+elsewhere, or on a GPU, PyTorch's.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from torch import Tensor
 from spcacw_flwr.alpha.crew import hands, spread
 
 SYRK_ROWS = 32
-"""With fewer rows, blocks."""
+"""With fewer rows, the general product."""
 
 
 def grams(*matrices: Tensor) -> list[NDArray[np.float64]]:
@@ -37,25 +34,13 @@ def grams(*matrices: Tensor) -> list[NDArray[np.float64]]:
     for rows in matrices:
         if rows.ndim != 2:
             raise ValueError(f"Inner products need a matrix of rows, not shape {(*rows.shape,)}.")
-    cores = torch.get_num_threads()
+    many = max(len(rows) for rows in matrices) >= SYRK_ROWS
     on_cpu = all(rows.device.type == "cpu" for rows in matrices)
-    if on_cpu and (most := max(len(rows) for rows in matrices)) < SYRK_ROWS:
-        size = 4 if cores == 1 and most < SYRK_ROWS // 2 else 8
-        return [_in_blocks(rows, size) for rows in matrices]
-    if on_cpu and cores == 1:
+    if many and on_cpu and torch.get_num_threads() == 1:
         products = _symmetric([rows.numpy() for rows in matrices])
     else:
         products = [(rows @ rows.T).cpu().numpy() for rows in matrices]
     return [0.5 * (product + product.T.astype(np.float64)) for product in products]
-
-
-def _in_blocks(rows: Tensor, size: int) -> NDArray[np.float64]:
-    whole = np.zeros((len(rows), len(rows)))
-    for start in range(0, len(rows), size):
-        block = slice(start, start + size)
-        whole[block, : start + size] = (rows[block] @ rows[: start + size].T).numpy()
-    low: NDArray[np.float64] = np.tril(whole)
-    return low + np.tril(whole, -1).T
 
 
 def _symmetric(matrices: list[NDArray[np.float32]]) -> list[NDArray[np.float64]]:

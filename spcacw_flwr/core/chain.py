@@ -29,12 +29,13 @@ def chain_pass(
     rows: dict[str, Tensor],
     x: Tensor,
     silos: int,
-    loss_of: Callable[[Tensor], Tensor],
+    loss_of: Callable[[Tensor], tuple[Tensor, Tensor]],
 ) -> Tensor:
     """Fill ``rows`` with the gradients of k = ``silos`` silos and return their losses.
 
     Parameters are those of :func:`~spcacw_flwr.core.layers.pooled_pass`, but that ``weights`` may
-    be (k, …), a model for each silo; ``loss_of`` takes outputs (k·b, …) to the silos' losses (k,).
+    be (k, …), a model for each silo; ``loss_of`` takes outputs (k·b, …) to the silos' losses (k,)
+    and the gradient of their sum.
     """
     inputs = []
     for step in steps:
@@ -42,11 +43,11 @@ def chain_pass(
         if isinstance(step.module, nn.Linear):
             own = {name: weights[full] for name, full in step.names.items()}
             x = _affine(x, own["weight"], own.get("bias"))
+        elif isinstance(step.module, nn.ReLU):
+            x = torch.relu(x)
         else:
             x = step.module(x)
-    outputs = x.detach().requires_grad_()
-    losses = loss_of(outputs)
-    (delta,) = torch.autograd.grad(losses.sum(), outputs)
+    losses, delta = loss_of(x)
     first = min((k for k, step in enumerate(steps) if step.names), default=len(steps))
     for k in range(len(steps) - 1, first - 1, -1):
         step, above = steps[k], inputs[k + 1] if k + 1 < len(steps) else x
@@ -59,7 +60,7 @@ def chain_pass(
             delta = torch.ops.aten.threshold_backward(delta, above, 0)
         else:
             delta = delta.view(inputs[k].shape)
-    return losses.detach()
+    return losses
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -125,7 +125,7 @@ class Gate:
         The target is never in quarantine: without it there is nothing to learn.
         """
         limit, before = self.keys.max_strikes, self.quarantined.copy()
-        if limit == 0:
+        if limit == 0 or not (faulty.any() or self.strikes.any()):
             return
         self.strikes = np.clip(self.strikes + faulty - good, 0, limit)
         self.quarantined |= self.strikes == limit

@@ -29,7 +29,7 @@ from torch.func import grad_and_value, vmap
 from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.core.chain import chain_pass, is_chain
 from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass, steps_of
-from spcacw_flwr.core.losses import Loss, losses_of
+from spcacw_flwr.core.losses import Loss, losses_and_gradient, losses_of
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.stateless import call
 
@@ -167,14 +167,12 @@ class SiloGradients:
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
         weights, into = self.layout.unflatten(vector), self.layout.unflatten(rows)
-        samples, silos = x.flatten(0, 1), len(x)
-
-        def loss_of(outputs: Tensor) -> Tensor:
-            return self.loss(outputs, y.flatten(0, 1)).view(silos, -1).mean(dim=1)
-
+        samples, labels, silos = x.flatten(0, 1), y.flatten(0, 1), len(x)
         if self._chain:
+            loss_of = partial(losses_and_gradient, self.loss, y=labels, silos=silos)
             return chain_pass(self._steps, weights, into, samples, silos, loss_of)
-        losses = loss_of(pooled_pass(self._steps, weights, into, samples, silos, seed_of))
+        outputs = pooled_pass(self._steps, weights, into, samples, silos, seed_of)
+        losses = self.loss(outputs, labels).view(silos, -1).mean(dim=1)
         losses.sum().backward()
         return losses.detach()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +99,11 @@ class Layout:
     @property
     def size(self) -> int:
         """d, the number of parameters."""
-        return sum(shape.numel() for _, shape in self.shapes)
+        return sum(self._sizes)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [shape.numel() for _, shape in self.shapes]
 
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """Concatenate parameters to a vector (d,)."""
@@ -106,9 +111,9 @@ class Layout:
 
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
         """Return named views into the vector (d,), or into rows (k, d) of vectors."""
-        parts = vector.split([shape.numel() for _, shape in self.shapes], dim=-1)
+        parts, rows = torch.split_with_sizes(vector, self._sizes, dim=-1), vector.shape[:-1]
         return {
-            name: part.view(*vector.shape[:-1], *shape)
+            name: part.view(rows + shape)
             for (name, shape), part in zip(self.shapes, parts, strict=True)
         }
 

@@ -68,9 +68,14 @@ class Gradients:
 
 
 def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
-    """Scale each row, in place, to a norm of at most ``max_norm``; ``norms`` (k,) are theirs."""
+    """Scale each row, in place, to a norm of at most ``max_norm``; ``norms`` (k,) are theirs.
+
+    They become those of the scaled rows, and not finite where they were not.
+    """
     if bool((norms > max_norm).any()):
-        rows.mul_((max_norm / norms).clamp_(max=1.0).unsqueeze(1))
+        factors = (max_norm / norms).clamp_(max=1.0)
+        rows.mul_(factors.unsqueeze(1))
+        norms.mul_(factors)
 
 
 def _noise_seed(silos: Sequence[int], seed: int, key: tuple[int, ...], k: int) -> int:
@@ -185,7 +190,6 @@ class SiloPool:
         training = self.config.training
         if training.clip == "silo" and training.max_norm > 0:
             clip_rows(rows, norms, training.max_norm)
-            norms = torch.where(norms.isfinite(), norms.clamp(max=training.max_norm), norms)
         self.private.finish(rows, losses, norms, silos, lengths, place)
         return Gradients(rows, losses, norms)
 

@@ -87,12 +87,12 @@ class Stacked:
             at = [k for k, n in enumerate(lengths) if n == length]
             index = torch.from_numpy(np.concatenate([rows[k] for k in at])).to(self.x.device)
             shape = len(at), length
-            x = self.x.index_select(0, index).unflatten(0, shape)
+            x = self.x.index_select(0, index).view(shape + self.x.shape[1:])
             if self.augment is not None:
                 key = (round_, draw) if draw else (round_,)
                 draws = (stream(AUGMENTATION, seed, silos[k], *key) for k in at)
                 x = torch.stack([self.augment(*one) for one in zip(x, draws, strict=True)])
-            yield Batch(at, x, self.y.index_select(0, index).unflatten(0, shape))
+            yield Batch(at, x, self.y.index_select(0, index).view(shape + self.y.shape[1:]))
 
     def of(self, silo: int) -> tuple[Tensor, Tensor]:
         """Return all training data (x, y) of one silo, as they are."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from spcacw_flwr.core import gradients
 from spcacw_flwr.core.chain import is_chain
 from spcacw_flwr.core.gradients import SiloGradients
 from spcacw_flwr.core.layers import steps_of
+from spcacw_flwr.core.losses import losses_and_gradient, losses_of
 from spcacw_flwr.core.models import Layout, parameters_of
 from tests.core.test_gradients import BATCH, SILOS, batch, compare
 
@@ -36,6 +39,26 @@ def test_bit_for_bit_as_autograd(model):
     (losses, rows), (expected_losses, expected) = found
     assert torch.equal(losses, expected_losses)
     assert torch.equal(rows, expected)
+
+
+@pytest.mark.parametrize("samples", [1, 5, 30, 32])
+def test_cross_entropy_bit_for_bit_as_autograd(samples):
+    rng = torch.Generator().manual_seed(samples)
+    outputs = 20 * torch.randn(3 * samples, 10, generator=rng)
+    y = torch.randint(10, (3 * samples,), generator=rng)
+    own = partial(losses_of)  # the same function, but not known to be
+    losses, delta = losses_and_gradient(losses_of, outputs, y, 3)
+    expected_losses, expected = losses_and_gradient(own, outputs, y, 3)
+    assert torch.equal(losses, expected_losses)
+    assert torch.equal(delta, expected)
+
+
+def test_a_loss_of_ones_own_by_hand():
+    """ℓ = (output − y)², two silos of two samples: its mean has the gradient (output − y)."""
+    outputs, y = torch.tensor([[1.0], [2.0], [3.0], [5.0]]), torch.tensor([0, 2, 1, 1])
+    losses, delta = losses_and_gradient(lambda o, y: (o[:, 0] - y) ** 2, outputs, y, 2)
+    assert losses.tolist() == [0.5, 10.0]
+    assert delta.flatten().tolist() == [1.0, 0.0, 2.0, 4.0]
 
 
 @pytest.mark.parametrize("room", [gradients.ROOM_CPU, 1])
