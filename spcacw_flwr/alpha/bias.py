@@ -15,6 +15,13 @@ from torch import Tensor
 from spcacw_flwr.alpha.crew import shares, spread
 
 SCHEDULES = ("constant", "harmonic")
+NEGLIGIBLE, EVERY = 1e-30, 32
+"""Entries below the one count as 0, which is seen to in one round out of the other.
+
+Where a gradient has become exactly 0 (a unit that died, a pixel that stays black) its estimate
+decays without end, and after some 800 rounds reaches the subnormal floats, which slow down every
+product that they are part of.
+"""
 
 
 class BiasTracker:
@@ -115,6 +122,8 @@ class BiasTracker:
                 self._fold(slice(silo, silo + 1), gradients[row : row + 1], own)
         if reference is None:  # a fused multiply-add may leave a rounding error there
             self.estimate[self.target] = 0.0
+        if self.reports[self.target] % EVERY == 0:
+            torch.hardshrink(self.estimate, NEGLIGIBLE, out=self.estimate)
 
     def rates(self, silos: Sequence[int]) -> NDArray[np.float64]:
         """Return βₜ, (k,), with which the last :meth:`update` moved the estimates of ``silos``."""

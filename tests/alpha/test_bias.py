@@ -82,6 +82,16 @@ def test_target_row_is_exactly_zero_and_update_is_in_place(schedule, everyone):
     assert tracker.estimate.dtype == torch.float32
 
 
+def test_estimates_of_what_has_become_nothing_do_not_end_as_subnormal_numbers():
+    tracker = BiasTracker(2, 2, beta=0.1)
+    gradients = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    for _ in range(1200):
+        tracker.update(gradients, (0, 1))
+        gradients[1, 0] = 0.0
+    assert tracker.estimate[1, 0] == 0.0  # exactly 0.1 · 0.9^1199, which no float32 can hold
+    assert tracker.estimate[1, 1] == pytest.approx(1.0, rel=1e-5)
+
+
 def test_rejects():
     tracker = BiasTracker(3, 2)
     with pytest.raises(ValueError, match="target, silo 0, must report"):
