@@ -55,6 +55,6 @@ def smoothness(
     (gradient,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
 
     def product(v: Tensor) -> Tensor:
-        return torch.autograd.grad(gradient @ v, leaf, retain_graph=True)[0]
+        return torch.autograd.grad(gradient, leaf, grad_outputs=v, retain_graph=True)[0]
 
     return spectral_norm(product, start, iterations)
