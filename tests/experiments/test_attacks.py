@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from experiments.results import read_csv
 from spcacw_flwr.core.config import Config
 from tests.conftest import make_pool
 
+ROOT = Path(__file__).parents[2]
 KNOWN = Known(
     round=1, rounds=30, epoch=10, own=torch.tensor([[0.3, 0.4], [0.0, -0.5]]),
     cluster=torch.tensor([[0.3, 0.0], [0.5, 0.0]]), bound=1.0, rng=np.random.default_rng(0),
@@ -156,3 +158,10 @@ def test_the_page_marks_what_breaks_the_promise(tmp_path):
     assert "| FedAvg, guarded | – | 0.250 | 0.250 | 1 of 1 |" in text
     assert "Local |" not in text
     assert picture.stat().st_size > 1000
+
+
+def test_the_committed_pages_are_those_of_the_committed_runs():
+    titles = {row.name: row.title for row in rows(path=study.METHODS)}
+    table = report.read(ROOT / "experiments" / "results" / "attacks.csv")
+    assert (ROOT / "docs" / "trust-attacks.md").read_text().endswith(report.page(table, titles))
+    assert "\n".join(report.summary(table, titles)) in (ROOT / "docs" / "trust.md").read_text()
