@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.conf import CONF, Column, Job, Keys, Row, chosen, make_jobs, read
-from experiments.render import line
+from experiments.render import NONE, line, pair
 from experiments.results import Curves, read_curves, write_csv
 from experiments.runs import FINISHED, Run
 from experiments.scores import best_epoch, difference, holm, paired_p, score_at
 from spcacw_flwr.core.config import flattened
 
 AS_IS = "as it is"
+SIGNIFICANT = 0.05
 CALIBRATION = ("column", "keys", "seeds", "mean", "std", "paper_mean", "paper_std", "points",
                "standard_errors")  # fmt: skip
 VARIANTS = ("column", "method", "variant", "reading", "seeds", "mean", "std", "moves_by", "p_holm")
@@ -75,15 +76,37 @@ def by_note(jobs: Sequence[Job], runs: Sequence[Run]) -> dict[tuple[str, str, st
     return {where: read_curves(group) for where, group in groups.items()}
 
 
-def write(output: Path, name: str, head: Sequence[str], lines: Sequence[Mapping[str, Any]]
-          ) -> list[Path]:  # fmt: skip
-    """Write lines as CSV and Markdown; return the files."""
+def write(output: Path, name: str, head: Sequence[str], lines: Sequence[Mapping[str, Any]],
+          shown: Sequence[Sequence[str]]) -> list[Path]:  # fmt: skip
+    """Write lines as CSV, and what is ``shown`` of them as Markdown; return the files."""
     paths = [output / f"{name}.csv", output / f"{name}.md"]
     write_csv(paths[0], head, lines)
-    text = [line(head), line(["---"] * len(head))]
-    text += [line(["–" if one[c] is None else str(one[c]) for c in head]) for one in lines]
-    paths[1].write_text("\n".join(text) + "\n", encoding="utf-8")
+    paths[1].write_text("\n".join(map(line, shown)) + "\n", encoding="utf-8")
     return paths
+
+
+def text(value: Any) -> str:
+    """Return a value for a table."""
+    return NONE if value is None else str(value)
+
+
+def side_by_side(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return a table row for each variant: what it moves, in each column and row of Table 1.
+
+    As it is, the scores; below, the points by which a variant moves them, bold where p < .05.
+    """
+    across = list(dict.fromkeys((one["column"], one["method"]) for one in lines))
+    table: dict[str, list[str]] = {}
+    for one in sorted(lines, key=lambda one: one["reading"] or 0):
+        name = one["variant"]
+        row = table.setdefault(name, [text(one["reading"]), name, *[NONE] * len(across)])
+        by, p = one["moves_by"], one["p_holm"]
+        moves = pair(one["mean"], one["std"]) if by is None else f"{by:+.2f}".replace("-", "−")
+        significant = p is not None and p < SIGNIFICANT
+        at = 2 + across.index((one["column"], one["method"]))
+        row[at] = f"**{moves}**" if significant else moves
+    head = ["reading", "variant", *(f"{column}, {row}" for column, row in across)]
+    return [head, ["--:", "---", *["--:"] * len(across)], *table.values()]
 
 
 def rounded(value: float | None, digits: int = 2) -> float | None:
@@ -105,7 +128,9 @@ def calibrated(
         lines.append(dict(zip(CALIBRATION, values, strict=True)))
     order = list(paper)
     lines.sort(key=lambda one: (order.index(str(one["column"])), abs(one["points"] or 0)))
-    return write(output, "calibration", CALIBRATION, lines)
+    shown = [CALIBRATION, ["---"] * len(CALIBRATION)]
+    shown += [[text(one[name]) for name in CALIBRATION] for one in lines]
+    return write(output, "calibration", CALIBRATION, lines, shown)
 
 
 def moved(
@@ -129,4 +154,4 @@ def moved(
             values = (column, row, name, readings[name] or None, score.seeds, round(score.mean, 2),
                       rounded(score.std), rounded(by), rounded(p.get(name), 4))  # fmt: skip
             lines.append(dict(zip(VARIANTS, values, strict=True)))
-    return write(output, "variants", VARIANTS, lines)
+    return write(output, "variants", VARIANTS, lines, side_by_side(lines))

@@ -183,6 +183,26 @@ def test_calibration_and_variants(tmp_path):
     assert base["moves_by"] == base["p_holm"] == ""
 
 
+def test_variants_side_by_side():
+    """As it is first, then by reading; bold where p < .05; a dash where nothing was run."""
+    names = ("column", "method", "reading", "variant", "mean", "std", "moves_by", "p_holm")
+    lines = [
+        dict(zip(names, values, strict=True))
+        for values in (
+            ("a", "spcacw", None, readings.AS_IS, 90.0, 0.5, None, None),
+            ("a", "spcacw", 7, "late", 89.0, 0.5, -1.0, 0.04),
+            ("a", "spcacw", 2, "early", 90.5, 0.5, 0.5, 0.05),
+            ("b", "local", None, readings.AS_IS, 80.0, None, None, None),
+            ("b", "local", 2, "early", 80.25, None, 0.25, None),
+        )
+    ]
+    assert readings.side_by_side(lines)[2:] == [
+        ["–", "as it is", "90.00 ± 0.50", "80.00"],
+        ["2", "early", "+0.50", "+0.25"],
+        ["7", "late", "**−1.00**", "–"],
+    ]
+
+
 def test_the_command(tmp_path):
     column = tmp_path / "mine.toml"
     column.write_text('setting = "digits-relabel"\nepochs = 1\n')
