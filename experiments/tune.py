@@ -1,11 +1,13 @@
 """Fair tuning: the same number of candidates for every method, chosen on held-out training data.
 
     spcacw tune --setting mnist-relabel --data-dir DIR --output experiments/tuned
+    spcacw tune --setting experiments/conf/narrow/cifar100-10-narrow.toml --data-dir DIR …
 
 Every candidate of ``experiments/grids.toml`` trains in process without a fifth of the target's
 training data (the key ``holdout``) and is scored there; test data are never looked at (READING.md
 21). All trials go to ``<setting>.csv`` as they end, so that an interrupted tuning goes on where it
-stopped, and each method's best candidate to ``<setting>.toml``.
+stopped, and each method's best candidate to ``<setting>.toml``. A column of Table 1, by the path of
+its file, has its own keys, and step sizes around its own.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import os
 import statistics
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ import tomli_w
 import torch
 from rich.progress import track
 
+from experiments.conf import columns
 from spcacw_flwr.core.config import Config, flattened
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.keys import SpcacwError, did_you_mean
@@ -39,6 +42,8 @@ COLUMNS = ("setting", "method", "keys", "seed", "epochs", "held_out_accuracy", "
 HOLDOUT = 0.2
 LAST = 5
 """The score is the mean held-out accuracy after the last epochs: of one epoch it would be luck."""
+MIDDLE = 0.05
+"""The middle of every grid's step sizes."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +56,31 @@ class Trial:
     """The candidate's run-config keys, as JSON."""
     seed: int
     epochs: int
+    of_column: Mapping[str, Any] = field(default_factory=dict)
+    """The keys of the column that ``setting`` names, if it is none of the settings itself."""
+
+    @property
+    def name(self) -> dict[str, Any]:
+        """What the table calls it."""
+        return {column: vars(self)[column] for column in COLUMNS[:5]}
 
     def config(self, data_dir: str) -> Config:
         """Return the configuration of the trial's run."""
-        return Config.from_flat(json.loads(self.keys) | {
-            "setting": self.setting, "method": self.method, "seed": self.seed,
-            "epochs": self.epochs, "data-dir": data_dir, "holdout": HOLDOUT,
-            "engine": "in-process", "compare-alone": False,
+        of_setting = {"setting": self.setting, **self.of_column}
+        return Config.from_flat(of_setting | json.loads(self.keys) | {
+            "method": self.method, "seed": self.seed, "epochs": self.epochs,
+            "data-dir": data_dir, "holdout": HOLDOUT, "engine": "in-process",
+            "compare-alone": False,
         })  # fmt: skip
 
 
-def grids() -> dict[str, list[dict[str, Any]]]:
-    """Return the candidates of each method, tables of run-config keys."""
+def grids(eta: float = MIDDLE) -> dict[str, list[dict[str, Any]]]:
+    """Return the candidates of each method, tables of run-config keys, with η around ``eta``."""
     tables = tomllib.loads(GRIDS.read_text())
     found = {}
     for method, table in tables["methods"].items():
         axes = flattened(table)
+        axes["eta"] = [round(step * eta / MIDDLE, 9) for step in axes["eta"]]
         found[method] = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     return found
 
@@ -82,7 +96,7 @@ def score(trial: Trial, data_dir: str) -> dict[str, Any]:
     else:
         accuracy = statistics.fmean(result.accuracy[-LAST:])
         seconds = result.epochs[-1]["seconds"]
-    return vars(trial) | {"held_out_accuracy": round(accuracy, 3), "seconds": seconds}
+    return trial.name | {"held_out_accuracy": round(accuracy, 3), "seconds": seconds}
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -93,15 +107,17 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def trials(setting: str, methods: Iterable[str], seeds: int, epochs: int) -> Iterator[Trial]:
+def trials(
+    setting: str, methods: Iterable[str], seeds: int, epochs: int,
+    candidates: Mapping[str, list[dict[str, Any]]], of_column: Mapping[str, Any],
+) -> Iterator[Trial]:  # fmt: skip
     """Yield every trial of a tuning."""
-    candidates = grids()
     for method, seed in product(methods, range(seeds)):
         if method not in candidates:
             hint = did_you_mean(method, candidates)
             raise SpcacwError(f"There is no grid for method {method!r}{hint} in {GRIDS}: add one.")
         for keys in candidates[method]:
-            yield Trial(setting, method, json.dumps(keys), seed, epochs)
+            yield Trial(setting, method, json.dumps(keys), seed, epochs, of_column)
 
 
 def run(todo: list[Trial], path: Path, data_dir: str, workers: int) -> None:
@@ -121,13 +137,14 @@ def run(todo: list[Trial], path: Path, data_dir: str, workers: int) -> None:
             file.flush()
 
 
-def best(rows: Iterable[dict[str, str]]) -> dict[str, dict[str, Any]]:
+def best(
+    rows: Iterable[dict[str, str]], candidates: Mapping[str, list[dict[str, Any]]]
+) -> dict[str, dict[str, Any]]:
     """Return each method's best candidate by mean score over seeds; the first of equals."""
     scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if not math.isnan(score := float(row["held_out_accuracy"])):
             scores[row["method"]][row["keys"]].append(score)
-    candidates = grids()
     choice = {}
     for method, of in scores.items():
         order = [json.dumps(keys) for keys in candidates[method]]
@@ -140,16 +157,28 @@ def tune(
     setting: str, methods: list[str], seeds: int, epochs: int, data_dir: str, output: Path,
     workers: int = 0,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Tune methods (none: all) on a setting; write and return the choices."""
+    """Tune methods (none: all) on a setting, or on a column's file; write and return the choices.
+
+    Raises
+    ------
+    SpcacwError
+        If there is no such file, setting or method, or no grid for it.
+    """
+    of_column: Mapping[str, Any] = {}
+    if setting.endswith(".toml"):
+        (column,) = columns([setting])
+        setting, of_column = column.name, column.keys
+    candidates = grids(of_column.get("eta", MIDDLE))
     output.mkdir(parents=True, exist_ok=True)
     path = output / f"{setting}.csv"
     done = {tuple(row[c] for c in COLUMNS[:5]) for row in read(path)}
     todo = [
-        trial for trial in trials(setting, methods or list(grids()), seeds, epochs)
-        if tuple(str(vars(trial)[c]) for c in COLUMNS[:5]) not in done
+        trial for trial in trials(setting, methods or list(candidates), seeds, epochs, candidates,
+                                  of_column)
+        if tuple(map(str, trial.name.values())) not in done
     ]  # fmt: skip
     run(todo, path, data_dir, workers or os.cpu_count() or 1)
-    choice = best(read(path))
-    order = [method for method in grids() if method in choice]
+    choice = best(read(path), candidates)
+    order = [method for method in candidates if method in choice]
     (output / f"{setting}.toml").write_text(tomli_w.dumps({m: choice[m] for m in order}))
     return choice

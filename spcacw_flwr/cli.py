@@ -115,7 +115,7 @@ def report(
 
 @app.command()
 def tune(
-    setting: Annotated[str, typer.Option(help="who holds what")],
+    setting: Annotated[str, typer.Option(help="who holds what, or the file of a column")],
     methods: Annotated[str, typer.Option(help="comma-separated; empty is all")] = "",
     seeds: Annotated[int, typer.Option(help="how many seeds, from 0 on")] = 1,
     epochs: Annotated[int, typer.Option(help="epochs of each trial")] = 15,

@@ -8,11 +8,20 @@ import tomllib
 import pytest
 
 from experiments import tune
+from experiments.conf import tuned_keys
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.registry import METHODS
 from spcacw_flwr.keys import SpcacwError
 
 BUDGET = 6
+
+
+def run_here(todo, path, data_dir, workers):
+    """Run trials in this process, whose functions a test may have replaced."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, tune.COLUMNS)
+        writer.writeheader()
+        writer.writerows(tune.score(trial, data_dir) for trial in todo)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -25,7 +34,7 @@ def test_every_method_has_the_same_number_of_candidates(method):
 
 def test_a_tuning_writes_trials_and_choices_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     small = {"local": tune.grids()["local"][:2], "fedavg": tune.grids()["fedavg"][:1]}
-    monkeypatch.setattr(tune, "grids", lambda: small)
+    monkeypatch.setattr(tune, "grids", lambda eta: small)
     choice = tune.tune("digits-relabel", ["local"], 1, 1, "", tmp_path, workers=1)
     with (tmp_path / "digits-relabel.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -36,6 +45,20 @@ def test_a_tuning_writes_trials_and_choices_and_goes_on_where_it_stopped(tmp_pat
     assert (tmp_path / "digits-relabel.csv").read_text().count("\n") == 4  # a heading, three trials
     assert tomllib.loads((tmp_path / "digits-relabel.toml").read_text()) == again
     assert again == choice | {"fedavg": small["fedavg"][0]}
+
+
+def test_a_column_has_its_own_keys_and_steps_around_its_own(tmp_path, monkeypatch):
+    column = tmp_path / "mine.toml"
+    column.write_text('setting = "digits-relabel"\neta = 0.5\nsamples-per-silo = 60\n')
+    seen, simulate = [], tune.simulate
+    monkeypatch.setattr(tune, "simulate", lambda config: seen.append(config) or simulate(config))
+    monkeypatch.setattr(tune, "run", run_here)
+    choice = tune.tune(str(column), ["local"], 1, 1, "", tmp_path / "out")
+    assert [config.training.eta for config in seen] == [0.125, 0.25, 0.5, 1.0, 2.0, 4.0]
+    assert {config.partition.samples_per_silo for config in seen} == {60}
+    assert {config.run.setting for config in seen} == {"digits-relabel"}
+    assert tomllib.loads((tmp_path / "out" / "mine.toml").read_text()) == choice
+    assert tuned_keys("mine", "local", tmp_path / "out") == choice["local"]
 
 
 def test_a_trial_sees_no_test_data():
@@ -53,7 +76,7 @@ def test_a_candidate_that_fails_is_never_chosen(capsys):
     assert row["held_out_accuracy"] != row["held_out_accuracy"]
     assert "eta = -1" in capsys.readouterr().out
     rows = [{"method": "local", "keys": '{"eta": 0.05}', "held_out_accuracy": "nan"}]
-    assert tune.best(rows) == {}
+    assert tune.best(rows, tune.grids()) == {}
 
 
 def test_a_method_without_a_grid_is_one_sentence(tmp_path):
