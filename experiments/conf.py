@@ -117,10 +117,11 @@ def rows(names: Sequence[str] = (), path: Path = CONF / "rows.toml") -> list[Row
     return found
 
 
-def tuned_keys(column: str, method: str, directory: Path = TUNED) -> dict[str, Any]:
-    """Return what tuning chose for a method on a column; nothing where it was not tuned."""
+def tuned_keys(column: str, row: str, method: str, directory: Path = TUNED) -> dict[str, Any]:
+    """Return what tuning chose for a row on a column, or for its method; nothing if neither was."""
     path = directory / f"{column}.toml"
-    return flattened(read(path).get(method, {})) if path.exists() else {}
+    choices = read(path) if path.exists() else {}
+    return flattened(choices.get(row) or choices.get(method, {}))
 
 
 def make_jobs(
@@ -139,7 +140,7 @@ def make_jobs(
                 if column.name.startswith(row.without):
                     continue
                 method = row.keys["method"]
-                choice = tuned_keys(column.name, method) if tuned else {}
+                choice = tuned_keys(column.name, row.name, method) if tuned else {}
                 common = {"compare-alone": False, "engine": "in-process", "seed": seed}
                 keys = {**common, **column.keys, **choice, **row.keys, **more}
                 jobs.append(Job(column.name, row.name, keys, note))

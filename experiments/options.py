@@ -115,10 +115,15 @@ def _figure(values: pd.Series) -> str:
 
 
 def write(lines: pd.DataFrame, csv: Path, page: Path) -> list[Path]:
-    """Write the table and the page."""
+    """Write the table and the page; other studies that the table has already stay in it."""
+    titles = {name: study["title"] for name, study in read(CONF / "options.toml").items()}
+    if csv.exists():
+        before = pd.read_csv(csv)
+        both = pd.concat([before[~before.study.isin(lines.study)], lines])
+        lines = both.sort_values("study", key=lambda names: names.map(list(titles).index),
+                                 kind="stable")  # fmt: skip
     csv.parent.mkdir(parents=True, exist_ok=True)
     lines.to_csv(csv, index=False, lineterminator="\n")
-    titles = {name: study["title"] for name, study in read(CONF / "options.toml").items()}
     head = (
         f"# What SP-CACW's options do\n\nFrom [{csv.name}](../{csv}), by\n\n```bash\n"
         f"python -m experiments options {csv} {page} --data-dir DIR\n```\n\n"

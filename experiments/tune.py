@@ -67,10 +67,9 @@ class Trial:
     def config(self, data_dir: str) -> Config:
         """Return the configuration of the trial's run."""
         of_setting = {"setting": self.setting, **self.of_column}
-        return Config.from_flat(of_setting | json.loads(self.keys) | {
-            "method": self.method, "seed": self.seed, "epochs": self.epochs,
-            "data-dir": data_dir, "holdout": HOLDOUT, "engine": "in-process",
-            "compare-alone": False,
+        return Config.from_flat(of_setting | {"method": self.method} | json.loads(self.keys) | {
+            "seed": self.seed, "epochs": self.epochs, "data-dir": data_dir, "holdout": HOLDOUT,
+            "engine": "in-process", "compare-alone": False,
         })  # fmt: skip
 
 

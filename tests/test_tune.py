@@ -24,11 +24,11 @@ def run_here(todo, path, data_dir, workers):
         writer.writerows(tune.score(trial, data_dir) for trial in todo)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "spcacw-corrected"])
 def test_every_method_has_the_same_number_of_candidates(method):
     candidates = tune.grids()[method]
     assert len(candidates) == BUDGET
-    configs = [Config.from_flat(keys | {"method": method}) for keys in candidates]
+    configs = [Config.from_flat({"method": method} | keys) for keys in candidates]
     assert len({repr(config) for config in configs}) == BUDGET
 
 
@@ -58,7 +58,7 @@ def test_a_column_has_its_own_keys_and_steps_around_its_own(tmp_path, monkeypatc
     assert {config.partition.samples_per_silo for config in seen} == {60}
     assert {config.run.setting for config in seen} == {"digits-relabel"}
     assert tomllib.loads((tmp_path / "out" / "mine.toml").read_text()) == choice
-    assert tuned_keys("mine", "local", tmp_path / "out") == choice["local"]
+    assert tuned_keys("mine", "row", "local", tmp_path / "out") == choice["local"]
 
 
 def test_a_trial_sees_no_test_data():

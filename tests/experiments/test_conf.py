@@ -50,9 +50,18 @@ def test_the_last_one_to_say_a_key_wins():
     (job,) = conf.make_jobs([column], [row], [0], {})
     assert job.config().training.eta == 0.5
     (job,) = conf.make_jobs([column], [row], [0], {}, tuned=True)
-    assert job.config().training.eta == conf.tuned_keys("mnist-relabel", "local")["eta"] != 0.5
+    choice = conf.tuned_keys("mnist-relabel", "local", "local")
+    assert job.config().training.eta == choice["eta"] != 0.5
     (job,) = conf.make_jobs([column], [row], [0], {"eta": 0.7}, tuned=True)
     assert job.config().training.eta == 0.7
+
+
+def test_a_row_has_its_own_choice_before_that_of_its_method(tmp_path):
+    (tmp_path / "c.toml").write_text("[spcacw]\neta = 0.1\n[spcacw-corrected]\neta = 0.2\n")
+    choices = [conf.tuned_keys("c", row, "spcacw", tmp_path) for row in ("spcacw-corrected", "x")]
+    assert choices == [{"eta": 0.2}, {"eta": 0.1}]
+    assert conf.tuned_keys("c", "local", "local", tmp_path) == {}
+    assert conf.tuned_keys("another", "spcacw", "spcacw", tmp_path) == {}
 
 
 def test_a_column_of_ones_own(tmp_path):

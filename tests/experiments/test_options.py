@@ -73,6 +73,19 @@ def test_a_page_has_means_over_seeds():
     assert "| `0.2` | 91.00 ± 1.41 |" in page  # the sample deviation of 90 and 92 is √2
 
 
+def test_a_study_by_itself_leaves_the_others_in_the_table(tmp_path):
+    line = dict.fromkeys(options.COLUMNS, 0.1) | {"column": "c", "keys": '{"probe": 0.2}'}
+    csv, page = tmp_path / "options.csv", tmp_path / "options.md"
+    for study, best in (("probe", 1.0), ("correction", 2.0), ("probe", 3.0)):
+        lines = pd.DataFrame([line | {"study": study, "best_accuracy": best}])
+        options.write(lines, csv, page)
+    found = pd.read_csv(csv)
+    assert found[["study", "best_accuracy"]].to_numpy().tolist() == [
+        ["correction", 2.0], ["probe", 3.0]
+    ]  # fmt: skip
+    assert page.read_text().count("\n## ") == 2
+
+
 def test_the_committed_page_is_the_committed_table(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     csv, page = Path("experiments/results/options.csv"), Path("docs/theory-options.md")
