@@ -202,3 +202,22 @@ def test_what_the_variance_term_weighs():
         assert first.format(f"{rows[rows['seed'] < 3]['last_accuracy'].mean():.2f}") in PAGE
     for column, eta in (("mnist-rotate", 0.05), ("mnist-rotate", 0.01), ("mnist-relabel", 0.01)):
         assert last[column, eta, 1.0] < last[column, eta, 0.0]
+
+
+def test_what_each_reading_moves():
+    assert (RESULTS / "variants.md").read_text().strip() in PAGE
+    lines = pd.read_csv(RESULTS / "variants.csv")
+    assert set(lines["seeds"]) == {3}
+    mean = lines.pivot_table("mean", ["column", "variant"], "method")
+    gains = (mean["spcacw"] - mean["local"]).unstack(0)
+    ((low, high),) = re.findall(r"between ([\d.]+) and ([\d.]+) points above Local", PAGE)
+    assert gains.min().min() == pytest.approx(float(low), abs=0.05)
+    assert gains.max().max() == pytest.approx(float(high), abs=0.05)
+    with_momentum = gains.drop("no-momentum")
+    assert f"{with_momentum.min().min():.1f} at least where" in PAGE
+    minor = [
+        "clip-aggregate", "clip-none", "smoothness-10", "sketch-1024", "t-start-late",
+        "update-every-round", "participation-half", "labels-random", "rotation-nearest",
+    ]  # fmt: skip
+    ours = lines[lines["method"] == "spcacw"].set_index("variant")
+    assert ours.loc[minor, "moves_by"].abs().max() < 0.25
