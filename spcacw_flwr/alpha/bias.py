@@ -16,7 +16,7 @@ from spcacw_flwr.alpha.crew import shares, spread
 
 SCHEDULES = ("constant", "harmonic")
 NEGLIGIBLE, EVERY = 1e-30, 32
-"""Entries below the one count as 0, which is seen to in one round out of the other.
+"""Below what entries count as 0, and how many rounds apart that is seen to.
 
 Where a gradient has become exactly 0 (a unit that died, a pixel that stays black) its estimate
 decays without end, and after some 800 rounds reaches the subnormal floats, which slow down every

@@ -124,9 +124,10 @@ class Gate:
 
         The target is never in quarantine: without it there is nothing to learn.
         """
-        limit, before = self.keys.max_strikes, self.quarantined.copy()
+        limit = self.keys.max_strikes
         if limit == 0 or not (faulty.any() or self.strikes.any()):
             return
+        before = self.quarantined.copy()
         self.strikes = np.clip(self.strikes + faulty - good, 0, limit)
         self.quarantined |= self.strikes == limit
         self.quarantined &= self.strikes > 0

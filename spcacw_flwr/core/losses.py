@@ -35,10 +35,10 @@ def losses_and_gradient(
     if loss is losses_of and y.ndim == 1:
         aten = torch.ops.aten
         logs = torch.log_softmax(outputs, 1)
-        none = None, 0, -100  # no class weights, no reduction, and the label that is left out
-        each, total = aten.nll_loss_forward(logs, y, *none)
+        plain = None, 0, -100  # no class weights, no reduction, and the label that is left out
+        each, total = aten.nll_loss_forward(logs, y, *plain)
         upstream = torch.full_like(each, silos / len(y))
-        upstream = aten.nll_loss_backward(upstream, logs, y, *none, total)
+        upstream = aten.nll_loss_backward(upstream, logs, y, *plain, total)
         delta = aten._log_softmax_backward_data(upstream, logs, 1, logs.dtype)
         return each.view(silos, -1).mean(dim=1), delta
     leaf = outputs.detach().requires_grad_()
