@@ -157,8 +157,11 @@ class Asker(Elsewhere):
         self._wait(asked, "The evaluation")
         (one,) = asked.values()
         if one.heard is None or one.heard.head.error:
-            why = one.heard.head.error if one.heard else "it did not answer"
-            raise SpcacwError(f"Target silo {silo} did not evaluate its model: {why}.")
+            why = f" ({one.heard.head.error})" if one.heard else ""
+            raise SpcacwError(
+                f"Target silo {silo} did not answer when asked to evaluate its model{why}: "
+                "check the node that holds it."
+            )
         buffers = {
             name.removeprefix(BUFFER): torch.from_numpy(array)
             for name, array in one.heard.arrays.items() if name.startswith(BUFFER)

@@ -201,6 +201,14 @@ def test_without_the_target_the_run_ends_with_a_sentence():
         run(made, {8: lambda: kill(made, TARGET)})
 
 
+def test_a_target_that_dies_before_the_evaluation_ends_the_run_with_a_sentence():
+    config = small(round_timeout=1.0, **ONE_BY_ONE)
+    gone = pytest.raises(SpcacwError, match="Target silo 0 did not answer when asked to evaluate")
+    with separate(config, SHARES) as made, gone:
+        epoch = made.method().federation.rounds_per_epoch
+        run(made, {epoch: lambda: kill(made, TARGET)})
+
+
 def test_what_a_lying_node_sends_is_dropped():
     """Not finite, of another shape, for silos of others, in another round, or of another type."""
     config = small(epochs=1, max_strikes=0, round_timeout=5.0)
