@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from spcacw_flwr.core.batches import batch_indices
@@ -59,6 +58,8 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 @lru_cache(maxsize=1 << 12)
 def gaussian_epsilon(uses: int, noise: float, delta: float) -> float:
     """Return ε at δ of E = ``uses`` Gaussian mechanisms of noise multiplier z, composed."""
+    from scipy.optimize import brentq  # here: it takes half a second, and few runs have noise
+
     mu = math.sqrt(uses) / noise
     if mu == 0 or gaussian_delta(0.0, mu) <= delta:
         return 0.0

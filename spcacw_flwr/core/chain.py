@@ -37,30 +37,45 @@ def chain_pass(
     be (k, …), a model for each silo; ``loss_of`` takes outputs (k·b, …) to the silos' losses (k,)
     and the gradient of their sum.
     """
-    inputs = []
-    for step in steps:
-        inputs.append(x)
-        if isinstance(step.module, nn.Linear):
-            own = {name: weights[full] for name, full in step.names.items()}
-            x = _affine(x, own["weight"], own.get("bias"))
-        elif isinstance(step.module, nn.ReLU):
-            x = torch.relu(x)
-        else:
-            x = step.module(x)
-    losses, delta = loss_of(x)
-    first = min((k for k, step in enumerate(steps) if step.names), default=len(steps))
+    ends = forward(steps, weights, x)
+    losses, delta = loss_of(ends[-1])
+    first = first_trained(steps)
     for k in range(len(steps) - 1, first - 1, -1):
-        step, above = steps[k], inputs[k + 1] if k + 1 < len(steps) else x
+        step = steps[k]
         if isinstance(step.module, nn.Linear):
             into = {name: rows[full] for name, full in step.names.items()}
-            gradients_by_silo(delta, inputs[k], silos, into)
+            gradients_by_silo(delta, ends[k], silos, into)
             if k > first:
                 delta = _back(delta, weights[step.names["weight"]])
-        elif isinstance(step.module, nn.ReLU):
-            delta = torch.ops.aten.threshold_backward(delta, above, 0)
         else:
-            delta = delta.view(inputs[k].shape)
+            delta = back_as_is(step.module, delta, ends[k], ends[k + 1])
     return losses
+
+
+def forward(steps: Sequence[Step], weights: dict[str, Tensor], x: Tensor) -> list[Tensor]:
+    """Return the inputs of all steps, and after them the output of the last."""
+    ends = [x]
+    for step in steps:
+        if isinstance(step.module, nn.Linear):
+            own = {name: weights[full] for name, full in step.names.items()}
+            ends.append(_affine(ends[-1], own["weight"], own.get("bias")))
+        elif isinstance(step.module, nn.ReLU):
+            ends.append(torch.relu(ends[-1]))
+        else:
+            ends.append(step.module(ends[-1]))
+    return ends
+
+
+def first_trained(steps: Sequence[Step]) -> int:
+    """Return the number of the first step that has weights: the reverse pass ends there."""
+    return min((k for k, step in enumerate(steps) if step.names), default=len(steps))
+
+
+def back_as_is(module: nn.Module, delta: Tensor, below: Tensor, above: Tensor) -> Tensor:
+    """Return the derivative with respect to the input of a step that has no weights."""
+    if isinstance(module, nn.ReLU):
+        return torch.ops.aten.threshold_backward(delta, above, 0)
+    return delta.view(below.shape)
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from spcacw_flwr.alpha import spectral_norm
 from spcacw_flwr.core.losses import Loss
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.stateless import call
@@ -43,13 +42,10 @@ def twice_differentiable(model: nn.Module) -> AbstractContextManager[None]:
     return flags
 
 
-def smoothness(
-    loss: Callable[[Tensor], Tensor], vector: Tensor, start: Tensor, iterations: int
-) -> float:
-    """Return L: the largest |eigenvalue| of the Hessian of ``loss`` at w (READING.md 5).
+def hessian(loss: Callable[[Tensor], Tensor], vector: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return v ↦ Hv, with the Hessian H of ``loss`` at w.
 
-    The gradient's graph is built once; each Hessian-vector product is one pass back through it
-    (Pearlmutter 1994).
+    The gradient's graph is built once; each product is one pass back through it.
     """
     leaf = vector.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
@@ -57,4 +53,4 @@ def smoothness(
     def product(v: Tensor) -> Tensor:
         return torch.autograd.grad(gradient, leaf, grad_outputs=v, retain_graph=True)[0]
 
-    return spectral_norm(product, start, iterations)
+    return product

@@ -28,6 +28,7 @@ from torch.func import grad_and_value, vmap
 
 from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.core.chain import chain_pass, is_chain
+from spcacw_flwr.core.chain_hessian import ChainHessian
 from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass, steps_of
 from spcacw_flwr.core.losses import Loss, losses_and_gradient, losses_of
 from spcacw_flwr.core.models import Layout
@@ -70,7 +71,7 @@ class SiloGradients:
         self.model, self.layout, self.loss = model, layout, loss
         self.way = "pooled" if can_pool(model) else "vmap"
         self._steps = steps_of(model) if self.way == "pooled" else []
-        self._chain = is_chain(self._steps)
+        self._chain = self.way == "pooled" and is_chain(self._steps)
         self._kept: float | None = None
 
     @property
@@ -134,6 +135,12 @@ class SiloGradients:
                 losses.append(self.loss(outputs, labels).view(len(samples), -1).mean(dim=1))
             return torch.cat(losses)
         return torch.stack([self._one_loss(vector, x[k], y[k], seed_of(k)) for k in range(len(x))])
+
+    def hessian(self, vector: Tensor, x: Tensor, y: Tensor) -> ChainHessian | None:
+        """Return v ↦ ∇²ℓ(w) v on samples (b, …), where it is written out; None elsewhere."""
+        if self._chain and self.loss is losses_of and y.ndim == 1:
+            return ChainHessian(self._steps, self.layout, vector, x, y)
+        return None
 
     def _one_loss(self, vector: Tensor, x: Tensor, y: Tensor, seed: int) -> Tensor:
         """Return the loss of one silo, drawing from ``seed``, on copies of the buffers."""

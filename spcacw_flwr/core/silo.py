@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitions import Setting, SiloData
+from spcacw_flwr.alpha import spectral_norm
 from spcacw_flwr.core.batches import (
     MODEL_NOISE,
     POWER_ITERATION,
@@ -26,7 +27,7 @@ from spcacw_flwr.core.batches import (
     stream,
 )
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.curvature import frozen_loss, smoothness, twice_differentiable
+from spcacw_flwr.core.curvature import frozen_loss, hessian, twice_differentiable
 from spcacw_flwr.core.evaluation import Evaluation, accuracy_and_loss
 from spcacw_flwr.core.gradients import SiloGradients
 from spcacw_flwr.core.losses import make_loss
@@ -262,9 +263,12 @@ class SiloPool:
         (batch,) = self.data.batches(seed, round_, [silo], size, folds=folds)
         rng = stream(POWER_ITERATION, seed, silo, round_)
         start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
+        iterations = config.spcacw.smoothness_iterations
+        if by_hand := self.compute.hessian(vector, batch.x[0], batch.y[0]):
+            return spectral_norm(by_hand, start, iterations)
         loss = frozen_loss(self.model, self.layout, self.loss, vector, batch.x[0], batch.y[0])
         with evaluating(self.model), twice_differentiable(self.model):
-            return smoothness(loss, vector, start, config.spcacw.smoothness_iterations)
+            return spectral_norm(hessian(loss, vector), start, iterations)
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good w is on the test data of ``silo``, with its BatchNorm statistics."""

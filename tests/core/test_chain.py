@@ -104,6 +104,14 @@ def test_other_layers_are_left_to_autograd():
     assert not is_chain(steps_of(nn.Sequential(nn.Linear(6, 4), nn.Dropout(), nn.Linear(4, 3))))
 
 
+def test_threads_share_the_silos_of_plain_perceptrons_only():
+    """Elsewhere the threads are PyTorch's own, and none of them is taken away."""
+    own = nn.Module()
+    own.layer = nn.Linear(6, 3)
+    for model, splits in [(CHAINS[0], True), (nn.Sequential(nn.Tanh()), False), (own, False)]:
+        assert SiloGradients(model, Layout.of(parameters_of(model))).splits is splits
+
+
 def test_a_batch_is_not_written_to():
     x, y = batch(6)
     before = x.clone()
