@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 
 from experiments import conf
 from experiments.conf import CONF, Column, Job, Keys, Row, make_jobs, read

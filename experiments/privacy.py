@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import typer
 from matplotlib.axes import Axes
 

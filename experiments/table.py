@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import typer
 
 FIGURES = {

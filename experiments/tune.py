@@ -6,8 +6,9 @@
 Every candidate of ``experiments/grids.toml`` trains in process without a fifth of the target's
 training data (the key ``holdout``) and is scored there; test data are never looked at (READING.md
 21). All trials go to ``<setting>.csv`` as they end, so that an interrupted tuning goes on where it
-stopped, and each method's best candidate to ``<setting>.toml``. A column of Table 1, by the path of
-its file, has its own keys, and step sizes around its own.
+stopped, and each method's best candidate to ``<setting>.toml``; of trials of several lengths the
+longest count. A column of Table 1, by the path of its file, has its own keys, and step sizes around
+its own; a row of Table 1 that has a grid by its own name is tuned by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import multiprocessing
 import os
 import statistics
 import tomllib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -27,12 +27,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import tomli_w
 import torch
 from rich.progress import track
 
-from experiments.conf import columns
+from experiments.conf import columns, rows
 from spcacw_flwr.core.config import Config, flattened
+from spcacw_flwr.core.registry import METHODS
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.keys import SpcacwError, did_you_mean
 
@@ -67,7 +69,9 @@ class Trial:
     def config(self, data_dir: str) -> Config:
         """Return the configuration of the trial's run."""
         of_setting = {"setting": self.setting, **self.of_column}
-        return Config.from_flat(of_setting | {"method": self.method} | json.loads(self.keys) | {
+        known = self.method in METHODS
+        of_row = {"method": self.method} if known else rows([self.method])[0].keys
+        return Config.from_flat(of_setting | json.loads(self.keys) | of_row | {
             "seed": self.seed, "epochs": self.epochs, "data-dir": data_dir, "holdout": HOLDOUT,
             "engine": "in-process", "compare-alone": False,
         })  # fmt: skip
@@ -137,18 +141,20 @@ def run(todo: list[Trial], path: Path, data_dir: str, workers: int) -> None:
 
 
 def best(
-    rows: Iterable[dict[str, str]], candidates: Mapping[str, list[dict[str, Any]]]
+    table: pd.DataFrame, candidates: Mapping[str, list[dict[str, Any]]]
 ) -> dict[str, dict[str, Any]]:
-    """Return each method's best candidate by mean score over seeds; the first of equals."""
-    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        if not math.isnan(score := float(row["held_out_accuracy"])):
-            scores[row["method"]][row["keys"]].append(score)
+    """Return each method's best candidate by mean score over seeds; the first of equals.
+
+    Of a method's trials only those of the most epochs count.
+    """
+    scored = table.dropna(subset="held_out_accuracy")
+    longest = scored["epochs"] == scored.groupby("method")["epochs"].transform("max")
+    means = scored[longest].groupby(["method", "keys"])["held_out_accuracy"].mean()
     choice = {}
-    for method, of in scores.items():
-        order = [json.dumps(keys) for keys in candidates[method]]
-        winner = max((k for k in order if k in of), key=lambda k: statistics.fmean(of[k]))
-        choice[method] = json.loads(winner)
+    for method in means.index.unique(0):
+        of = means[method]
+        order = [keys for keys in map(json.dumps, candidates[method]) if keys in of]
+        choice[method] = json.loads(max(order, key=of.get))
     return choice
 
 
@@ -177,7 +183,7 @@ def tune(
         if tuple(map(str, trial.name.values())) not in done
     ]  # fmt: skip
     run(todo, path, data_dir, workers or os.cpu_count() or 1)
-    choice = best(read(path), candidates)
+    choice = best(pd.read_csv(path), candidates)
     order = [method for method in candidates if method in choice]
     (output / f"{setting}.toml").write_text(tomli_w.dumps({m: choice[m] for m in order}))
     return choice

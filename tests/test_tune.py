@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
+import math
 import tomllib
 
+import pandas as pd
 import pytest
 
 from experiments import tune
@@ -28,7 +31,8 @@ def run_here(todo, path, data_dir, workers):
 def test_every_method_has_the_same_number_of_candidates(method):
     candidates = tune.grids()[method]
     assert len(candidates) == BUDGET
-    configs = [Config.from_flat({"method": method} | keys) for keys in candidates]
+    configs = [tune.Trial("digits-relabel", method, json.dumps(keys), 0, 1).config("")
+               for keys in candidates]  # fmt: skip
     assert len({repr(config) for config in configs}) == BUDGET
 
 
@@ -75,8 +79,28 @@ def test_a_candidate_that_fails_is_never_chosen(capsys):
     row = tune.score(tune.Trial("digits-relabel", "oracle", '{"eta": -1}', 0, 1), "")
     assert row["held_out_accuracy"] != row["held_out_accuracy"]
     assert "eta = -1" in capsys.readouterr().out
-    rows = [{"method": "local", "keys": '{"eta": 0.05}', "held_out_accuracy": "nan"}]
-    assert tune.best(rows, tune.grids()) == {}
+    assert tune.best(trials(("local", 0.05, 15, math.nan)), tune.grids()) == {}
+
+
+def trials(*of) -> pd.DataFrame:
+    lines = [(method, json.dumps({"eta": eta}), *rest) for method, eta, *rest in of]
+    return pd.DataFrame(lines, columns=["method", "keys", "epochs", "held_out_accuracy"])
+
+
+def test_seeds_are_averaged_and_only_the_longest_trials_count():
+    table = trials(
+        ("local", 0.1, 50, 90.0), ("local", 0.1, 50, 92.0),
+        ("local", 0.2, 50, 95.0), ("local", 0.2, 50, 86.0),
+        ("local", 0.4, 15, 99.0),
+        ("fedavg", 0.4, 15, 70.0), ("fedavg", 0.2, 15, 60.0),
+    )  # fmt: skip
+    assert tune.best(table, tune.grids()) == {"local": {"eta": 0.1}, "fedavg": {"eta": 0.4}}
+
+
+def test_a_row_of_the_table_is_tuned_with_its_own_keys():
+    config = tune.Trial("digits-relabel", "spcacw-corrected", '{"eta": 0.05}', 0, 1).config("")
+    assert (config.run.method, config.spcacw.bias_correction) == ("spcacw", True)
+    assert config.training.eta == 0.05
 
 
 def test_a_method_without_a_grid_is_one_sentence(tmp_path):

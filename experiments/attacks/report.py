@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 
 from experiments.attacks.attacks import ATTACKS
 from experiments.attacks.study import LOCAL, METHODS, NOBODY

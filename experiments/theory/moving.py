@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 
 from experiments.theory.measure import Cell, log_spaced
 from experiments.theory.quadratics import Quadratics

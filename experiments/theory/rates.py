@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 
 from experiments.theory.logistic import Logistic
 from experiments.theory.measure import Cell, Slope, best, fit

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 
 from experiments.theory.measure import Cell, fit
 from experiments.theory.quadratics import Quadratics
