@@ -19,7 +19,7 @@ from spcacw_flwr.alpha.products import grams
 from spcacw_flwr.alpha.regret import Regret, RegretMeter
 from spcacw_flwr.alpha.simplex import project_simplex
 from spcacw_flwr.alpha.sketch import CountSketch
-from spcacw_flwr.alpha.smoothness import Smoothed, spectral_norm
+from spcacw_flwr.alpha.smoothness import Smoothed, noise_curvature, spectral_norm
 from spcacw_flwr.alpha.solver import Solution, minimise
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "grams",
     "make_learner",
     "minimise",
+    "noise_curvature",
     "optimal_weights",
     "project_simplex",
     "proxy_cost",

@@ -3,6 +3,10 @@
 Paper, appendix "Practical Algorithmic Details", item "Lipschitz Constant Estimation": power
 iteration with the products of B. A. Pearlmutter, Fast exact multiplication by the Hessian, Neural
 Computation 6, 1994. The products themselves are the caller's.
+
+L is a worst case. What a step costs to second order is the curvature along it, and that of noise is
+tr(HΣ) for mini-batches of covariance Σ (S. McCandlish et al., An empirical model of large-batch
+training, arXiv 1812.06162, section 2.2), so that tr(HΣ)/tr(Σ) takes L's place: docs/theory.md.
 """
 
 from __future__ import annotations
@@ -12,6 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
+
+CURVATURES = ("largest", "noise")
+"""What the key ``curvature`` may be."""
+NOT_FINITE = "A Hessian-vector product is not finite, so L cannot be estimated."
 
 
 def spectral_norm(
@@ -55,11 +63,37 @@ def spectral_norm(
         product = matvec(vector)
         norm = float(product.norm())
         if not math.isfinite(norm):
-            raise ValueError("A Hessian-vector product is not finite, so L cannot be estimated.")
+            raise ValueError(NOT_FINITE)
         if norm == 0.0 or abs(norm - previous) < tolerance * norm:
             break
         vector, previous = product / norm, norm
     return norm
+
+
+def noise_curvature(matvec: Callable[[Tensor], Tensor], noise: Tensor) -> float:
+    """Return vᵀHv/‖v‖² for v = ``noise``, and 0 where that is negative or there is no noise.
+
+    For v of mean 0 and covariance Σ it estimates tr(HΣ)/tr(Σ), which is never more than L.
+
+    Parameters
+    ----------
+    matvec : callable
+        v ↦ Hv; H symmetric.
+    noise : tensor
+        v, such as the difference of two mini-batch gradients of one silo at one model.
+
+    Raises
+    ------
+    ValueError
+        If the product is not finite.
+    """
+    squared = float(noise @ noise)
+    if squared == 0.0:
+        return 0.0
+    curvature = float(noise @ matvec(noise)) / squared
+    if not math.isfinite(curvature):
+        raise ValueError(NOT_FINITE)
+    return max(0.0, curvature)
 
 
 @dataclass

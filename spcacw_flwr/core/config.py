@@ -17,6 +17,7 @@ from partitions import SETTINGS, PartitionKeys, Setting, make_setting, setting_c
 from partitions.holdout import HeldOut
 from spcacw_flwr.alpha.bias import SCHEDULES
 from spcacw_flwr.alpha.learners import SOLVERS
+from spcacw_flwr.alpha.smoothness import CURVATURES
 from spcacw_flwr.core.privacy import PrivacyKeys, mechanisms
 from spcacw_flwr.core.registry import METHODS, method_class
 from spcacw_flwr.core.transport import TransportKeys
@@ -230,8 +231,12 @@ class SPCACWKeys:
     gamma: float = key(
         1.0, "γ in λ_reg = γ‖var(g₀)‖², the cubic term of spcacw-reg (READING 4).", least=0
     )
-    smoothness: float = key(
-        0.0, "L, the smoothness of the target's loss; 0 estimates it by power iteration.", least=0
+    smoothness: float = key(0.0, "L, the smoothness of the target's loss; 0 estimates it.", least=0)
+    curvature: str = key(
+        "largest",
+        "What L is estimated by: the largest curvature of the target's loss (READING 5), or that "
+        "along its mini-batch noise (ours: docs/theory.md).",
+        choices=CURVATURES,
     )
     smoothness_interval: int = key(10, "Rounds between two estimates of L.", least=1)
     smoothness_iterations: int = key(

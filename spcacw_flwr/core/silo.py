@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitions import Setting, SiloData
-from spcacw_flwr.alpha import spectral_norm
+from spcacw_flwr.alpha import noise_curvature, spectral_norm
 from spcacw_flwr.core.batches import (
     MODEL_NOISE,
     POWER_ITERATION,
@@ -38,6 +38,10 @@ from spcacw_flwr.core.private_silos import PrivateSilos
 from spcacw_flwr.core.randomness import Chances, seeded
 from spcacw_flwr.core.stacked import Batch, Stacked, find_device
 from spcacw_flwr.core.statistics import buffers_at, evaluating, shuffled_batches
+from spcacw_flwr.keys import SpcacwError
+
+NOISE_DRAWS = 1 << 20, (1 << 20) + 1
+"""The draws whose difference is the noise that L is measured along: no method asks for so many."""
 
 
 @dataclass(frozen=True)
@@ -255,20 +259,43 @@ class SiloPool:
 
         The model is in evaluation mode: dropout would make the operator random, and BatchNorm's
         statistics are those of this mini-batch at w, held fixed.
+
+        Raises
+        ------
+        SpcacwError
+            If the silo keeps its data private, or the Hessian is not finite.
         """
         self.private.refuse([silo], "smoothness")
         config, vector = self.config, vector.to(self.device)
-        seed, size = config.run.seed, config.training.batch_size
-        folds = {silo: fold} if fold else None
-        (batch,) = self.data.batches(seed, round_, [silo], size, folds=folds)
-        rng = stream(POWER_ITERATION, seed, silo, round_)
-        start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
-        iterations = config.spcacw.smoothness_iterations
-        if by_hand := self.compute.hessian(vector, batch.x[0], batch.y[0]):
-            return spectral_norm(by_hand, start, iterations)
-        loss = frozen_loss(self.model, self.layout, self.loss, vector, batch.x[0], batch.y[0])
+        seed, keys = config.run.seed, config.spcacw
+        ((batch, _),) = self._batches(round_, [silo], 0, fold=fold)
+        x, y = batch.x[0], batch.y[0]
+        along_noise = keys.curvature == "noise"
+        if along_noise:
+            start = self._noise(vector, round_, silo, fold)
+        else:
+            rng = stream(POWER_ITERATION, seed, silo, round_)
+            start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
+        loss = frozen_loss(self.model, self.layout, self.loss, vector, x, y)
         with evaluating(self.model), twice_differentiable(self.model):
-            return spectral_norm(hessian(loss, vector), start, iterations)
+            product = self.compute.hessian(vector, x, y) or hessian(loss, vector)
+            try:
+                if along_noise:
+                    return noise_curvature(product, start)
+                return spectral_norm(product, start, keys.smoothness_iterations)
+            except ValueError as error:
+                raise SpcacwError(
+                    f"{error} The model of silo {silo} has probably diverged by round {round_}: "
+                    "choose a smaller eta."
+                ) from error
+
+    def _noise(self, vector: Tensor, round_: int, silo: int, fold: Fold | None) -> Tensor:
+        """Return the difference of a silo's gradients on two more mini-batches of this round."""
+        rows = vector.new_empty(2, self.layout.size)
+        for row, draw in enumerate(NOISE_DRAWS):
+            ((batch, seed_of),) = self._batches(round_, [silo], draw, fold=fold)
+            self.compute(vector, batch.x, batch.y, rows[row : row + 1], seed_of)
+        return rows[0] - rows[1]
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good w is on the test data of ``silo``, with its BatchNorm statistics."""

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from spcacw_flwr.alpha import Smoothed, spectral_norm
+from spcacw_flwr.alpha import Smoothed, noise_curvature, spectral_norm
 
 
 def diagonal(*entries):
@@ -80,3 +80,27 @@ def test_smoothed():
     assert smoothed.value == 7.0
     with pytest.raises(ValueError, match="decay"):
         Smoothed(1.0)
+
+
+def test_curvature_along_noise_by_hand():
+    """H = diag(5, 1, -2), v = (1, 2, 1): vᵀHv = 5 + 4 - 2 = 7, ‖v‖² = 6."""
+    matvec = diagonal(5.0, 1.0, -2.0)
+    v = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
+    assert noise_curvature(matvec, v) == pytest.approx(7 / 6)
+    assert noise_curvature(matvec, -3 * v) == pytest.approx(7 / 6)
+    assert noise_curvature(matvec, torch.tensor([0.0, 1.0, 9.0], dtype=torch.float64)) == 0.0
+    assert noise_curvature(matvec, torch.zeros(3, dtype=torch.float64)) == 0.0
+    with pytest.raises(ValueError, match="not finite"):
+        noise_curvature(matvec, v / 0)
+
+
+def test_curvature_along_noise_is_that_of_its_covariance():
+    """Weighted by ‖v‖², its mean is tr(HΣ)/tr(Σ): (5·4 + 1·1)/(4 + 1) for Σ = diag(4, 1)."""
+    rng = torch.Generator().manual_seed(0)
+    draws = torch.randn(20_000, 2, generator=rng, dtype=torch.float64) * torch.tensor([2.0, 1.0])
+    matvec = diagonal(5.0, 1.0)
+    squares = (draws**2).sum(dim=1)
+    found = [noise_curvature(matvec, v) for v in draws]
+    mean = (torch.tensor(found, dtype=torch.float64) * squares).sum() / squares.sum()
+    assert mean.item() == pytest.approx(21 / 5, rel=0.01)
+    assert max(found) <= 5.0 + 1e-12

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -11,11 +13,17 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 
 from partitions import SiloData
 from spcacw_flwr.alpha import spectral_norm
+from spcacw_flwr.alpha.smoothness import CURVATURES
 from spcacw_flwr.core import silo
 from spcacw_flwr.core.batches import batch_indices
 from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.curvature import hessian
+from spcacw_flwr.core.curvature import frozen_loss, hessian
+from spcacw_flwr.core.exchange import Request
+from spcacw_flwr.core.loop import compute
 from spcacw_flwr.core.models import Layout, make_model, parameters_of
+from spcacw_flwr.core.silo import NOISE_DRAWS
+from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.keys import SpcacwError
 from tests.conftest import make_pool
 
 
@@ -90,6 +98,40 @@ def test_smoothness_of_a_network_is_its_hessians_largest_eigenvalue():
 
     largest = torch.linalg.eigvalsh(torch.func.hessian(loss)(vector)).abs().max().item()
     assert pool.smoothness(vector, 3, 0) == pytest.approx(largest, rel=0.02)
+
+
+def test_smoothness_along_the_noise_of_the_targets_mini_batches():
+    """The difference of two gradients on other mini-batches of the round, and the full Hessian."""
+    pool = make_pool(Config.from_keys(hidden=2, curvature="noise"))
+    vector = pool.initial_parameters()
+    first, second = (pool.gradients(vector, 3, [0], draw).rows[0].clone() for draw in NOISE_DRAWS)
+    noise = first - second
+    (batch,) = pool.data.batches(0, 3, [0], 32)
+    loss = frozen_loss(pool.model, pool.layout, pool.loss, vector, batch.x[0], batch.y[0])
+    full = torch.autograd.functional.hessian(loss, vector)
+    expected = float(noise @ full @ noise / (noise @ noise))
+    assert expected > 0
+    assert pool.smoothness(vector, 3, 0) == pytest.approx(expected, rel=1e-3)
+    largest = torch.linalg.eigvalsh(full).abs().max().item()
+    assert pool.smoothness(vector, 3, 0) < largest
+
+
+@pytest.mark.parametrize("curvature", CURVATURES)
+def test_measuring_smoothness_leaves_the_replies_as_they_are(curvature):
+    pool = make_pool(Config.from_keys(curvature=curvature))
+    vector = pool.initial_parameters()
+    asked = Request(3, (0, 1, 2), vector)
+    rows = compute(pool, asked)[0].gradients.clone()
+    replies, _ = compute(pool, replace(asked, smoothness=True))
+    assert replies.smoothness > 0
+    assert torch.equal(replies.gradients, rows)
+
+
+@pytest.mark.parametrize("curvature", CURVATURES)
+def test_a_model_that_diverged_is_one_sentence(curvature):
+    keys = {"eta": 1e30, "smoothness_interval": 1, "epochs": 1, "compare_alone": False}
+    with pytest.raises(SpcacwError, match=r"silo 0 has probably diverged by round 2: choose"):
+        simulate(Config.from_keys(curvature=curvature, **keys))
 
 
 def test_smoothness_is_a_pure_function_of_seed_silo_and_round():
