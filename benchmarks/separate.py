@@ -72,7 +72,8 @@ def hold(flat: dict[str, Any], silos: Sequence[int], door: dict[str, Any],
     gradients = pool.gradients
 
     def late(points: torch.Tensor, round_: int, *more: Any) -> Any:
-        time.sleep(pauses.get(round_, 0))
+        if round_ in pauses:
+            time.sleep(pauses[round_])
         return gradients(points, round_, *more)
 
     pool.gradients = late  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ Computation 6, 1994. The products themselves are the caller's.
 
 L is a worst case. What a step costs to second order is the curvature along it, and that of noise is
 tr(HΣ) for mini-batches of covariance Σ (S. McCandlish et al., An empirical model of large-batch
-training, arXiv 1812.06162, section 2.2), so that tr(HΣ)/tr(Σ) takes L's place: docs/theory.md.
+training, arXiv 1812.06162), so that tr(HΣ)/tr(Σ) takes L's place: docs/theory.md.
 """
 
 from __future__ import annotations

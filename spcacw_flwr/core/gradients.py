@@ -30,7 +30,7 @@ from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.core.chain import chain_pass, is_chain
 from spcacw_flwr.core.chain_hessian import ChainHessian
 from spcacw_flwr.core.layers import bytes_kept, can_pool, pooled_pass, steps_of
-from spcacw_flwr.core.losses import Loss, losses_and_gradient, losses_of
+from spcacw_flwr.core.losses import Loss, losses_and_gradient, losses_of, mean_by_silo
 from spcacw_flwr.core.models import Layout
 from spcacw_flwr.core.stateless import call
 
@@ -132,7 +132,7 @@ class SiloGradients:
                 outputs = pooled_pass(
                     self._steps, weights, weights, samples.flatten(0, 1), len(samples), seeds
                 )
-                losses.append(self.loss(outputs, labels).view(len(samples), -1).mean(dim=1))
+                losses.append(mean_by_silo(self.loss(outputs, labels), len(samples)))
             return torch.cat(losses)
         return torch.stack([self._one_loss(vector, x[k], y[k], seed_of(k)) for k in range(len(x))])
 
@@ -179,7 +179,7 @@ class SiloGradients:
             loss_of = partial(losses_and_gradient, self.loss, y=labels, silos=silos)
             return chain_pass(self._steps, weights, into, samples, silos, loss_of)
         outputs = pooled_pass(self._steps, weights, into, samples, silos, seed_of)
-        losses = self.loss(outputs, labels).view(silos, -1).mean(dim=1)
+        losses = mean_by_silo(self.loss(outputs, labels), silos)
         losses.sum().backward()
         return losses.detach()
 

@@ -23,6 +23,11 @@ def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
     return each if y.ndim == 1 else each.view(len(y), -1).mean(dim=1)
 
 
+def mean_by_silo(each: Tensor, silos: int) -> Tensor:
+    """Return the mean losses (k,) of k = ``silos`` silos from those of all their samples (k·b,)."""
+    return each.view(silos, -1).mean(dim=1)
+
+
 def losses_and_gradient(
     loss: Loss, outputs: Tensor, y: Tensor, silos: int
 ) -> tuple[Tensor, Tensor]:
@@ -40,9 +45,9 @@ def losses_and_gradient(
         upstream = torch.full_like(each, silos / len(y))
         upstream = aten.nll_loss_backward(upstream, logs, y, *plain, total)
         delta = aten._log_softmax_backward_data(upstream, logs, 1, logs.dtype)
-        return each.view(silos, -1).mean(dim=1), delta
+        return mean_by_silo(each, silos), delta
     leaf = outputs.detach().requires_grad_()
-    losses = loss(leaf, y).view(silos, -1).mean(dim=1)
+    losses = mean_by_silo(loss(leaf, y), silos)
     (delta,) = torch.autograd.grad(losses.sum(), leaf)
     return losses.detach(), delta
 
