@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_rel
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "results.md").read_text()
@@ -167,41 +168,93 @@ def test_the_tuned_table_is_the_committed_one():
     assert set(TUNED["epochs"]) == {50}
 
 
+FLAT = " ".join(PAGE.split())
+
+
+def said(*numbers: tuple[float, int], like: str) -> bool:
+    """Whether the page has a sentence with numbers of so many digits, .4 for 0.4."""
+    words = [re.sub(r"^0\.", ".", f"{number:.{digits}f}") for number, digits in numbers]
+    return like.format(*words) in FLAT
+
+
 def test_who_is_first_among_the_tuned():
     best = TUNED_CELLS.pivot_table("best_mean", "row", "column")
     p = TUNED_CELLS.pivot_table("p_holm", "row", "column")
-    rotate, relabel = (best[column] - best.loc["spcacw", column] for column in COLUMNS)
-    assert relabel.idxmax() == "meritfed"
-    assert f"MeritFed is {relabel['meritfed']:.1f} points ahead".replace(" 0", " ") in PAGE
-    said = f"(p = {p.loc['meritfed', 'mnist-relabel']:.3f}"
-    assert said.replace(" 0", " ") in PAGE
-    said = f"93.04 and 93.20; p = {p.loc['meritfed', 'mnist-rotate']:.2f}"
-    assert said.replace(" 0", " ") in PAGE
-    rivals = ["feddisco", "ditto", "fedamp", "fedcluster", "local", "oracle", "fedavg"]
-    assert f"{-rotate[rivals].max():.1f} points or more ahead" in PAGE
-    assert p.loc[rivals, "mnist-rotate"].max() < 0.005
+    last = TUNED.pivot_table("last_accuracy", ["column", "seed"], "method")
+    rotate, relabel = (last.loc[column] for column in COLUMNS)
+    ours = "spcacw-corrected"
+    rivals = ["feddisco", "ditto", "fedamp", "fedcluster", "local", "oracle", "meritfed", "fedavg"]
+    assert (best.loc[rivals, COLUMNS[0]] < best.loc[ours, COLUMNS[0]]).all()
+
+    ahead = best.loc[ours, COLUMNS[0]] - best.loc[rivals, COLUMNS[0]]
+    assert round(ahead["meritfed"], 1) == round((rotate[ours] - rotate["meritfed"]).mean(), 1)
+    paired = ttest_rel(rotate[ours], rotate["meritfed"]).pvalue
+    assert said((ahead["meritfed"], 1), (paired, 3), like="{} points of MeritFed (p = {}, paired")
+    papers = ["feddisco", "ditto", "fedamp", "fedcluster", "local"]
+    assert said((ahead[papers].min(), 1), like="and {} or more of the paper's rivals")
+    paired = ttest_rel(rotate[ours], rotate["oracle-averaged"]).pvalue
+    assert said((paired, 2), like="within 12° (p = {})")
+    below = rotate[ours] - rotate["spcacw"]
+    paired = ttest_rel(rotate[ours], rotate["spcacw"]).pvalue
+    assert said((below.mean(), 1), (paired, 3), like="{} points below it (p = {})")
+    below = best.loc["meritfed", COLUMNS[0]] - best.loc["spcacw", COLUMNS[0]]
+    assert said((below, 1), (p.loc["meritfed", COLUMNS[0]], 3), like="{} below MeritFed (p = {})")
+
+    behind = {rival: relabel[rival] - relabel[ours] for rival in ("meritfed", "fedcluster")}
+    assert said((behind["meritfed"].mean(), 1), like="MeritFed is {} points ahead of the noise")
+    assert said((behind["fedcluster"].mean(), 1), like="and Federated Clustering {} (p")
+    paired = [(ttest_rel(relabel[rival], relabel[ours]).pvalue, 3) for rival in behind]
+    assert said(*paired, like="(p = {} and {}, not corrected")
+    for rival in behind:
+        assert round((relabel[rival] - relabel["spcacw"]).mean(), 1) in (0.5, 0.6)
+    assert said((p.loc["meritfed", COLUMNS[1]], 3), like="of SP-CACW (p = {} and < .001)")
+    assert p.loc["fedcluster", COLUMNS[1]] < 0.001
 
 
 def test_what_the_variance_term_weighs():
     """The last epochs of the noise-corrected form that the page tells, of both columns."""
     runs = pd.read_csv(RESULTS / "options.csv")
-    runs = runs[runs["study"] == "variance"]
+    runs = runs[runs["study"].isin(["variance", "curvature"])]
     keys = pd.json_normalize(runs["keys"].map(json.loads).tolist()).set_index(runs.index)
-    cells = runs.join(keys).groupby(["column", "eta", "smoothness"])
+    kind = keys["curvature"].fillna(keys["smoothness"].map({0.0: "largest", 1.0: "1"}))
+    cells = runs.assign(eta=keys["eta"], kind=kind).groupby(["column", "eta", "kind"])
     last = cells["last_accuracy"].mean()
     strangers = 1 - cells["alpha_target"].mean() - cells["alpha_cluster"].mean()
+    rotate, relabel = COLUMNS
+    for column, eta in ((relabel, 0.05), (relabel, 0.1), (rotate, 0.1)):
+        here = last[column, eta]
+        assert said((here["largest"], 2), (here["noise"], 2), like="from {} to {}")
     for column in COLUMNS:
         here = strangers[column, 0.1]
-        said = f"from {here[0.0]:.2f} to {here[1.0]:.2f}".replace(" 0", " ")
-        assert said in PAGE.replace("\n  ", " ")
-    for column, eta in (("mnist-relabel", 0.05), ("mnist-relabel", 0.1), ("mnist-rotate", 0.1)):
-        here = last[column, eta]
-        assert f"from {here[0.0]:.2f} to {here[1.0]:.2f}" in PAGE.replace("\n  ", " ")
-    for column, first in (("mnist-relabel", "MeritFed has {} with"), ("mnist-rotate", "({})")):
-        rows = TUNED[(TUNED["column"] == column) & (TUNED["method"] == "meritfed")]
-        assert first.format(f"{rows[rows['seed'] < 3]['last_accuracy'].mean():.2f}") in PAGE
-    for column, eta in (("mnist-rotate", 0.05), ("mnist-rotate", 0.01), ("mnist-relabel", 0.01)):
-        assert last[column, eta, 1.0] < last[column, eta, 0.0]
+        assert said((here["largest"], 2), (here["noise"], 2), like="from {} to {}")
+    fixed = [(last[column, eta, "1"], 2) for column, eta in
+             ((relabel, 0.05), (relabel, 0.1), (rotate, 0.1))]  # fmt: skip
+    assert said(*fixed, like="({}, {} and {})")
+    lost = last.xs("largest", level="kind") - last.xs("noise", level="kind")
+    assert said((lost[relabel, 0.01], 1), (lost[rotate, 0.01], 1), like="by {} and {} at the paper")
+    assert said((lost[rotate, 0.05], 1), like="and on rotate by {} at .05")
+    meritfed = TUNED[(TUNED["column"] == relabel) & (TUNED["method"] == "meritfed")]
+    same = meritfed[meritfed["seed"] < 3]["last_accuracy"].mean()
+    words = "At .05 the form's {} is level with MeritFed's {}, same seeds"
+    assert said((last[relabel, 0.05, "noise"], 2), (same, 2), like=words)
+
+
+def test_what_tuning_saw():
+    relabel, rotate = (
+        pd.read_csv(ROOT / "experiments" / "tuned" / f"{column}.csv").set_index(["method", "keys"])
+        for column in ("mnist-relabel", "mnist-rotate")
+    )
+    long = relabel[relabel["epochs"] == 50]["held_out_accuracy"].groupby(level=[0, 1]).mean()
+    scores = [(long["spcacw-corrected", json.dumps({"eta": eta, "curvature": "noise"})], 2)
+              for eta in (0.025, 0.05)]  # fmt: skip
+    assert said(*scores, like="η = .025 (held-out score {}) before .05 ({})")
+    found = {}
+    for epochs in (12, 50):
+        of = rotate[rotate["epochs"] == epochs]["held_out_accuracy"].loc["spcacw-corrected"]
+        found[epochs] = [(of[json.dumps({"eta": 0.1, "curvature": kind})], 1)
+                         for kind in ("largest", "noise")]  # fmt: skip
+    assert said(*found[12], like="largest curvature {}, that of noise {} at η = .1")
+    assert said(*found[50], like="after 50 epochs {} and {}")
 
 
 def test_what_each_reading_moves():
