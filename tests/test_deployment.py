@@ -20,7 +20,7 @@ from spcacw_flwr.core.registry import METHODS
 from spcacw_flwr.core.simulate import simulate
 from tests.test_end_to_end import EVERY, assert_same_training, flwr_run
 
-HELD = ("0,1,2", "3,4", "5,6")
+HELD = "0,1,2,3", "4,5,6"
 SMALL = {"samples-per-silo": 32, "epochs": 1, "compare-alone": False}
 """One round."""
 

@@ -35,7 +35,7 @@ from spcacw_flwr.core.method import Federation
 from spcacw_flwr.core.stacked import find_device
 from spcacw_flwr.keys import SpcacwError
 from spcacw_flwr.stream.exchange_pb2 import Answer, Fold, Frame, Question
-from spcacw_flwr.stream.frames import Heard, described, frames, pieces
+from spcacw_flwr.stream.frames import Heard, Piece, described, frames, pieces
 from spcacw_flwr.stream.service import Event, Link, Service
 from spcacw_flwr.stream.silo import BUFFER, EVALUATION, LOSSES_TABLE, POINTS
 
@@ -47,8 +47,8 @@ class Asked:
     """A question on its way to one node."""
 
     question: Question
-    data: list[bytes]
-    """The serialised frames of its models, which nodes share where all get the same."""
+    data: list[Piece]
+    """Of its models, which nodes share where all get the same."""
     heard: Heard | None = None
     open: bool = True
     """Whether an answer may still come."""
@@ -270,5 +270,6 @@ def _arrays(points: Tensor) -> dict[str, Any]:
     return {POINTS: points.cpu().numpy()}
 
 
-def _pieces(points: Tensor) -> list[bytes]:
-    return list(pieces(_arrays(points)))
+def _pieces(points: Tensor) -> list[Piece]:
+    """Return models serialised: a node that is late reads them when the method has gone on."""
+    return [[b"".join(parts)] for parts in pieces(_arrays(points))]

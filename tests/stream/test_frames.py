@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spcacw_flwr.stream import exchange_pb2, frames
 from spcacw_flwr.stream.exchange_pb2 import Answer, Array, Frame, Question
@@ -66,6 +69,31 @@ def test_a_small_message_is_one_frame_that_protobuf_reads():
     frame = Frame.FromString(raw)
     assert frame.answer.id == 7
     assert frame.data == arrays["a"].tobytes()
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300), st.booleans())
+def test_frames_are_read_as_protobuf_reads_them(text, data, other):
+    """Head and data in their order, in another, one of them alone or none; and mere bytes."""
+    head = Frame(answer=Answer(error=text.hex())) if text else Frame()
+    parts = [head.SerializeToString(), Frame(data=data).SerializeToString()]
+    for raw in (b"".join(parts[::-1] if other else parts), text, text + data):
+        try:
+            expected = Frame.FromString(raw)
+        except DecodeError:
+            with pytest.raises(frames.FrameError, match="cannot be read"):
+                frames._parsed(raw)
+        else:
+            found, at = frames._parsed(raw)
+            assert bytes(at) == expected.data
+            found.data = expected.data
+            assert found == expected
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, frames.PIECE])
+def test_data_are_written_as_protobuf_writes_them(size):
+    array = np.arange(size, dtype=np.int64).astype(np.uint8)
+    (raw,), _ = round_trip({"a": array})
+    assert raw.endswith(Frame(data=array.tobytes()).SerializeToString())
 
 
 def question(**array) -> bytes:
