@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -255,6 +256,32 @@ def test_what_tuning_saw():
                          for kind in ("largest", "noise")]  # fmt: skip
     assert said(*found[12], like="largest curvature {}, that of noise {} at η = .1")
     assert said(*found[50], like="after 50 epochs {} and {}")
+
+
+def test_the_tuned_narrow_table_is_the_committed_one():
+    column = "shakespeare-30x3-narrow"
+    assert (RESULTS / "table1-narrow-tuned.md").read_text().split("\n\n", 1)[0] in PAGE
+    runs = pd.read_csv(RESULTS / "table1-narrow-tuned.csv")
+    assert set(runs["column"]) == {column}
+    assert (runs.groupby("method")["seed"].apply(set) == {0, 1, 2}).all()
+    cells = pd.read_csv(RESULTS / "table1-narrow-tuned-cells.csv").set_index("row")
+    best, untuned = cells["best_mean"], pd.read_csv(RESULTS / "table1-narrow-cells.csv")
+    before = untuned[untuned["column"] == column].set_index("row")["best_mean"]
+    ours = best["spcacw"]
+    assert said((ours - before["spcacw"], 1), like="gives SP-CACW {} points;")
+    ahead = [(best[rival] - ours, 1) for rival in ("feddisco", "fedcluster")]
+    assert said(*ahead, like="FedDisco is {} ahead of it and Federated Clustering {},")
+    last = runs[runs["method"] == "spcacw"]["last_accuracy"]
+    assert said((np.ptp(last), 1), like="three seeds that differ by {} cannot")
+    averages = best.drop(["local", "ditto"])
+    assert len(averages) == 6
+    assert said((np.ptp(averages), 1), like="average many silos lie within {} points")
+    assert cells["p_holm"].idxmin() == "local"
+    found = (cells["p_holm"].min(), 3), (ours - best["local"], 1)
+    assert said(*found, like="the smallest p is {}, of Local, which is {} points below")
+    assert best["ditto"] < best["local"]
+    choices = tomllib.loads((ROOT / "experiments" / "tuned" / f"{column}.toml").read_text())
+    assert {row for row, keys in choices.items() if keys["eta"] != 2} == {"fedavg"}
 
 
 def test_what_each_reading_moves():

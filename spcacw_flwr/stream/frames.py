@@ -2,9 +2,9 @@
 
 What travels is a head and named arrays. The bytes of the arrays are cut into pieces; the first
 piece shares its frame with the head, so that a small message is one frame. Protobuf copies a field
-of bytes twice when it reads it and three times when it writes it, which at 200 kB and hundreds of
-messages a second is much of what they cost: the data of a frame are put behind its head, and found
-there, by the encoding's own rules (https://protobuf.dev/programming-guides/encoding).
+of bytes twice when it reads it and three times when it writes it: the data of a frame are put
+behind its head, and found there, by the encoding's own rules
+(https://protobuf.dev/programming-guides/encoding), at one copy each.
 """
 
 from __future__ import annotations
