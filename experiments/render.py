@@ -60,8 +60,14 @@ def ordered_rows(cells: Sequence[Cell], order: Sequence[str]) -> list[str]:
     return [row for row in order if row in there] + sorted(there - set(order))
 
 
-def markdown(cells: Sequence[Cell], columns: Mapping[str, str], order: Sequence[str]) -> str:
-    """Return the overview and a table of each column; ``columns`` maps names to titles."""
+def markdown(
+    cells: Sequence[Cell], columns: Mapping[str, str], order: Sequence[str],
+    failures: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """Return the overview, a table of each column, and why cells are empty or lack seeds.
+
+    ``columns`` maps names to titles; ``failures`` are sentences.
+    """
     titles, place = by_place(cells)
     text = [line(["", *columns.values()]), line(["---", *("--:" for _ in columns)])]
     for row in ordered_rows(cells, order):
@@ -88,6 +94,8 @@ def markdown(cells: Sequence[Cell], columns: Mapping[str, str], order: Sequence[
                 shown(cell.honest, epoch=True), p_text(cell), str(cell.best.seeds),
                 f"{cell.seconds:.1f}",
             ]))  # fmt: skip
+    if failures:
+        text += ["", "### Runs that failed", "", *(f"- {failure}" for failure in failures)]
     return "\n".join(text) + "\n"
 
 

@@ -57,6 +57,12 @@ class Run:
         status = self.status().get("state")
         return status == FINISHED and (self.directory / "summary.json").is_file()
 
+    @property
+    def cause(self) -> str:
+        """Why it failed, now or in an earlier sweep; empty if it did not, or nobody could say."""
+        said = self.status()
+        return self.error or str(said.get("error", "") if said.get("state") == FAILED else "")
+
     def fail(self, sentence: str) -> None:
         """Note why there is no result."""
         self.state, self.error = FAILED, sentence

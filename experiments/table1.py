@@ -21,7 +21,7 @@ from experiments import cells as cells_
 from experiments import figures, render
 from experiments.conf import Column, Job, Row
 from experiments.display import Display
-from experiments.results import RUN_COLUMNS, Results, write_csv
+from experiments.results import RUN_COLUMNS, Results, failures, write_csv
 from experiments.runs import Run, plan
 from experiments.sweep import slots, sweep
 from spcacw_flwr.keys import SpcacwError
@@ -79,7 +79,8 @@ def report(
     there = {c.column for c in cells}
     titles = {column.name: column.title for column in columns if column.name in there}
     order = [row.name for row in rows]
-    files[".md"].write_text(render.markdown(cells, titles, order), encoding="utf-8")
+    text = render.markdown(cells, titles, order, failures(jobs, runs))
+    files[".md"].write_text(text, encoding="utf-8")
     files[".tex"].write_text(render.latex(cells, titles, order), encoding="utf-8")
     figures.table(files[".png"], cells, titles, order)
     made = list(files.values())

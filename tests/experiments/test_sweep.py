@@ -13,12 +13,14 @@ from rich.console import Console
 
 from experiments.conf import Row
 from experiments.display import Display
+from experiments.results import failures
 from experiments.runs import FAILED, FINISHED, WAITING, fingerprint, plan
 from experiments.sweep import slots, sweep
+from experiments.table1 import report
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.simulate import simulate
 from spcacw_flwr.keys import SpcacwError
-from tests.experiments.small import ROWS, Silent, made, small_jobs
+from tests.experiments.small import COLUMN, ROWS, Silent, made, small_jobs
 
 
 @pytest.mark.parametrize("key", ["eta", "seed", "epochs", "holdout", "target", "samples_per_silo"])
@@ -99,6 +101,24 @@ def test_failures_are_sentences_and_stop_nobody(tmp_path):
     assert "digits · inside · seed 0 failed: The model 'nowhere:nothing' cannot be" in said
     assert "digits · local · seed 0: best" in said
     assert runs[2].status()["state"] == "failed"
+    report(jobs, plan(jobs, tmp_path), [COLUMN], [*bad, ROWS[1]], tmp_path)  # as of an old sweep
+    _, empty = (tmp_path / "table1.md").read_text().split("### Runs that failed")
+    of_range, of_inside = empty.strip().splitlines()  # a wrong silo is found before its run starts
+    assert of_range.startswith("- range on digits, seed 0: eta = -1.0 is not allowed")
+    assert of_inside.startswith("- inside on digits, seed 0: The model 'nowhere:nothing' cannot")
+
+
+def test_failures_of_a_cell_are_told_once_for_each_cause(tmp_path):
+    jobs = small_jobs(seeds=3, rows=[Row("range", "Range", {"method": "local", "eta": -1.0})])
+    runs = plan(jobs, tmp_path)
+    assert [text.partition(":")[0] for text in failures(jobs, runs)] == [
+        "range on digits, seeds 0, 1, 2"
+    ]
+    runs[1].fail("Killed.")
+    assert [text.partition(":")[::2] for text in failures(jobs, runs)][1] == (
+        "range on digits, seed 1", " Killed."
+    )  # fmt: skip
+    assert failures(small_jobs(), plan(small_jobs(), tmp_path)) == []
 
 
 class Interrupted(Silent):
