@@ -27,7 +27,7 @@ def run_here(todo, path, data_dir, workers):
         writer.writerows(tune.score(trial, data_dir) for trial in todo)
 
 
-@pytest.mark.parametrize("method", [*METHODS, "spcacw-corrected"])
+@pytest.mark.parametrize("method", [*METHODS, "spcacw-corrected", "spcacw-every-round"])
 def test_every_method_has_the_same_number_of_candidates(method):
     candidates = tune.grids()[method]
     assert len(candidates) == BUDGET
