@@ -164,7 +164,7 @@ TUNED_CELLS = pd.read_csv(RESULTS / "table1-tuned-cells.csv")
 def test_the_tuned_table_is_the_committed_one():
     assert (RESULTS / "table1-tuned.md").read_text().split("\n\n", 1)[0] in PAGE
     seeds = TUNED.groupby(["column", "method"])["seed"].apply(lambda of: tuple(sorted(of)))
-    assert len(seeds) == 26
+    assert len(seeds) == 28
     assert set(seeds) == {(0, 1, 2, 3, 4)}
     assert set(TUNED["epochs"]) == {50}
 
@@ -325,6 +325,10 @@ def test_what_alpha_every_round_moves_on_the_narrow_columns(tuned_narrow):
         "on 30 × 3 {}."
     )
     assert said(*found, like=words)
+    mnist = TUNED_CELLS.pivot_table("best_mean", "row", "column")[list(COLUMNS)]
+    lost = mnist.loc["spcacw"] - mnist.loc["spcacw-every-round"]
+    words = "tuned α every round is {} and {} below SP-CACW."
+    assert said(*((number, 2) for number in lost), like=words)
 
 
 def test_what_tuning_moves_on_narrow_cifar_where_the_clusters_say_nothing(tuned_narrow):
