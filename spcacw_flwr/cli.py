@@ -1,4 +1,7 @@
-"""The command ``spcacw``: run the app, and list what it knows."""
+"""The command ``spcacw``: run the app, and list what it knows.
+
+Each command imports what it needs, for PyTorch takes seconds that ``--help`` need not wait for.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from partitions import SETTINGS
-from spcacw_flwr import launch
-from spcacw_flwr.core.artefacts import claim_directory, default_output
-from spcacw_flwr.core.config import ENGINES, Config, fields
-from spcacw_flwr.core.places import run_directory
-from spcacw_flwr.core.registry import METHODS, method_class
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.core.stacked import find_device
-from spcacw_flwr.deploy.cli import app as deploy
-from spcacw_flwr.display import end_like_ctrl_c, one_sentence, reported
-from spcacw_flwr.html import write_report
-from spcacw_flwr.html.absence import leave_one_out as rerun_without
-from spcacw_flwr.keys import allowed
-from spcacw_flwr.options import absolute, flat_keys, read_toml
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.add_typer(deploy, name="deploy")
+ELSEWHERE = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Settings of a command whose arguments another module reads."""
 
 
 @app.command()
@@ -35,7 +24,7 @@ def run(
     method: Annotated[str | None, typer.Option(help="method of the target")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
     engine: Annotated[
-        str | None, typer.Option(help=f"what computes the rounds: {' or '.join(ENGINES)}")
+        str | None, typer.Option(help="what computes the rounds: ray or in-process")
     ] = None,
     device: Annotated[str | None, typer.Option(help="where: cpu, cuda, …")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets")] = None,
@@ -51,6 +40,9 @@ def run(
     ] = None,
 ) -> None:
     """Train the target silo and wait; exit with 0 only when training really finished."""
+    from spcacw_flwr.display import one_sentence
+    from spcacw_flwr.options import flat_keys, read_toml
+
     console = Console()
     with one_sentence(console):
         named = {
@@ -71,6 +63,16 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     SpcacwError
         If anything is wrong with the configuration, the data or the run.
     """
+    from spcacw_flwr import launch
+    from spcacw_flwr.core.artefacts import claim_directory, default_output
+    from spcacw_flwr.core.config import Config
+    from spcacw_flwr.core.places import run_directory
+    from spcacw_flwr.core.registry import method_class
+    from spcacw_flwr.core.simulate import simulate
+    from spcacw_flwr.core.stacked import find_device
+    from spcacw_flwr.display import end_like_ctrl_c, reported
+    from spcacw_flwr.options import absolute
+
     config = Config.from_flat(flat)
     method_class(config.run.method)
     output = absolute(str(run_directory(config) or default_output(config, Path("runs"))))
@@ -101,6 +103,11 @@ def report(
     device: Annotated[str | None, typer.Option(help="where to compute: cpu, cuda, …")] = None,
 ) -> None:
     """Write report.html for a run: who helped, in plain words and pictures."""
+    from spcacw_flwr.display import one_sentence
+    from spcacw_flwr.html import write_report
+    from spcacw_flwr.html.absence import leave_one_out as rerun_without
+    from spcacw_flwr.options import absolute
+
     console = Console()
     with one_sentence(console):
         if leave_one_out or lowest:
@@ -123,7 +130,9 @@ def tune(
     output: Annotated[Path, typer.Option(help="directory of trials and choices")] = Path("tuned"),
 ) -> None:
     """Choose each method's hyper-parameters on held-out training data of the target."""
-    from experiments.tune import tune as tune_all  # only here and in table1
+    from experiments.tune import tune as tune_all
+    from spcacw_flwr.display import one_sentence
+    from spcacw_flwr.options import absolute
 
     where = absolute(str(data_dir)) if data_dir else ""
     console = Console()
@@ -136,10 +145,15 @@ def tune(
     console.print(table)
 
 
-@app.command(
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
+@app.command(add_help_option=False, context_settings=ELSEWHERE)
+def deploy(ctx: typer.Context) -> None:
+    """Run a federation of real silos (--help says more)."""
+    from spcacw_flwr.deploy.cli import app as commands
+
+    commands(ctx.args, prog_name="spcacw deploy")
+
+
+@app.command(add_help_option=False, context_settings=ELSEWHERE)
 def table1(ctx: typer.Context) -> None:
     """Fill and write the paper's Table 1: methods × settings × seeds (--help says more)."""
     from experiments.__main__ import main
@@ -150,6 +164,8 @@ def table1(ctx: typer.Context) -> None:
 @app.command()
 def methods() -> None:
     """List the methods that the key ``method`` names."""
+    from spcacw_flwr.core.registry import METHODS, method_class
+
     table = Table("method", "what it is")
     for name in METHODS:
         table.add_row(name, (method_class(name).__doc__ or "").splitlines()[0])
@@ -159,6 +175,8 @@ def methods() -> None:
 @app.command()
 def settings() -> None:
     """List the settings that the key ``setting`` names."""
+    from partitions import SETTINGS
+
     table = Table("setting", "who holds what")
     for name, setting in SETTINGS.items():
         table.add_row(name, (setting.__doc__ or "").splitlines()[0])
@@ -168,6 +186,9 @@ def settings() -> None:
 @app.command()
 def keys() -> None:
     """List every run-config key with its default, its allowed values and its meaning."""
+    from spcacw_flwr.core.config import fields
+    from spcacw_flwr.keys import allowed
+
     table = Table("key", "default", "allowed", "meaning")
     for name, (_, field) in fields().items():
         table.add_row(name, repr(field.default), allowed(field), field.metadata["doc"])

@@ -41,8 +41,9 @@ from spcacw_flwr.options import absolute, flat_keys, parse_assignments, read_tom
 from spcacw_flwr.processes import POLL_SECONDS, end, free_port
 
 app = typer.Typer(
-    no_args_is_help=True, help="Run a federation of real silos.", pretty_exceptions_enable=False
-)
+    no_args_is_help=True, help="Run a federation of real silos.", add_completion=False,
+    pretty_exceptions_enable=False,
+)  # fmt: skip
 PORT = 9092
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
 SiloDirectory = Annotated[Path, typer.Argument(help="the silo's directory")]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 hidden = ("flwr", "ray", "flwr_datasets", "typer", "rich", "tomli_w", "psutil", "pydantic",
@@ -27,6 +29,14 @@ for hidden in ("flwr", "ray", "flwr_datasets", "partitions", "baselines", "spcac
 import spcacw_flwr.alpha
 """
 
+HELP = """
+import sys
+for hidden in ("torch", "numpy", "matplotlib", "flwr"):
+    sys.modules[hidden] = None
+from spcacw_flwr.cli import app
+app(sys.argv[1:])
+"""
+
 
 def python(program: str, *arguments: str) -> str:
     command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
@@ -41,3 +51,8 @@ def test_the_engine_runs_with_pytorch_and_the_scientific_stack_alone(tmp_path):
 
 def test_the_maths_of_alpha_imports_nothing_of_the_project():
     python(ALPHA)
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["report"]])
+def test_help_does_not_wait_for_pytorch(command):
+    assert "Usage: -c" in python(HELP, *command, "--help")
