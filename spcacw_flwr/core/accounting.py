@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from spcacw_flwr.core.batches import batch_indices
 from spcacw_flwr.core.exchange import GRADIENTS, Request
@@ -50,6 +49,8 @@ ORDERS = (*(1 + k / 10 for k in range(1, 10)), *range(2, 65), 80, 96, 128, 192, 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """Return δ(ε) of a Gaussian mechanism whose sensitivity is μ standard deviations."""
+    from scipy.special import log_ndtr  # here, as below
+
     first = float(log_ndtr(mu / 2 - epsilon / mu))
     second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
     return math.exp(first) * -math.expm1(min(second - first, 0.0))

@@ -31,7 +31,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from partitions import setting_class
-from spcacw_flwr.core import places, plots
+from spcacw_flwr.core import places
 from spcacw_flwr.core.config import Config
 from spcacw_flwr.core.history import Epoch, History
 from spcacw_flwr.core.keeper import Keeper
@@ -275,6 +275,8 @@ class Recorder(History):
 
     def finish(self) -> None:
         """Write summary.json and the pictures."""
+        from spcacw_flwr.core import plots  # here: Matplotlib takes a second, and some never finish
+
         write_atomically(
             self.directory / "summary.json", json.dumps(self.summary(), indent=2).encode()
         )

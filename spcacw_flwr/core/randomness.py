@@ -18,7 +18,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from spcacw_flwr.core.batches import PRIVACY, stream
 
@@ -60,6 +59,8 @@ class Secret:
 
     def normals(self, count: int) -> NDArray[np.float64]:
         """Return independent draws from N(0, 1), (count,): Φ⁻¹ of 52 random bits each."""
+        from scipy.special import ndtri  # here: it takes half a second, and few silos have noise
+
         bits = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)
         normals: NDArray[np.float64] = ndtri((bits.astype(np.float64) + 0.5) * 2.0**-52)
         return normals

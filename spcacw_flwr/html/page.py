@@ -9,7 +9,6 @@ from jinja2 import Environment, StrictUndefined
 from spcacw_flwr.core.artefacts import write_atomically
 from spcacw_flwr.html.facts import Facts, facts_of
 from spcacw_flwr.html.read import read
-from spcacw_flwr.html.sections import sections, tiles
 from spcacw_flwr.html.template import PAGE, STYLE
 from spcacw_flwr.html.verdict import headline
 
@@ -23,6 +22,8 @@ def tied(value: object) -> object:
 
 def render(facts: Facts) -> str:
     """Return the page; whatever comes from the run is escaped."""
+    from spcacw_flwr.html.sections import sections, tiles  # here: they draw, by Matplotlib
+
     environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=tied)
     config = facts.run.config
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
