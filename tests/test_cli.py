@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from partitions import SETTINGS
 from spcacw_flwr import launch
 from spcacw_flwr.cli import app
-from spcacw_flwr.core.config import fields
+from spcacw_flwr.core.config import ENGINES, fields
 from spcacw_flwr.core.registry import METHODS
 from spcacw_flwr.display import Display, describe
 from spcacw_flwr.keys import SpcacwError
@@ -36,6 +36,12 @@ def test_lists_are_complete(command, names):
     assert done.exit_code == 0
     for name in names:
         assert f"│ {name} " in done.output
+
+
+def test_help_names_every_engine():
+    said = invoke("run", "--help").output
+    for engine in ENGINES:
+        assert engine in said
 
 
 def test_assignments_are_toml_or_text():

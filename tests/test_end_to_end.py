@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -127,18 +128,21 @@ def link(tmp_path_factory):
         yield link
 
 
-def test_methods_have_one_trajectory_on_ray_and_in_process(link, tmp_path):
-    """With momentum, weight decay, clipping, L estimated and peers sampled (p = .6).
+def test_flwr_run_of_this_checkout_with_two_nodes(bare, link, tmp_path):
+    """Flower builds the app from the checkout; two nodes share 7 silos."""
+    flwr_run(link, tmp_path / "run", {}, nodes=2)
+    assert_same_training(tmp_path / "run", bare)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["alone"] is None
 
-    Flower builds the app from the checkout; three nodes share 7 silos.
-    """
+
+def test_methods_have_one_trajectory_on_ray_and_in_process(link, tmp_path):
+    """With momentum, weight decay, clipping, L estimated and peers sampled (p = .6)."""
     torch.set_num_threads(1)
     methods = METHODS if EVERY else SOME
     # Two epochs: the last one's accuracy comes by another message than the first's.
     keys = {"participation": 0.6, "update-every": 5, "epochs": 2, "compare-alone": False}
     for method in methods:
         flwr_run(link, tmp_path / method, keys | {"method": method}, nodes=3)
-        assert json.loads((tmp_path / method / "summary.json").read_text())["alone"] is None
         result = simulate(Config.from_flat(keys | {"method": method}))
         assert_same_training(tmp_path / method, result)
 
@@ -169,29 +173,47 @@ def test_an_unknown_key_is_refused_by_flwr_run(link):
         link.cli("run", str(ROOT), "spcacw", "--run-config", "betta=0.1")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--setting", "digit-relabel"], ["digit-relabel", "did you mean digits-relabel"]),
-        (["--method", "spcawc"], ["method = 'spcawc'", "local, fedavg, oracle"]),
-        (["--set", "betta=1"], ["'betta'", "did you mean beta"]),
-        (["--set", "beta=1.5"], ["beta = 1.5", "(0, 1]"]),
-        (["--set", "beta"], ["key=value"]),
-        (["--set", "target=7"], ["target = 7", "0…6"]),
-        (["--engine", "fast"], ["engine = 'fast'", "ray, in-process"]),
-        (["--config", "none.toml"], ["none.toml"]),
-        (["--setting", "mnist-relabel", "--data-dir", "nothing"], ["nothing", "data-dir"]),
-        (["--output", "file/run"], ["file/run", "cannot be written"]),
-    ],
-)
+MISTAKES = [
+    (["--setting", "digit-relabel"], ["digit-relabel", "did you mean digits-relabel"]),
+    (["--method", "spcawc"], ["method = 'spcawc'", "local, fedavg, oracle"]),
+    (["--set", "betta=1"], ["'betta'", "did you mean beta"]),
+    (["--set", "beta=1.5"], ["beta = 1.5", "(0, 1]"]),
+    (["--set", "beta"], ["key=value"]),
+    (["--set", "target=7"], ["target = 7", "0…6"]),
+    (["--engine", "fast"], ["engine = 'fast'", "ray, in-process"]),
+    (["--config", "none.toml"], ["none.toml"]),
+    (["--setting", "mnist-relabel", "--data-dir", "nothing"], ["nothing", "data-dir"]),
+    (["--output", "file/run"], ["file/run", "cannot be written"]),
+]
+"""Arguments of ``spcacw run``, and words of what it says of them."""
+
+
+def assert_told(directory: Path, code: int, said: str, words: list[str]) -> None:
+    """One sentence, with these words, and nothing was begun."""
+    assert code == 1
+    assert "Traceback" not in said
+    said = " ".join(said.split())
+    assert said.startswith("spcacw:")
+    for word in words:
+        assert word in said
+    assert not (directory / "runs").exists()
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
 def test_a_mistake_is_one_sentence_before_anything_starts(arguments, words, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "flower", None)  # not even a SuperLink
     done = CliRunner().invoke(app, ["run", *arguments], env=PLAIN)
-    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
-    said = " ".join(done.output.split())
-    assert said.startswith("spcacw:")
-    for word in words:
-        assert word in said
-    assert not (tmp_path / "runs").exists()
+    assert type(done.exception) is SystemExit
+    assert done.stderr == ""
+    assert_told(tmp_path, done.exit_code, done.stdout, words)
+
+
+def test_a_mistake_ends_the_process_at_once(tmp_path):
+    arguments, words = MISTAKES[0]
+    start = time.monotonic()
+    done = spcacw("run", *arguments, cwd=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert_told(tmp_path, done.returncode, done.stdout, words)
+    assert time.monotonic() - start < 60
