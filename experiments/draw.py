@@ -30,11 +30,15 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG with a palette."""
+    """Write a figure as a PNG with a palette.
+
+    It covers the colours that there are: by median cut, thin lines would take those of wide bands.
+    """
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     picture = Image.open(buffer).convert("RGB")
-    picture.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    palette = picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette.save(path, optimize=True)
 
 
 def _show(axes: Axes, image: Pixels | None) -> None:
