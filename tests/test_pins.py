@@ -1,0 +1,178 @@
+"""Trajectories as they were before the house was rebuilt: nothing learned may change.
+
+``python -m tests.test_pins`` records them anew (``pins.json``); that wants a commit of its own,
+which says what moved them and by how much. Digests hold on the kind of machine that recorded them;
+on any other the numbers beside them are compared with a tolerance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spcacw_flwr.core.config import Config
+from spcacw_flwr.core.registry import METHODS
+from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.records import model_to_arrays
+from spcacw_flwr.strategy import GradientStrategy
+from tests.flower.grid import LocalGrid
+
+PINS = Path(__file__).with_name("pins.json")
+DATA = Path(os.environ.get("SPCACW_DATA_DIR", Path(__file__).parents[2] / "shared" / "data"))
+SMALL_CIFAR = "experiments.small:network"
+EPOCHS = {"epochs": 3, "compare_alone": False}
+SAMPLED = EPOCHS | {"participation": 0.6, "samples_per_silo": 100}
+WHOLE = EPOCHS | {"samples_per_silo": 100}
+NARROW = {"epochs": 2, "compare_alone": False, "test_samples": 500}
+
+CASES: dict[str, dict[str, Any]] = {name: SAMPLED | {"method": name} for name in METHODS}
+CASES |= {
+    name: WHOLE | keys
+    for name, keys in {
+        "plain": {},
+        "as-shipped": {"samples_per_silo": 200},
+        "reg": {"method": "spcacw-reg", "gamma": 50.0},
+        "closed-form": {"method": "spcacw-closed-form"},
+        "corrected": {"bias_correction": True},
+        "cross-fit": {"cross_fit": 2, "half_life": 1.0},
+        "sketch": {"sketch": 1000},
+        "sketch-sampled": {"sketch": 1000, "participation": 0.6},
+        "ftal": {"solver": "ftal"},
+        "ons": {"solver": "ons"},
+        "eg": {"solver": "eg"},
+        "probe": {"probe": 0.3, "update_every": 2},
+        "guard": {"guard": 5},
+        "guard-refuses": {"guard": 2, "method": "fedavg"},
+        "privacy": {"privacy_noise": 0.5},
+        "privacy-some": {
+            "privacy_noise": 1.0,
+            "privacy_silos": "1,4",
+            "privacy_batches": "sampled",
+        },
+        "every-round": {"update_every": 1},
+        "noise-curvature": {"curvature": "noise"},
+        "harmonic": {"beta_schedule": "harmonic", "t_start": 3},
+        "int8": {"wire": "int8"},
+        "float16": {"wire": "float16"},
+        "two-batches": {"local_batches": 2},
+        "aggregate-clip": {"clip": "aggregate"},
+        "holdout": {"holdout": 0.2},
+    }.items()
+}
+ON_DATA: dict[str, dict[str, Any]] = {
+    "mnist-relabel": {"setting": "mnist-relabel", **NARROW},
+    "mnist-rotate": {"setting": "mnist-rotate", **NARROW, "epochs": 1},
+    "cifar-narrow": {"setting": "cifar100-clusters", "epsilon": 0.01, "model": SMALL_CIFAR,
+                     "eta": 0.02, "samples_per_silo": 96, **NARROW},
+    "cifar-vgg": {"setting": "cifar100-clusters", "width": 1 / 32, "samples_per_silo": 64,
+                  **NARROW, "epochs": 1},
+    "shakespeare-narrow": {"setting": "shakespeare", "silos": 15, "roles_per_silo": 7,
+                           "width": 0.125, "eta": 1.0, "samples_per_silo": 96, **NARROW},
+    "shakespeare-lstm-ditto": {"setting": "shakespeare", "silos": 30, "roles_per_silo": 3,
+                               "width": 0.125, "eta": 0.5, "samples_per_silo": 64, **NARROW,
+                               "method": "ditto"},
+}  # fmt: skip
+THROUGH_MESSAGES = [
+    "spcacw", "meritfed", "fedamp", "fedfomo", "ditto", "ifca", "fedrep", "per-fedavg", "fedala",
+    "cross-fit", "guard", "privacy", "int8",
+]  # fmt: skip
+
+
+def signature() -> list[str]:
+    """What the last bits depend on."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return [platform.machine(), capability, torch.__version__, np.__version__]
+
+
+def config_of(name: str) -> Config:
+    keys = CASES.get(name) or ON_DATA[name] | {"data_dir": str(DATA)}
+    return Config.from_keys(**keys)
+
+
+def pin(accuracy: list[float], alphas: list, model: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What is kept of a run: rounded figures, and a digest of every bit."""
+    vector = torch.cat([model[name].double().flatten() for name in sorted(model)]).numpy()
+    rounds = [[float(t), *a.tolist()] for t, a in alphas]
+    rng = np.random.default_rng(0)
+    views = [float(vector @ rng.standard_normal(vector.size)) for _ in range(4)]
+    exact = json.dumps([accuracy, rounds]).encode() + vector.tobytes()
+    return {
+        "accuracy": accuracy,
+        "alpha": rounds[-1][1:] if rounds else None,
+        "model": [float(np.linalg.norm(vector)), *views],
+        "digest": hashlib.sha256(exact).hexdigest(),
+    }
+
+
+def in_process(name: str) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    result = simulate(config_of(name))
+    return pin(result.accuracy, result.alphas, result.parameters)
+
+
+def through_messages(name: str) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    config = config_of(name)
+    setting = config.make_setting()
+    pool = SiloPool(config, setting, ())
+    strategy = GradientStrategy(config, setting.num_silos)
+    grid = LocalGrid(config, setting.num_silos)
+    rounds = config.run.epochs * strategy.discover(grid).rounds_per_epoch
+    arrays = model_to_arrays(pool.layout, pool.initial_parameters())
+    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds, timeout=60)
+    history = strategy.history
+    accuracy = [line["accuracy"] for line in history.epochs]
+    return pin(accuracy, history.alphas, dict(history.state))
+
+
+@pytest.fixture(scope="module")
+def pins() -> dict[str, Any]:
+    return json.loads(PINS.read_text())
+
+
+def compare(found: dict[str, Any], pins: dict[str, Any], name: str, exact: bool = True) -> None:
+    wanted = pins["runs"][name]
+    if exact and pins["signature"] == signature():
+        assert found["digest"] == wanted["digest"]
+    assert found["accuracy"] == pytest.approx(wanted["accuracy"], abs=0.6)
+    assert found["model"] == pytest.approx(wanted["model"], rel=2e-2, abs=2e-2)
+    if wanted["alpha"] is None:
+        assert found["alpha"] is None
+    else:
+        assert found["alpha"] == pytest.approx(wanted["alpha"], abs=5e-3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_on_digits_is_what_it_was(name, pins):
+    compare(in_process(name), pins, name)
+
+
+@pytest.mark.parametrize("name", ON_DATA)
+def test_a_run_on_the_papers_data_is_what_it_was(name, pins):
+    if not (DATA / ON_DATA[name]["setting"].split("-")[0]).is_dir():
+        pytest.skip(f"no data in {DATA}; name their directory in SPCACW_DATA_DIR")
+    compare(in_process(name), pins, name)
+
+
+@pytest.mark.parametrize("name", THROUGH_MESSAGES)
+def test_flowers_messages_give_the_same_run(name, pins):
+    """The silos of a node are one product in process, so that last bits may differ."""
+    compare(through_messages(name), pins, name, exact=False)
+
+
+if __name__ == "__main__":
+    found = {name: in_process(name) for name in (sys.argv[1:] or (*CASES, *ON_DATA))}
+    known = json.loads(PINS.read_text())["runs"] if sys.argv[1:] else {}
+    lines = [f" {json.dumps(name)}: {json.dumps(run)}" for name, run in (known | found).items()]
+    body = ",\n".join(lines)
+    PINS.write_text(f'{{"signature": {json.dumps(signature())}, "runs": {{\n{body}\n}}}}\n')
