@@ -21,11 +21,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from baselines.beside import BesideGlobal, GlobalKeys
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Round
-from spcacw_flwr.core.method import Federation
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.protocol import Round
+
+from .beside import BesideGlobal, GlobalKeys
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.core.method import Federation
+from spcacw_flwr.methods.base import Federation
 
 UNIFORM, SIZE = "uniform", "size"
 AVERAGES = (UNIFORM, SIZE)

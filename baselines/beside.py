@@ -11,11 +11,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from baselines.averages import AVERAGES, UNIFORM, average_weights
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Request
-from spcacw_flwr.core.method import Federation, WeightedGradients, Weights
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Federation, WeightedGradients, Weights
+from spcacw_flwr.silos.protocol import Request
+
+from .averages import AVERAGES, UNIFORM, average_weights
 
 
 @dataclass(frozen=True)

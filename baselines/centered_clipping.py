@@ -24,12 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.averages import UNIFORM, average_weights
-from baselines.fedcluster import distances_to
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Request, Round
-from spcacw_flwr.core.method import Federation, Method, Weights, weighted_sum
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Federation, Method, Weights, weighted_sum
+from spcacw_flwr.silos.protocol import Request, Round
+
+from .averages import UNIFORM, average_weights
+from .fedcluster import distances_to
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from baselines.beside import BesideGlobal, GlobalKeys
-from spcacw_flwr.core.exchange import Round
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.silos.protocol import Round
+
+from .beside import BesideGlobal, GlobalKeys
 
 
 @dataclass(frozen=True)

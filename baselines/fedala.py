@@ -30,11 +30,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.personal import MeetingKeys, MeetingModels
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Request, Round
-from spcacw_flwr.core.method import Federation, Weights
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Federation, Weights
+from spcacw_flwr.silos.protocol import Request, Round
+
+from .personal import MeetingKeys, MeetingModels
 
 SETTLED = 10
 """Losses whose deviation says whether they have settled (the authors' num_pre_loss)."""

@@ -33,11 +33,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from baselines.personal import OwnModels
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Round
-from spcacw_flwr.core.method import Federation
-from spcacw_flwr.keys import SpcacwError, key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.protocol import Round
+
+from .personal import OwnModels
 
 
 @dataclass(frozen=True)

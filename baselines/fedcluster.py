@@ -34,9 +34,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.round_weights import GradientRule
-from spcacw_flwr.core.method import Weights, weighted_sum
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Weights, weighted_sum
+
+from .round_weights import GradientRule
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spcacw_flwr.core.method import WeightedGradients, Weights
-from spcacw_flwr.keys import SpcacwError, key
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import WeightedGradients, Weights
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from baselines.round_weights import RoundWeights
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import LOSSES, Request, Round
-from spcacw_flwr.core.method import Federation, Weights, weighted_sum
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Federation, Weights, weighted_sum
+from spcacw_flwr.silos.protocol import LOSSES, Request, Round
+
+from .round_weights import RoundWeights
 
 NORMS = {"l1": 1.0, "l2": 2.0}
 HUGE = 1e30

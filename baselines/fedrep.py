@@ -14,7 +14,7 @@ one-gradient form. Every step has a mini-batch of its own (their passes are shuf
 
 The authors fit all heads once more before the last test; that is not done here. A silo clips the
 whole gradient, of which head or body is then taken. Each part has its own momentum
-and steps alone: see :mod:`baselines.split` for the trap.
+and steps alone: see :mod:`spcacw_flwr.baselines.split` for the trap.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from baselines.averages import AVERAGES, SIZE, average_weights
-from baselines.split import SplitNetwork, head_tensors_key
-from spcacw_flwr.core.exchange import Request, Round
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.silos.protocol import Request, Round
+
+from .averages import AVERAGES, SIZE, average_weights
+from .split import SplitNetwork, head_tensors_key
 
 
 @dataclass(frozen=True)

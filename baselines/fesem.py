@@ -24,10 +24,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from baselines.personal import MeetingKeys, MeetingModels
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.method import Federation
-from spcacw_flwr.keys import SpcacwError, key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Federation
+
+from .personal import MeetingKeys, MeetingModels
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from baselines.averages import AVERAGES, UNIFORM, average_weights
-from spcacw_flwr.core.batches import METHOD, stream
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import LOSSES, Replies, Request, Round
-from spcacw_flwr.core.method import Federation, Method, Weights
-from spcacw_flwr.core.models import Layout
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Federation, Method, Weights
+from spcacw_flwr.silos.batches import METHOD, stream
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.protocol import LOSSES, Replies, Request, Round
+
+from .averages import AVERAGES, UNIFORM, average_weights
 
 UNKNOWN = -1
 """The cluster of a silo that has not taken part yet."""

@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from baselines.round_weights import GradientRule
 from spcacw_flwr.alpha import grams
-from spcacw_flwr.core.method import Weights, weighted_sum
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Weights, weighted_sum
+
+from .round_weights import GradientRule
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.core.method import WeightedGradients
+from spcacw_flwr.methods.base import WeightedGradients
 
 
 class Local(WeightedGradients):

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.round_weights import GradientRule
-from spcacw_flwr.core.method import Weights
+from spcacw_flwr.methods.base import Weights
+
+from .round_weights import GradientRule
 
 COLUMNS = 1 << 18
 """Coordinates that are sorted at a time: bounds the memory beside the gradients."""

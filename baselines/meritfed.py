@@ -32,10 +32,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from baselines.averages import UNIFORM, average_weights
-from spcacw_flwr.core.exchange import Request, Round
-from spcacw_flwr.core.method import WeightedGradients, Weights, weighted_sum
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import WeightedGradients, Weights, weighted_sum
+from spcacw_flwr.silos.protocol import Request, Round
+
+from .averages import UNIFORM, average_weights
 
 
 @dataclass(frozen=True)

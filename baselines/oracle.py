@@ -29,10 +29,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.core.batches import METHOD, batch_indices, stream
-from spcacw_flwr.core.exchange import Request, Round
-from spcacw_flwr.core.method import Method, WeightedGradients, Weights, weighted_sum
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.methods.base import Method, WeightedGradients, Weights, weighted_sum
+from spcacw_flwr.silos.batches import METHOD, batch_indices, stream
+from spcacw_flwr.silos.protocol import Request, Round
 
 Counts = NDArray[np.int64]
 

@@ -28,11 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from baselines.averages import AVERAGES, UNIFORM, average_weights
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Replies, Request, Round
-from spcacw_flwr.core.method import Federation, WeightedGradients
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Federation, WeightedGradients
+from spcacw_flwr.silos.protocol import Replies, Request, Round
+
+from .averages import AVERAGES, UNIFORM, average_weights
 
 OUTER, INNER, CURVATURE, ADAPTATION = range(4)
 """Which mini-batch of the round is which: D′, D, D″, and the one that the target adapts on."""

@@ -22,10 +22,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Request, Round
-from spcacw_flwr.core.method import Federation, Method, Weights
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Federation, Method, Weights
+from spcacw_flwr.silos.protocol import Request, Round
 
 
 class OwnModels(Method):

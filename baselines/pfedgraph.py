@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from baselines.personal import MeetingKeys, MeetingModels
 from spcacw_flwr.alpha import grams, project_simplex
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.method import Federation, Weights
-from spcacw_flwr.keys import key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Federation, Weights
+
+from .personal import MeetingKeys, MeetingModels
 
 SNAP = 0.9
 """Cosines above it count as 1."""

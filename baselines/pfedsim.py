@@ -27,12 +27,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from baselines.split import SplitNetwork, head_tensors_key
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Request, Round
-from spcacw_flwr.core.method import Federation
-from spcacw_flwr.core.models import Layout
-from spcacw_flwr.keys import SpcacwError, key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.protocol import Request, Round
+
+from .split import SplitNetwork, head_tensors_key
 
 Matrix = NDArray[np.float64]
 MOST_ALIKE = 0.9999

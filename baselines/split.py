@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.method import Federation, WeightedGradients
-from spcacw_flwr.core.models import Layout
-from spcacw_flwr.keys import SpcacwError, key
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Federation, WeightedGradients
+from spcacw_flwr.silos.models import Layout
 
 
 def head_tensors_key() -> Any:

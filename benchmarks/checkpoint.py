@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.workload import make_method, make_pool, medians
-from spcacw_flwr.core.checkpoint import DIRECTORY
-from spcacw_flwr.core.keeper import Keeper
-from spcacw_flwr.core.loop import play
-from spcacw_flwr.core.method import Method
-from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.engine.checkpoint import DIRECTORY
+from spcacw_flwr.engine.keeper import Keeper
+from spcacw_flwr.engine.loop import play
+from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.pool import SiloPool
 
 WARM = 12
 """Rounds before the measurement: every buffer of an epoch is there."""

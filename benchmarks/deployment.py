@@ -25,10 +25,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.transport import MESSAGE
-from spcacw_flwr.deploy.federation import Federation, lay_out
-from spcacw_flwr.deploy.places import Server
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.transport import MESSAGE
+from spcacw_flwr.flower.deploy.federation import Federation, lay_out
+from spcacw_flwr.flower.deploy.places import Server
 
 MANY = 300
 """Epochs of two rounds each, of exchanges other than messages."""

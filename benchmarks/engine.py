@@ -26,11 +26,11 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.workload import make_method, make_pool, medians
 from spcacw_flwr.alpha import grams
-from spcacw_flwr.core.loop import answer
-from spcacw_flwr.core.method import WeightedGradients
-from spcacw_flwr.core.silo import SiloPool, clip_rows
-from spcacw_flwr.core.simulate import threads
-from spcacw_flwr.spcacw import SPCACWMethod
+from spcacw_flwr.engine.loop import answer
+from spcacw_flwr.engine.simulate import threads
+from spcacw_flwr.methods.base import WeightedGradients
+from spcacw_flwr.methods.spcacw import SPCACWMethod
+from spcacw_flwr.silos.pool import SiloPool, clip_rows
 
 SILOS = (7, 20, 89, 500)
 SKETCH = 4096

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import simulate
 
 
 def main() -> None:

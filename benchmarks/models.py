@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from benchmarks.workload import medians
-from spcacw_flwr.core.gradients import SiloGradients
-from spcacw_flwr.core.losses import losses_of
-from spcacw_flwr.core.models import Layout, make_model, parameters_of
+from spcacw_flwr.silos.gradients import SiloGradients
+from spcacw_flwr.silos.losses import losses_of
+from spcacw_flwr.silos.models import Layout, make_model, parameters_of
 
 BATCH = 32
 Work = Callable[[], object]

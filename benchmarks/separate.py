@@ -21,15 +21,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.guard import make_method
-from spcacw_flwr.core.method import Federation, Method
-from spcacw_flwr.core.silo import SiloPool
-from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.stream.asker import Asker
-from spcacw_flwr.stream.service import Service, server_credentials
-from spcacw_flwr.stream.silo import channel_of, talk
-from spcacw_flwr.stream.training import BESIDE
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower.stream.asker import Asker
+from spcacw_flwr.flower.stream.service import Service, server_credentials
+from spcacw_flwr.flower.stream.silo import channel_of, talk
+from spcacw_flwr.flower.stream.training import BESIDE
+from spcacw_flwr.methods.base import Federation, Method
+from spcacw_flwr.methods.guard import make_method
+from spcacw_flwr.silos.pool import SiloPool
 
 NODE = 100
 """The id of the first node."""

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from partitions import Setting, SiloData
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.method import Federation, WeightedGradients
-from spcacw_flwr.core.registry import method_class
-from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.registry import method_class
+from spcacw_flwr.methods.base import Federation, WeightedGradients
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setting import Setting, SiloData
 
 
 class RandomImages(Setting):

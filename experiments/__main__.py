@@ -1,4 +1,4 @@
-"""The experiments' commands: ``python -m experiments table1``, ``calibrate`` and ``variants``.
+"""The experiments' commands: ``-m spcacw_flwr.experiments table1``, ``calibrate`` and ``variants``.
 
 ``spcacw table1`` is the first of them.
 """
@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from experiments import conf, options, readings, silos, table1
-from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.options import absolute, parse_assignments
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.given import absolute, parse_assignments
+
+from . import conf, options, readings, silos, table1
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 MNIST = "mnist-rotate,mnist-relabel"
@@ -143,7 +144,7 @@ def study_options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command."""
-    app(arguments, prog_name="python -m experiments" if arguments is None else "spcacw")
+    app(arguments, prog_name="python -m spcacw_flwr.experiments" if arguments is None else "spcacw")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.conf import Column, Row
-from experiments.results import Results, read_csv, write_csv
-from experiments.scores import Score, best_epoch, difference, holm, paired_p, score_at, top
+from .conf import Column, Row
+from .results import Results, read_csv, write_csv
+from .scores import Score, best_epoch, difference, holm, paired_p, score_at, top
 
 REFERENCE = "spcacw"
 RULES = ("best", "last", "honest")

@@ -1,6 +1,6 @@
 """Run methods on settings through the app, one ``spcacw run`` each, and table the results.
 
-    python -m experiments.columns results.csv --settings mnist-relabel,mnist-rotate \\
+    python -m spcacw_flwr.experiments.columns results.csv --settings mnist-relabel,mnist-rotate \\
         --methods spcacw,local --seeds 0 --data-dir DIR --set nodes=2 --tuned experiments/tuned
 
 Each row of the table carries the command that made it. Rows that are there already are not run
@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spcacw_flwr.core.config import flattened
+from spcacw_flwr.config.config import flattened
 
 COLUMNS = (
     "column", "method", "seed", "epochs", "best_accuracy", "last_accuracy", "target_gradients",

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spcacw_flwr.core.config import Config, flattened
-from spcacw_flwr.keys import SpcacwError, did_you_mean
+from spcacw_flwr.config.config import Config, flattened
+from spcacw_flwr.config.declare import SpcacwError, did_you_mean
 
 CONF = Path(__file__).parent / "conf"
 TUNED = Path(__file__).parent / "tuned"

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from experiments.runs import FAILED, FINISHED, RUNNING, Run
+from .runs import FAILED, FINISHED, RUNNING, Run
 
 LAST_FAILURES = 8
 

@@ -4,7 +4,7 @@
 ``cost-<column>.png``: seconds, and bytes between target and peers, until an accuracy is reached:
 the mean over seeds at the first epoch with it; a line ends where some seed never gets there.
 Seconds are of one process with one thread beside others; a float has 4 bytes; a method that sends
-nothing has no line. ``alpha-<column>.png``: :mod:`experiments.weights`.
+nothing has no line. ``alpha-<column>.png``: :mod:`spcacw_flwr.experiments.weights`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from experiments.cells import REFERENCE, Cell
-from experiments.draw import new_figure, save
-from experiments.render import NONE, by_place, ordered_rows, pair, shown
-from experiments.results import Curves
-from experiments.scores import Array, to_reach
-from experiments.weights import alpha, colour
+from .cells import REFERENCE, Cell
+from .draw import new_figure, save
+from .render import NONE, by_place, ordered_rows, pair, shown
+from .results import Curves
+from .scores import Array, to_reach
+from .weights import alpha, colour
 
 FLOAT_BYTES = 4
 LEVELS = 60

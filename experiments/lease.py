@@ -5,8 +5,8 @@ data go in parcels, each below a limit, the sweep stops in time and keeps its un
 next call on the same machine, and what is finished comes back as one small archive, which the next
 lease takes along::
 
-    python -m experiments.lease pack --data-dir DIR --sets cifar100,shakespeare    # here, once
-    python -m experiments.lease run --minutes 9 --device cuda,cuda                 # there, again
+    -m spcacw_flwr.experiments.lease pack --data-dir DIR --sets cifar100,shakespeare    # here, once
+    -m experiments.lease run --minutes 9 --device cuda,cuda                 # there, again
 
 The machine needs PyTorch and the scientific stack, rich, typer and filelock; no Flower, no Ray.
 """
@@ -22,10 +22,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from experiments import conf, table1
-from experiments.__main__ import Columns, Device, Rows, Seeds, Set, more_keys, names, one_sentence
-from experiments.runs import Run
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+
+from . import conf, table1
+from .__main__ import Columns, Device, Rows, Seeds, Set, more_keys, names, one_sentence
+from .runs import Run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

@@ -1,6 +1,6 @@
 """What the options of SP-CACW do: the studies of ``conf/options.toml``, as one table.
 
-    python -m experiments options experiments/results/options.csv docs/theory-options.md \\
+    -m spcacw_flwr.experiments options experiments/results/options.csv docs/theory-options.md \\
         --data-dir DIR
 
 The CSV has a line per study × column × keys × seed; the page is rendered from it alone.
@@ -16,10 +16,10 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import conf
-from experiments.conf import CONF, Column, Job, Keys, Row, make_jobs, read
-from experiments.render import line
-from experiments.runs import FINISHED, Run
+from . import conf
+from .conf import CONF, Column, Job, Keys, Row, make_jobs, read
+from .render import line
+from .runs import FINISHED, Run
 
 DIGITS = Column("digits-relabel", "digits relabel", {"setting": "digits-relabel"}, {})
 SPCACW = Row("spcacw", "SP-CACW", {"method": "spcacw"})
@@ -126,7 +126,7 @@ def write(lines: pd.DataFrame, csv: Path, page: Path) -> list[Path]:
     lines.to_csv(csv, index=False, lineterminator="\n")
     head = (
         f"# What SP-CACW's options do\n\nFrom [{csv.name}](../{csv}), by\n\n```bash\n"
-        f"python -m experiments options {csv} {page} --data-dir DIR\n```\n\n"
+        f"python -m spcacw_flwr.experiments options {csv} {page} --data-dir DIR\n```\n\n"
         "50 epochs, the paper's optimiser, in process. Accuracies in percent on test data; "
         "the final α; floats to and from all peers; regret and its bound over the whole run.\n\n"
     )

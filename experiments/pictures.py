@@ -1,6 +1,6 @@
 """Pictures of who holds what in a setting.
 
-    python -m experiments.pictures --setting mnist-rotate --data-dir DIR --output pictures
+    -m spcacw_flwr.experiments.pictures --setting mnist-rotate --data-dir DIR --output pictures
 
 writes ``<setting>-samples.png`` (images or text of each silo) and ``<setting>-silos.png`` (labels
 and sizes of each silo); for latent clusters also the allocation matrix X, ``<setting>-allocation``
@@ -17,16 +17,18 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments import draw
-from partitions import SETTINGS, Setting
-from partitions.clusters import Cifar100Clusters
-from partitions.gutenberg import decode
-from partitions.leaf import VOCABULARY
-from partitions.shakespeare import Shakespeare
-from partitions.sources import data_root
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.options import parse_assignments
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.given import parse_assignments
+from spcacw_flwr.config.registry import SETTINGS
+from spcacw_flwr.partitions.clusters import Cifar100Clusters
+from spcacw_flwr.partitions.gutenberg import decode
+from spcacw_flwr.partitions.leaf import VOCABULARY
+from spcacw_flwr.partitions.shakespeare import Shakespeare
+from spcacw_flwr.partitions.sources import data_root
+from spcacw_flwr.silos.setting import Setting
+
+from . import draw
 
 PER_SILO = 5
 FEW = 12

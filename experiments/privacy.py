@@ -1,6 +1,6 @@
 """What privacy costs the target, and what weight noisy silos keep: a table and a picture.
 
-    python -m experiments.privacy experiments/results/privacy.csv docs/privacy.png --data-dir DIR
+    -m experiments.privacy experiments/results/privacy.csv docs/privacy.png --data-dir DIR
 
 A line per setting × variant × noise × seed, made by the in-process engine; lines that are there
 already are not run again. On MNIST silos have 500 images and train 10 epochs, to be quick; all
@@ -20,10 +20,11 @@ import pandas as pd
 import typer
 from matplotlib.axes import Axes
 
-from experiments.draw import new_figure, save
-from experiments.render import line
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import simulate
+
+from .draw import new_figure, save
+from .render import line
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits-relabel": {"epochs": 50},

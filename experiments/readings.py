@@ -19,12 +19,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.conf import CONF, Column, Job, Keys, Row, chosen, make_jobs, read
-from experiments.render import NONE, line, pair
-from experiments.results import Curves, read_curves, write_csv
-from experiments.runs import FINISHED, Run
-from experiments.scores import best_epoch, difference, holm, paired_p, score_at
-from spcacw_flwr.core.config import flattened
+from spcacw_flwr.config.config import flattened
+
+from .conf import CONF, Column, Job, Keys, Row, chosen, make_jobs, read
+from .render import NONE, line, pair
+from .results import Curves, read_curves, write_csv
+from .runs import FINISHED, Run
+from .scores import best_epoch, difference, holm, paired_p, score_at
 
 AS_IS = "as it is"
 SIGNIFICANT = 0.05

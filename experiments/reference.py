@@ -1,6 +1,6 @@
 """What the target is compared with: SP-CACW's training gradient as reference, or cross-fitting.
 
-    python -m experiments.reference experiments/results/reference.csv --data-dir DIR
+    python -m spcacw_flwr.experiments.reference experiments/results/reference.csv --data-dir DIR
 
 A line per setting × images per silo × η × rule × seed, in process; lines that the CSV has are not
 run again, so that a study can be stopped and gone on with. ``fresh`` is no method: its reference is
@@ -21,12 +21,12 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Replies, Request
-from spcacw_flwr.core.method import Federation
-from spcacw_flwr.core.silo import SiloPool
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.spcacw import SPCACWMethod
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.methods.spcacw import SPCACWMethod
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Replies, Request
 
 FRESH: dict[str, Any] = {"method": f"{__name__}:FreshReference", "diagnostics": False}
 RULES: dict[str, dict[str, Any]] = {

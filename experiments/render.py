@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from experiments.cells import REFERENCE, Cell
-from experiments.scores import Score
+from .cells import REFERENCE, Cell
+from .scores import Score
 
 NONE = "–"
 TEX = {

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.conf import Job
-from experiments.runs import FINISHED, Run
-from experiments.scores import Array, best_epoch
+from .conf import Job
+from .runs import FINISHED, Run
+from .scores import Array, best_epoch
 
 RUN_COLUMNS = (
     "column", "method", "seed", "epochs", "best_accuracy", "last_accuracy", "validation_accuracy",

@@ -15,10 +15,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from experiments.conf import Job
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.launch import read_status
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower.launch import read_status
+
+from .conf import Job
 
 IRRELEVANT = (
     "output", "data-dir", "device", "threads", "nodes", "node-gpus", "node-timeout",

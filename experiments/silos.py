@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.conf import Column, Job, Keys, Row, make_jobs
-from experiments.render import NONE, line
-from experiments.results import grouped, write_csv
-from experiments.runs import Run
-from experiments.scores import over_silos
-from spcacw_flwr.core.config import Config
+from spcacw_flwr.config.config import Config
+
+from .conf import Column, Job, Keys, Row, make_jobs
+from .render import NONE, line
+from .results import grouped, write_csv
+from .runs import Run
+from .scores import over_silos
 
 ALONE = "local"
 RUN_COLUMNS = ("column", "method", "seed", "target", "epochs", "best_accuracy", "last_accuracy",

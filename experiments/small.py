@@ -3,7 +3,8 @@
 At a sixteenth of its channels, with the dropout that the paper puts behind every convolution, VGG16
 has not left chance after 1,600 rounds; here three convolutions learn in a few hundred::
 
-    spcacw run --setting cifar100-clusters --data-dir DIR --set model=experiments.small:network
+    spcacw run --setting cifar100-clusters --data-dir DIR \\
+        --set model=spcacw_flwr.experiments.small:network
 """
 
 from __future__ import annotations

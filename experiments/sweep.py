@@ -2,7 +2,7 @@
 
 Each process has one thread, so that a run does not depend on how many others there are. One that
 fails, or is killed, takes nobody with it. A run that was begun and not finished goes on from its
-last checkpoint (:mod:`experiments.worker`).
+last checkpoint (:mod:`spcacw_flwr.experiments.worker`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from experiments.runs import FINISHED, RUNNING, WAITING, Run, prepare
-from experiments.worker import note_failure, work
-from spcacw_flwr.core.stacked import find_device
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.stacked import find_device
+
+from .runs import FINISHED, RUNNING, WAITING, Run, prepare
+from .worker import note_failure, work
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 15.0
@@ -131,4 +132,4 @@ def sweep(
 # A process of the fork server has all modules already, which take seconds to import, and none of
 # the threads that a fork of this process would inherit half of.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["experiments.__main__", "sklearn.datasets"])
+CONTEXT.set_forkserver_preload(["spcacw_flwr.experiments.__main__", "sklearn.datasets"])

@@ -1,6 +1,6 @@
 """Render a table of ``experiments.columns`` as Markdown: a row per method, columns per setting.
 
-python -m experiments.table experiments/results/methods.csv docs/methods-results.md
+python -m spcacw_flwr.experiments.table experiments/results/methods.csv docs/methods-results.md
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def render(rows: pd.DataFrame) -> str:
 
 
 def main(
-    table: Annotated[Path, typer.Argument(help="CSV of experiments.columns")],
+    table: Annotated[Path, typer.Argument(help="CSV of spcacw_flwr.experiments.columns")],
     page: Annotated[Path, typer.Argument(help="Markdown file to write")],
 ) -> None:
     """Write the page."""
@@ -51,7 +51,7 @@ def main(
         raise typer.BadParameter(f"{table} has more than one run of a method on a setting.")
     text = (
         f"# Results of all methods\n\nFrom [{table.name}](../{table}), by\n\n```bash\n"
-        f"python -m experiments.table {table} {page}\n```\n\n"
+        f"python -m spcacw_flwr.experiments.table {table} {page}\n```\n\n"
         "Each row there has the command that made it. Accuracies in percent on test data, best "
         "and last epoch; gradients that the target computed; floats to and from its peers; the "
         "three best of each setting in bold.\n\n"

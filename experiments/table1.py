@@ -4,8 +4,8 @@
     spcacw table1 --data-dir DIR --columns mnist-rotate,mnist-relabel
     spcacw table1 --report-only
 
-``<output>/runs`` has the runs; beside it are ``table1.csv`` (:mod:`experiments.results`),
-``table1-cells.csv`` (:mod:`experiments.cells`), ``table1.md``, ``.tex``, ``.png`` and ``figures/``.
+``<output>/runs`` has the runs; beside it are ``table1.csv`` (``results``),
+``table1-cells.csv`` (``cells``), ``table1.md``, ``.tex``, ``.png`` and ``figures/``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import cells as cells_
-from experiments import figures, render
-from experiments.conf import Column, Job, Row
-from experiments.display import Display
-from experiments.results import RUN_COLUMNS, Results, failures, write_csv
-from experiments.runs import Run, plan
-from experiments.sweep import slots, sweep
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+
+from . import cells as cells_
+from . import figures, render
+from .conf import Column, Job, Row
+from .display import Display
+from .results import RUN_COLUMNS, Results, failures, write_csv
+from .runs import Run, plan
+from .sweep import slots, sweep
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,12 @@ import tomli_w
 import torch
 from rich.progress import track
 
-from experiments.conf import columns, rows
-from spcacw_flwr.core.config import Config, flattened
-from spcacw_flwr.core.registry import METHODS
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.keys import SpcacwError, did_you_mean
+from spcacw_flwr.config.config import Config, flattened
+from spcacw_flwr.config.declare import SpcacwError, did_you_mean
+from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.engine.simulate import simulate
+
+from .conf import columns, rows
 
 GRIDS = Path(__file__).parent / "grids.toml"
 COLUMNS = ("setting", "method", "keys", "seed", "epochs", "held_out_accuracy", "seconds")

@@ -17,9 +17,9 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 
-from experiments.draw import new_figure, save
-from experiments.results import Curves
-from experiments.scores import Array
+from .draw import new_figure, save
+from .results import Curves
+from .scores import Array
 
 LABELLED = 30
 """Silos that are labelled one by one."""

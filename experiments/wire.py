@@ -1,6 +1,6 @@
 """What the representation of gradients on their way costs in accuracy, and saves in bytes.
 
-    python -m experiments.wire experiments/results/wire.csv --data-dir DIR
+    python -m spcacw_flwr.experiments.wire experiments/results/wire.csv --data-dir DIR
 
 runs SP-CACW in process on each setting, with each value of the key ``wire`` and three seeds; the
 numbers are those of every engine. Rows that are there already are not run again.
@@ -15,9 +15,9 @@ from typing import Annotated
 
 import typer
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.core.wire import WIRES
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.silos.wire import WIRES
 
 COLUMNS = (
     "setting", "wire", "seed", "epochs", "best_accuracy", "last_accuracy", "floats", "bytes",

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from spcacw_flwr import launch
-from spcacw_flwr.core import checkpoint
-from spcacw_flwr.core.artefacts import as_json, write_atomically
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.core.stop import Stopped
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.recorder import as_json, write_atomically
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.engine.stop import Stopped
+from spcacw_flwr.flower import launch
 
 
 def note_failure(directory: Path, sentence: str) -> None:

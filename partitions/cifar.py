@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from partitions import hub
-from partitions.cache import Arrays, checksum, decoded
-from partitions.cifar_forms import FORMS, PER_PART, Form, Split
-from partitions.sources import data_root
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+
+from . import hub
+from .cache import Arrays, checksum, decoded
+from .cifar_forms import FORMS, PER_PART, Form, Split
+from .sources import data_root
 
 # SHA-256 of the pixels (n, 3, 32, 32) of each 5,000 images in the official order, and of the coarse
 # and then the fine labels. Together they are the official train.bin and test.bin, bit for bit: the

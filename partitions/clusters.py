@@ -15,12 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitions.allocation import check_nobody_empty, counts_of, deal, latent_clusters
-from partitions.augment import crop_and_flip
-from partitions.cifar import Cifar100, load_cifar100
-from partitions.sizes import clusters_of, parse_sizes
-from partitions.streams import NOISE, SPLIT, TEST, stream
-from partitions.types import PartitionKeys, Setting, SiloData
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.silos.setting import Setting, SiloData
+
+from .allocation import check_nobody_empty, counts_of, deal, latent_clusters
+from .augment import crop_and_flip
+from .cifar import Cifar100, load_cifar100
+from .sizes import clusters_of, parse_sizes
+from .streams import NOISE, SPLIT, TEST, stream
 
 _PER_CLASS = {"train": 500, "test": 100}
 # Of the training pixels in [0, 1], per channel.

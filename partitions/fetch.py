@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
 
 # torchvision sets no time limit, and would hang for minutes behind a firewall that drops packets.
 _NETWORK_TIMEOUT_S = 10.0

@@ -4,7 +4,7 @@
 
 ``silo-<i>.safetensors`` holds ``train.x``, ``train.y`` and, of a silo that is tested (the target),
 ``test.x``, ``test.y`` and perhaps ``test.weight``; what they may be is said in
-:mod:`partitions.own`. :func:`write_silo` writes one from tensors, or from a silo of any setting.
+``own``. :func:`write_silo` writes one from tensors, or from a silo of any setting.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from partitions.own import OwnSilos
-from partitions.types import PartitionKeys, SiloData
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.silos.setting import SiloData
+
+from .own import OwnSilos
 
 
 def silo_file(directory: Path, silo: int) -> Path:

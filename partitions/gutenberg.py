@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from partitions.cache import Arrays, checksum, decoded
-from partitions.leaf import VOCABULARY, parse_roles
-from partitions.sources import data_root
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+
+from .cache import Arrays, checksum, decoded
+from .leaf import VOCABULARY, parse_roles
+from .sources import data_root
 
 FILES = ("pg100.txt.xz", "pg100.txt.gz", "pg100.txt")
 # SHA-256 of the text in ASCII, without byte-order mark, with LF line ends (Gutenberg's are CRLF).

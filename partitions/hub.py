@@ -16,7 +16,7 @@ from urllib.request import getproxies
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
 
 if TYPE_CHECKING:
     from datasets import Dataset

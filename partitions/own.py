@@ -14,10 +14,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from partitions.own_check import checked, describe
-from partitions.sizes import counted_silos, parse_sizes
-from partitions.types import PartitionKeys, Setting, SiloData
-from spcacw_flwr.keys import SpcacwError, import_by_path
+from spcacw_flwr.config.declare import SpcacwError, import_by_path
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.silos.setting import Setting, SiloData
+
+from .own_check import checked, describe
+from .sizes import counted_silos, parse_sizes
 
 
 class OwnSilos(Setting):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from partitions.types import SiloData
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.setting import SiloData
 
 _WHOLE = (torch.int64, torch.int32, torch.int16)
 

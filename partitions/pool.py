@@ -16,10 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitions.sources import load_mnist
-from partitions.streams import SPLIT, TEST, kept_rows, stream
-from partitions.types import PartitionKeys, Setting, SiloData
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.silos.setting import Setting, SiloData
+
+from .sources import load_mnist
+from .streams import SPLIT, TEST, kept_rows, stream
 
 # A test set of MNIST takes 31 MB: a process that serves 89 silos must not keep them all.
 _TEST_SETS_KEPT = 8

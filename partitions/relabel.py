@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitions.pool import Pool, PooledSetting, mnist_pool
-from partitions.sizes import clusters_of
-from partitions.sources import load_digits
-from partitions.streams import HOLD_OUT, LABEL, stream
-from partitions.types import PartitionKeys
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
+
+from .pool import Pool, PooledSetting, mnist_pool
+from .sizes import clusters_of
+from .sources import load_digits
+from .streams import HOLD_OUT, LABEL, stream
 
 _DIGITS_TEST_SIZE = 397
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from partitions.keys import PartitionKeys
-from partitions.pool import Pool, PooledSetting, mnist_pool
-from partitions.sizes import counted_silos
+from spcacw_flwr.config.partition import PartitionKeys
+
+from .pool import Pool, PooledSetting, mnist_pool
+from .sizes import counted_silos
 
 
 def rotated(x: Tensor, angle: float, interpolation: str = "bilinear") -> Tensor:

@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from partitions.gutenberg import Roles, load_roles
-from partitions.leaf import VOCABULARY
-from partitions.roles import draw_roles, pooled_windows, split_by_time, windows
-from partitions.sizes import counted_silos
-from partitions.streams import ROLE, TEST, WINDOW, kept_rows, stream
-from partitions.types import PartitionKeys, Setting, SiloData
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.silos.setting import Setting, SiloData
+
+from .gutenberg import Roles, load_roles
+from .leaf import VOCABULARY
+from .roles import draw_roles, pooled_windows, split_by_time, windows
+from .sizes import counted_silos
+from .streams import ROLE, TEST, WINDOW, kept_rows, stream
 
 
 class Shakespeare(Setting):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partitions.keys import PartitionKeys
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
 
 
 def parse_sizes(text: str, name: str = "cluster-sizes") -> list[int]:

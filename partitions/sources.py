@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from partitions import hub
-from partitions.cache import decoded
-from partitions.fetch import fetch_mnist
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+
+from . import hub
+from .cache import decoded
+from .fetch import fetch_mnist
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
 

@@ -1,15 +1,15 @@
 """SP-CACW for Flower: one silo learns from its peers without being harmed by them.
 
 Convergence-Aware Client Weighting for Selfish Personalized Learning, Y. Kiselman and K. Y. Levy,
-arXiv:2606.29322. Importing this package imports neither Flower nor Ray: the maths of α is in
-:mod:`spcacw_flwr.alpha`, silo functions and methods in :mod:`spcacw_flwr.core`, and only the
-modules of the Flower skin (``strategy``, ``client_app``, ``server_app``) need Flower.
+arXiv:2606.29322. Importing this package imports neither Flower nor Ray; only its room ``flower``
+needs them.
 """
 
-import os
-
-# PyTorch's threads (GNU OpenMP) spin for milliseconds after each operation, and would keep NumPy's
-# BLAS from the cores: see spcacw_flwr.alpha.products. Read when PyTorch is imported, if ever.
-os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+import os.path
 
 __version__ = "0.1.0"
+
+# The folders baselines, partitions and experiments are subpackages of this one, so that none of
+# their names can clash with a folder of the user's own. A wheel holds them inside this folder; a
+# checkout, and the app that Flower ships, hold them beside it.
+__path__.append(os.path.dirname(__path__[0]))

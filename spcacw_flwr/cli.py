@@ -40,8 +40,8 @@ def run(
     ] = None,
 ) -> None:
     """Train the target silo and wait; exit with 0 only when training really finished."""
-    from spcacw_flwr.display import one_sentence
-    from spcacw_flwr.options import flat_keys, read_toml
+    from spcacw_flwr.config.given import flat_keys, read_toml
+    from spcacw_flwr.console import one_sentence
 
     console = Console()
     with one_sentence(console):
@@ -63,15 +63,15 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     SpcacwError
         If anything is wrong with the configuration, the data or the run.
     """
-    from spcacw_flwr import launch
-    from spcacw_flwr.core.artefacts import claim_directory, default_output
-    from spcacw_flwr.core.config import Config
-    from spcacw_flwr.core.places import run_directory
-    from spcacw_flwr.core.registry import method_class
-    from spcacw_flwr.core.simulate import simulate
-    from spcacw_flwr.core.stacked import find_device
-    from spcacw_flwr.display import end_like_ctrl_c, reported
-    from spcacw_flwr.options import absolute
+    from spcacw_flwr.config.config import Config
+    from spcacw_flwr.config.given import absolute
+    from spcacw_flwr.config.registry import method_class
+    from spcacw_flwr.console import end_like_ctrl_c, reported
+    from spcacw_flwr.engine.directory import run_directory
+    from spcacw_flwr.engine.recorder import claim_directory, default_output
+    from spcacw_flwr.engine.simulate import simulate
+    from spcacw_flwr.flower import launch
+    from spcacw_flwr.silos.stacked import find_device
 
     config = Config.from_flat(flat)
     method_class(config.run.method)
@@ -103,10 +103,10 @@ def report(
     device: Annotated[str | None, typer.Option(help="where to compute: cpu, cuda, …")] = None,
 ) -> None:
     """Write report.html for a run: who helped, in plain words and pictures."""
-    from spcacw_flwr.display import one_sentence
-    from spcacw_flwr.html import write_report
-    from spcacw_flwr.html.absence import leave_one_out as rerun_without
-    from spcacw_flwr.options import absolute
+    from spcacw_flwr.config.given import absolute
+    from spcacw_flwr.console import one_sentence
+    from spcacw_flwr.report.leave_one_out import leave_one_out as rerun_without
+    from spcacw_flwr.report.page import write_report
 
     console = Console()
     with one_sentence(console):
@@ -130,9 +130,9 @@ def tune(
     output: Annotated[Path, typer.Option(help="directory of trials and choices")] = Path("tuned"),
 ) -> None:
     """Choose each method's hyper-parameters on held-out training data of the target."""
-    from experiments.tune import tune as tune_all
-    from spcacw_flwr.display import one_sentence
-    from spcacw_flwr.options import absolute
+    from spcacw_flwr.config.given import absolute
+    from spcacw_flwr.console import one_sentence
+    from spcacw_flwr.experiments.tune import tune as tune_all
 
     where = absolute(str(data_dir)) if data_dir else ""
     console = Console()
@@ -148,7 +148,7 @@ def tune(
 @app.command(add_help_option=False, context_settings=ELSEWHERE)
 def deploy(ctx: typer.Context) -> None:
     """Run a federation of real silos (--help says more)."""
-    from spcacw_flwr.deploy.cli import app as commands
+    from spcacw_flwr.flower.deploy.cli import app as commands
 
     commands(ctx.args, prog_name="spcacw deploy")
 
@@ -156,7 +156,7 @@ def deploy(ctx: typer.Context) -> None:
 @app.command(add_help_option=False, context_settings=ELSEWHERE)
 def table1(ctx: typer.Context) -> None:
     """Fill and write the paper's Table 1: methods × settings × seeds (--help says more)."""
-    from experiments.__main__ import main
+    from spcacw_flwr.experiments.__main__ import main
 
     main(["table1", *ctx.args])
 
@@ -164,7 +164,7 @@ def table1(ctx: typer.Context) -> None:
 @app.command()
 def methods() -> None:
     """List the methods that the key ``method`` names."""
-    from spcacw_flwr.core.registry import METHODS, method_class
+    from spcacw_flwr.config.registry import METHODS, method_class
 
     table = Table("method", "what it is")
     for name in METHODS:
@@ -175,19 +175,19 @@ def methods() -> None:
 @app.command()
 def settings() -> None:
     """List the settings that the key ``setting`` names."""
-    from partitions import SETTINGS
+    from spcacw_flwr.config.registry import SETTINGS, setting_class
 
     table = Table("setting", "who holds what")
-    for name, setting in SETTINGS.items():
-        table.add_row(name, (setting.__doc__ or "").splitlines()[0])
+    for name in SETTINGS:
+        table.add_row(name, (setting_class(name).__doc__ or "").splitlines()[0])
     Console().print(table)
 
 
 @app.command()
 def keys() -> None:
     """List every run-config key with its default, its allowed values and its meaning."""
-    from spcacw_flwr.core.config import fields
-    from spcacw_flwr.keys import allowed
+    from spcacw_flwr.config.config import fields
+    from spcacw_flwr.config.declare import allowed
 
     table = Table("key", "default", "allowed", "meaning")
     for name, (_, field) in fields().items():

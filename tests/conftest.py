@@ -12,10 +12,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch: two processes s
 import pytest
 import torch
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.guard import make_method as make_guarded
-from spcacw_flwr.core.method import Federation
-from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.methods.guard import make_method as make_guarded
+from spcacw_flwr.silos.pool import SiloPool
 
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
 

@@ -9,14 +9,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from partitions import SETTINGS
-from spcacw_flwr import launch
 from spcacw_flwr.cli import app
-from spcacw_flwr.core.config import ENGINES, fields
-from spcacw_flwr.core.registry import METHODS
-from spcacw_flwr.display import Display, describe
-from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.options import parse_assignments
+from spcacw_flwr.config.config import ENGINES, fields
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.given import parse_assignments
+from spcacw_flwr.config.registry import METHODS, SETTINGS
+from spcacw_flwr.console import Display, describe
+from spcacw_flwr.flower import launch
 
 STATUS = {
     "state": "training", "round": 9, "rounds": 14, "epoch": 1, "epochs": 2, "accuracy": 91.5,

@@ -2,7 +2,7 @@
 
 Flower takes seconds for each message here, so that by default only one method runs, which asks for
 gradients and losses at models of the silos' own; ``SPCACW_METHODS=all`` runs every one, and streams
-without keys (:mod:`tests.deploy` has them with keys).
+without keys (:mod:`tests.flower.deploy` has them with keys).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from benchmarks.separate import certificate
-from spcacw_flwr import launch
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.registry import METHODS
-from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower import launch
 from tests.test_end_to_end import EVERY, assert_same_training, flwr_run
 
 HELD = "0,1,2,3", "4,5,6"

@@ -17,11 +17,11 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from spcacw_flwr import launch
 from spcacw_flwr.cli import app
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.registry import METHODS
-from spcacw_flwr.core.simulate import Result, simulate
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.engine.simulate import Result, simulate
+from spcacw_flwr.flower import launch
 from tests.watching import wait_until
 
 ROOT = Path(__file__).parents[1]

@@ -12,10 +12,10 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file
 
-from spcacw_flwr import launch
-from spcacw_flwr.core import checkpoint
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.simulate import simulate
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower import launch
 from tests.test_end_to_end import PLAIN, SPCACW, assert_same_training, metrics, spcacw
 from tests.watching import marked, wait_until
 

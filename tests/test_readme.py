@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.table import main as render
-from spcacw_flwr.core.config import Config, flattened, kebab
-from spcacw_flwr.core.registry import METHODS, method_class
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.processes import ENVIRONMENT
+from spcacw_flwr.config.config import Config, flattened, kebab
+from spcacw_flwr.config.registry import METHODS, method_class
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.experiments.table import main as render
+from spcacw_flwr.flower.processes import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

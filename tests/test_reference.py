@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from experiments import reference
-from experiments.reference import COLUMNS, RULES, Study, jobs, measure, render, run
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import play
-from spcacw_flwr.core.method import Federation
-from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.loop import play
+from spcacw_flwr.experiments import reference
+from spcacw_flwr.experiments.reference import COLUMNS, RULES, Study, jobs, measure, render, run
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.pool import SiloPool
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"epochs": 2, "data_dir": ""}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from experiments.table import main
+from spcacw_flwr.experiments.table import main
 
 HEAD = "column,method,seed,epochs,best_accuracy,last_accuracy,target_gradients,floats,seconds\n"
 
@@ -25,7 +25,7 @@ def test_a_table(tmp_path):
     assert "| **ditto** | 90.13 | 89.00 | 1,400 | 1.5e+09 | 2.0 |" in text
     assert "| x | 70.00 |" in text
     assert text.index("### a") < text.index("### b") < text.index("| **local** | 50.00")
-    assert f"python -m experiments.table {table} {page}" in text
+    assert f"python -m spcacw_flwr.experiments.table {table} {page}" in text
 
 
 def test_two_seeds_of_one_method_are_not_mixed(tmp_path):

@@ -10,11 +10,11 @@ import tomllib
 import pandas as pd
 import pytest
 
-from experiments import tune
-from experiments.conf import tuned_keys
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.registry import METHODS
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.experiments import tune
+from spcacw_flwr.experiments.conf import tuned_keys
 
 BUDGET = 6
 

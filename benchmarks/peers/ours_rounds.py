@@ -16,13 +16,13 @@ from functools import cache
 import torch
 from rounds import THREADS, Clock, batches, norm, report
 
-from partitions import Setting, SiloData
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import answer
-from spcacw_flwr.core.method import Federation
-from spcacw_flwr.core.registry import method_class
-from spcacw_flwr.core.silo import SiloPool
-from spcacw_flwr.core.simulate import threads
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.registry import method_class
+from spcacw_flwr.engine.loop import answer
+from spcacw_flwr.engine.simulate import threads
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setting import Setting, SiloData
 
 METHOD = sys.argv[3]
 ROUNDS_PER_EPOCH = 10

@@ -1,4 +1,4 @@
-"""``python -m experiments.attacks TABLE.csv``: attack the methods, add to a table of results."""
+"""``-m experiments.attacks TABLE.csv``: attack the methods, add to a table of results."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 import torch
 import typer
 
-from experiments import conf
-from experiments.__main__ import Columns, DataDir, Rows, Set, more_keys, names, one_sentence
-from experiments.attacks import report, study
-from experiments.attacks.attacks import ATTACKS
-from experiments.options import DIGITS
+from .. import conf
+from ..__main__ import Columns, DataDir, Rows, Set, more_keys, names, one_sentence
+from ..options import DIGITS
+from . import report, study
+from .attacks import ATTACKS
 
 SHARES = "0.1,0.3,0.5,0.8"
 

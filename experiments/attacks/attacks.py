@@ -10,7 +10,7 @@ would be clipped, or the reply dropped).
 ``sign-flip``
     −G g_i/‖g_i‖.
 ``label-flip``
-    Data poisoning: g_i, computed on labels C − 1 − y (:mod:`experiments.attacks.silos`).
+    Data poisoning: g_i, computed on labels C − 1 − y (``silos``).
 ``gaussian``
     A random direction, of length G.
 ``alie``

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.attacks.attacks import ATTACKS
-from experiments.attacks.study import LOCAL, METHODS, NOBODY
-from experiments.conf import rows
-from experiments.draw import new_figure, save
-from experiments.render import NONE, line
+from ..conf import rows
+from ..draw import new_figure, save
+from ..render import NONE, line
+from .attacks import ATTACKS
+from .study import LOCAL, METHODS, NOBODY
 
 GOAL = -0.5
 """Percentage points: the least difference to Local that keeps the promise."""
 HEAD = """# Attacks: every cell
 
-From [{csv}](../{path}), written by `python -m experiments.attacks` ([trust.md](trust.md#attacks)
+From [{csv}](../{path}), written by `-m experiments.attacks` ([trust.md](trust.md#attacks)
 has the commands and what follows from the numbers). Differences are percentage points of test
 accuracy after the last epoch to Local with the same seed; **bold** ones are below {goal}. A cell is
 the worst of its runs (shares and seeds); behind it, in how many of them it is below {goal}.

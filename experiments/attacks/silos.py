@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.attacks.attacks import ATTACKS, Known
-from spcacw_flwr.core.silo import Gradients, SiloPool
+from spcacw_flwr.silos.pool import Gradients, SiloPool
+
+from .attacks import ATTACKS, Known
 
 DRAW, ROWS = 101, 102
 """Purposes of this study's random streams, apart from those of the core."""
@@ -40,7 +41,7 @@ class AttackedPool:
     pool : SiloPool
         Holds all silos; ``label-flip`` writes into its labels.
     attack : str
-        A name in :data:`~experiments.attacks.attacks.ATTACKS`.
+        A name in :data:`~spcacw_flwr.experiments.attacks.attacks.ATTACKS`.
     attackers : sequence of int
         Who attacks.
     rounds, epoch : int

@@ -13,10 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.attacks.attacks import ATTACKS
-from experiments.attacks.trial import run
-from experiments.conf import CONF, Column, Job, Keys, Row, make_jobs, rows
-from experiments.results import read_csv
+from ..conf import CONF, Column, Job, Keys, Row, make_jobs, rows
+from ..results import read_csv
+from .attacks import ATTACKS
+from .trial import run
 
 METHODS = CONF / "attacks.toml"
 NOBODY = "none"

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
-from experiments.attacks.silos import AttackedPool, draw_attackers
-from partitions import PartitionKeys, Setting, make_setting
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.guard import Guarded, make_method
-from spcacw_flwr.core.history import History
-from spcacw_flwr.core.loop import train
-from spcacw_flwr.core.method import Federation, Weights
-from spcacw_flwr.core.silo import SiloPool
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.registry import make_setting
+from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.loop import train
+from spcacw_flwr.methods.base import Federation, Weights
+from spcacw_flwr.methods.guard import Guarded, make_method
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setting import Setting
+
+from .silos import AttackedPool, draw_attackers
 
 
 @dataclass(frozen=True)

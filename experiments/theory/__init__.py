@@ -1,6 +1,6 @@
 """The paper's theorems on synthetic problems, where every quantity in them is known.
 
-    python -m experiments.theory experiments/results/theory docs/theory
+    python -m spcacw_flwr.experiments.theory experiments/results/theory docs/theory
 
 runs the Pure Clusters case study (Y. Kiselman and K. Y. Levy, arXiv:2606.29322, section
 "Illustrative Case Study: Pure Clusters", appendices "Derivation of Baseline Rates", "Cumulative

@@ -1,4 +1,4 @@
-"""Run every study: ``python -m experiments.theory OUT_DIR PICTURE_DIR``."""
+"""Run every study: ``python -m spcacw_flwr.experiments.theory OUT_DIR PICTURE_DIR``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 import typer
 
-from experiments.table import line
-from experiments.theory import moving, participation, pictures, rates, schedule, separation
-from experiments.theory.logistic import Logistic
-from experiments.theory.measure import Cell, measured, run, spread
-from experiments.theory.quadratics import Quadratics
+from ..table import line
+from . import moving, participation, pictures, rates, schedule, separation
+from .logistic import Logistic
+from .measure import Cell, measured, run, spread
+from .quadratics import Quadratics
 
 
 def estimates(quick: bool, workers: int) -> pd.DataFrame:

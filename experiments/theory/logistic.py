@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.theory.problems import BLOCK, DATA, SAMPLES, Array
+from .problems import BLOCK, DATA, SAMPLES, Array
 
 
 @lru_cache(maxsize=4)

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from scipy import stats
 
-from experiments.theory.trial import Trial
+from .trial import Trial
 
 In = TypeVar("In")
 Out = TypeVar("Out")

@@ -13,10 +13,11 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from experiments.theory.measure import Cell, log_spaced
-from experiments.theory.quadratics import Quadratics
-from experiments.theory.trial import HARMONIC, LEARNED, ORACLE, Trial, Variant
-from spcacw_flwr.spcacw import SPCACWMethod
+from spcacw_flwr.methods.spcacw import SPCACWMethod
+
+from .measure import Cell, log_spaced
+from .quadratics import Quadratics
+from .trial import HARMONIC, LEARNED, ORACLE, Trial, Variant
 
 BETAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 TRACED = (0.01, 0.1)

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from experiments.theory.measure import Cell
-from experiments.theory.problems import Pool
-from experiments.theory.quadratics import Quadratics
-from experiments.theory.trial import HARMONIC, LEARNED, Trial, Variant
-from spcacw_flwr.core.exchange import Replies
-from spcacw_flwr.core.method import Federation, WeightedGradients
-from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.config.registry import method_class
+from spcacw_flwr.methods.base import Federation, WeightedGradients
+from spcacw_flwr.silos.protocol import Replies
+
+from .measure import Cell
+from .problems import Pool
+from .quadratics import Quadratics
+from .trial import HARMONIC, LEARNED, Trial, Variant
 
 CHANCES = (1.0, 0.5, 0.2, 0.1)
 FACTOR = 2.0

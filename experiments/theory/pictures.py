@@ -10,9 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from experiments.draw import new_figure, save
-from experiments.theory.measure import best
-from experiments.theory.quadratics import Quadratics
+from ..draw import new_figure, save
+from .measure import best
+from .quadratics import Quadratics
 
 LOOKS = {
     "Autarky": ("0.35", "s"), "uniform FL": ("tab:purple", "D"),

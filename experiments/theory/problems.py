@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.silo import Gradients, SiloInfo
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.silos.pool import Gradients, SiloInfo
 
 Array = NDArray[np.float64]
 BLOCK = 256
@@ -67,7 +67,7 @@ class Problem(Protocol):
 
 
 class Pool:
-    """A problem's silos, as the loop of :mod:`spcacw_flwr.core.loop` asks them."""
+    """A problem's silos, as the loop of :mod:`spcacw_flwr.engine.loop` asks them."""
 
     def __init__(self, problem: Problem, config: Config) -> None:
         self.problem, self.config = problem, config

@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.theory.logistic import Logistic
-from experiments.theory.measure import Cell, Slope, best, fit
-from experiments.theory.quadratics import Quadratics
-from experiments.theory.trial import (
+from .logistic import Logistic
+from .measure import Cell, Slope, best, fit
+from .quadratics import Quadratics
+from .trial import (
     AUTARKY,
     CONSTANT,
     CORRECTED,

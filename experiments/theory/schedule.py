@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from experiments.theory.measure import Cell
-from experiments.theory.quadratics import Quadratics
-from experiments.theory.trial import AUTARKY, HARMONIC, ORACLE, Trial, Variant
+from .measure import Cell
+from .quadratics import Quadratics
+from .trial import AUTARKY, HARMONIC, ORACLE, Trial, Variant
 
 FACTOR = 2.0
 SCHEDULES = {

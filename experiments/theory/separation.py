@@ -10,17 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.theory.measure import Cell, fit
-from experiments.theory.quadratics import Quadratics
-from experiments.theory.trial import (
-    AUTARKY,
-    ORACLE,
-    SPCACW,
-    UNIFORM,
-    Trial,
-    clustering,
-    thresholded,
-)
+from .measure import Cell, fit
+from .quadratics import Quadratics
+from .trial import AUTARKY, ORACLE, SPCACW, UNIFORM, Trial, clustering, thresholded
 
 FACTOR = 2.0
 RATIOS = (0.125, 0.25, 0.5, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)

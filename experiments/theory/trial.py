@@ -10,11 +10,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from experiments.theory.problems import Array, Pool, Problem
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import play
-from spcacw_flwr.core.method import Federation, Method
-from spcacw_flwr.core.registry import method_class
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.registry import method_class
+from spcacw_flwr.engine.loop import play
+from spcacw_flwr.methods.base import Federation, Method
+
+from .problems import Array, Pool, Problem
 
 HARMONIC = (("beta_schedule", "harmonic"),)
 

@@ -1,7 +1,7 @@
 """The paper's settings as Partitioners of flwr-datasets, for any Flower app.
 
     from flwr_datasets import FederatedDataset
-    from partitions.flower import LatentClusterPartitioner
+    from spcacw_flwr.partitions.flower import LatentClusterPartitioner
 
     data = FederatedDataset(
         dataset="uoft-cs/cifar100",
@@ -13,9 +13,9 @@ Each is a thin skin over the allocation that our own settings use (Kiselman & Le
 2606.29322, "Experiments"). They alone need flwr-datasets; nothing of ours imports them.
 """
 
-from partitions.flower.clusters import LatentClusterPartitioner
-from partitions.flower.roles import RolePartitioner
-from partitions.flower.shares import RelabelPartitioner, RotatePartitioner
+from .clusters import LatentClusterPartitioner
+from .roles import RolePartitioner
+from .shares import RelabelPartitioner, RotatePartitioner
 
 __all__ = [
     "LatentClusterPartitioner",

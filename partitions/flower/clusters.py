@@ -1,4 +1,4 @@
-"""Latent clusters as a Partitioner: see ``partitions.allocation``."""
+"""Latent clusters as a Partitioner: see ``spcacw_flwr.partitions.allocation``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from partitions.allocation import check_nobody_empty, deal, latent_clusters
-from partitions.flower.rows import Ints, RowsPartitioner
-from partitions.streams import NOISE, SPLIT, stream
+from ..allocation import check_nobody_empty, deal, latent_clusters
+from ..streams import NOISE, SPLIT, stream
+from .rows import Ints, RowsPartitioner
 
 
 class LatentClusterPartitioner(RowsPartitioner):
@@ -27,7 +27,7 @@ class LatentClusterPartitioner(RowsPartitioner):
         Of the noise, and of which sample goes where. Partitioners of the training and the test
         split that share it give each silo the same share of each class of both.
     class_sizes, epsilon_is, normalise
-        See :func:`partitions.allocation.latent_clusters`.
+        See :func:`spcacw_flwr.partitions.allocation.latent_clusters`.
     """
 
     def __init__(

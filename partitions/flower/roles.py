@@ -1,12 +1,12 @@
-"""Speaking roles as a Partitioner: see ``partitions.roles``."""
+"""Speaking roles as a Partitioner: see ``spcacw_flwr.partitions.roles``."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from partitions.flower.rows import Ints, RowsPartitioner
-from partitions.roles import draw_roles
-from partitions.streams import ROLE, stream
+from ..roles import draw_roles
+from ..streams import ROLE, stream
+from .rows import Ints, RowsPartitioner
 
 
 class RolePartitioner(RowsPartitioner):

@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset
 from flwr_datasets.partitioner import Partitioner
 from numpy.typing import NDArray
 
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
 
 Ints = NDArray[np.int64]
 

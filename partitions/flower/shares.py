@@ -8,10 +8,11 @@ from typing import Any
 from datasets import Dataset
 from PIL.Image import Resampling
 
-from partitions.flower.rows import Ints, RowsPartitioner
-from partitions.relabel import permutations
-from partitions.streams import SPLIT, stream
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+
+from ..relabel import permutations
+from ..streams import SPLIT, stream
+from .rows import Ints, RowsPartitioner
 
 
 class EqualPartitioner(RowsPartitioner):
@@ -44,7 +45,7 @@ class RelabelPartitioner(EqualPartitioner):
     samples_per_partition : int
         Samples of each silo; 0: as many as there are.
     how : str
-        "shift" or "random", see :func:`partitions.relabel.permutations`.
+        "shift" or "random", see :func:`spcacw_flwr.partitions.relabel.permutations`.
     partition_by : str
         The column of labels.
     seed : int

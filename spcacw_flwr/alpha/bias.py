@@ -100,7 +100,7 @@ class BiasTracker:
         reference : (d,) float32 tensor, optional
             What is subtracted in place of g₀, from data that g₀ has no part in. The target's own
             row is then moved like any other: its gradient, too, may be biased (cross-fitting,
-            :mod:`spcacw_flwr.cross_fit`).
+            :mod:`spcacw_flwr.methods.cross_fit`).
 
         Raises
         ------

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import LOSSES, Replies, Request
-from spcacw_flwr.core.method import Federation, Method
-from spcacw_flwr.core.models import Layout
-from spcacw_flwr.core.registry import method_class
-from spcacw_flwr.core.silo import SiloInfo
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.registry import method_class
+from spcacw_flwr.methods.base import Federation, Method
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.pool import SiloInfo
+from spcacw_flwr.silos.protocol import LOSSES, Replies, Request
 
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "max_norm": 0.0}
 """Keys under which a step is w − ηg."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.simulate import Result, simulate
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import Result, simulate
 
 _RUNS: dict[str, Result] = {}
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import play
-from spcacw_flwr.core.registry import METHODS, method_class
-from spcacw_flwr.strategy import GradientStrategy
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.registry import METHODS, method_class
+from spcacw_flwr.engine.loop import play
+from spcacw_flwr.flower.strategy import GradientStrategy
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import initial_arrays

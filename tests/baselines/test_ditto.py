@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
 from tests.baselines.on_digits import trained, weights
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Replies
-from spcacw_flwr.core.loop import play
-from spcacw_flwr.core.models import Layout
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.loop import play
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 from tests.baselines.on_digits import trained, weights
 from tests.conftest import make_method, make_pool

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.fedamp import attention, median_distance, squared_distances
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.baselines.fedamp import attention, median_distance, squared_distances
+from spcacw_flwr.config.declare import SpcacwError
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 from tests.baselines.on_digits import trained, weights
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.fedcluster import clustered
+from spcacw_flwr.baselines.fedcluster import clustered
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 
 G = [[1.00, -0.50, 0.25], [0.90, -0.40, 0.35], [0.20, 0.80, -0.60], [-1.00, 0.40, 0.10]]

@@ -7,8 +7,8 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from baselines.feddisco import disco_weights, discrepancies
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.baselines.feddisco import disco_weights, discrepancies
+from spcacw_flwr.config.declare import SpcacwError
 from tests.baselines.by_hand import make
 
 COUNTS = [[50, 30, 20], [20, 20, 20], [5, 5, 40], [100, 60, 40]]

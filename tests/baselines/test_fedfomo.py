@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.fedfomo import distances, fomo_weights
-from spcacw_flwr.core.exchange import LOSSES, Replies
+from spcacw_flwr.baselines.fedfomo import distances, fomo_weights
+from spcacw_flwr.silos.protocol import LOSSES, Replies
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
 
 CENTRES = torch.tensor([[1.0], [2.0], [-1.0]])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spcacw_flwr.core.exchange import Replies
-from spcacw_flwr.core.models import Layout
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.protocol import Replies
 from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
 

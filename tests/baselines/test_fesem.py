@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.fesem import far_apart
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.baselines.fesem import far_apart
+from spcacw_flwr.config.declare import SpcacwError
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 from tests.baselines.on_digits import trained, weights
 

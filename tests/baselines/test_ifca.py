@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import LOSSES
-from spcacw_flwr.core.loop import play
-from spcacw_flwr.core.models import Layout
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.loop import play
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.protocol import LOSSES
 from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics
 from tests.conftest import make_method, make_pool

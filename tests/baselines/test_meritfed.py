@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.meritfed import mirror_step
-from spcacw_flwr.core.exchange import Replies
+from spcacw_flwr.baselines.meritfed import mirror_step
+from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
 
 CENTRES = torch.tensor([[1.0, 0.0], [0.0, 1.0]])

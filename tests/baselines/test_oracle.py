@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.oracle import Oracle, draw_counts
-from spcacw_flwr.core.exchange import Replies
-from spcacw_flwr.core.loop import answer
+from spcacw_flwr.baselines.oracle import Oracle, draw_counts
+from spcacw_flwr.engine.loop import answer
+from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid

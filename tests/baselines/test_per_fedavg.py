@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import Replies
-from spcacw_flwr.core.loop import play
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.loop import play
+from spcacw_flwr.silos.protocol import Replies
 from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 from tests.conftest import make_method, make_pool

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.core.exchange import Replies
+from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
 from tests.baselines.on_digits import trained, weights
 

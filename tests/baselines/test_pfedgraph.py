@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.pfedgraph import collaboration, similarity_gradient
+from spcacw_flwr.baselines.pfedgraph import collaboration, similarity_gradient
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 from tests.baselines.on_digits import trained
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spcacw_flwr.core.exchange import Replies
+from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
 
 CENTRES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.pfedsim import aggregation_weights, classifier_slice
-from spcacw_flwr.core.models import Layout
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.baselines.pfedsim import aggregation_weights, classifier_slice
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.models import Layout
 from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics
 

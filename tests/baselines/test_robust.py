@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from baselines import median
-from baselines.centered_clipping import clip_factors
-from baselines.krum import krum_scores
-from baselines.median import median_and_shares
+from spcacw_flwr.baselines import median
+from spcacw_flwr.baselines.centered_clipping import clip_factors
+from spcacw_flwr.baselines.krum import krum_scores
+from spcacw_flwr.baselines.median import median_and_shares
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.conf import Column, Job, Row, make_jobs
-from experiments.runs import Run, plan
-from experiments.sweep import sweep
+from spcacw_flwr.experiments.conf import Column, Job, Row, make_jobs
+from spcacw_flwr.experiments.runs import Run, plan
+from spcacw_flwr.experiments.sweep import sweep
 
 PAPER = {"spcacw": (90.0, 1.0), "local": (80.0, 2.0)}
 COLUMN = Column("digits", "Digits σ=1", {"setting": "digits-relabel", "epochs": 2}, PAPER)

@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.attacks import report, study
-from experiments.attacks.attacks import ATTACKS, Known
-from experiments.attacks.silos import AttackedPool, draw_attackers
-from experiments.attacks.trial import run
-from experiments.conf import rows
-from experiments.options import DIGITS
-from experiments.results import read_csv
-from spcacw_flwr.core.config import Config
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.experiments.attacks import report, study
+from spcacw_flwr.experiments.attacks.attacks import ATTACKS, Known
+from spcacw_flwr.experiments.attacks.silos import AttackedPool, draw_attackers
+from spcacw_flwr.experiments.attacks.trial import run
+from spcacw_flwr.experiments.conf import rows
+from spcacw_flwr.experiments.options import DIGITS
+from spcacw_flwr.experiments.results import read_csv
 from tests.conftest import make_pool
 
 ROOT = Path(__file__).parents[2]

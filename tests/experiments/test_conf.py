@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import conf, readings
-from experiments.runs import fingerprint
-from spcacw_flwr.core.config import flattened
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.config import flattened
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.experiments import conf, readings
+from spcacw_flwr.experiments.runs import fingerprint
 
 ROOT = Path(__file__).parents[2]
 APP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]

@@ -7,7 +7,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from experiments.draw import new_figure, save
+from spcacw_flwr.experiments.draw import new_figure, save
 
 
 def rgb(picture) -> np.ndarray:

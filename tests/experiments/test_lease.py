@@ -7,10 +7,10 @@ import tarfile
 import pytest
 from typer.testing import CliRunner
 
-from experiments.lease import app, archive, pack, restore, unpack
-from experiments.runs import FINISHED, WAITING, plan
-from experiments.sweep import sweep
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.experiments.lease import app, archive, pack, restore, unpack
+from spcacw_flwr.experiments.runs import FINISHED, WAITING, plan
+from spcacw_flwr.experiments.sweep import sweep
 from tests.experiments.small import ROWS, Silent, made, small_jobs
 
 COLUMN = 'setting = "digits-relabel"\nepochs = 1\n'

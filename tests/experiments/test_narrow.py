@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from experiments import conf
-from spcacw_flwr.core.models import make_model
+from spcacw_flwr.experiments import conf
+from spcacw_flwr.silos.models import make_model
 
 NARROW = sorted((conf.CONF / "narrow").glob("*.toml"))
 #: What makes a column small, and what its larger step asks of a method.
@@ -35,5 +35,5 @@ def test_there_is_one_of_each_large_column():
 
 
 def test_the_small_network_takes_images():
-    model = make_model((3, 32, 32), 100, 64, 0, "experiments.small:network", 1.0)
+    model = make_model((3, 32, 32), 100, 64, 0, "spcacw_flwr.experiments.small:network", 1.0)
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 100)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments import options
-from experiments.conf import CONF, Job, read
-from experiments.runs import plan
-from experiments.sweep import sweep
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.experiments import options
+from spcacw_flwr.experiments.conf import CONF, Job, read
+from spcacw_flwr.experiments.runs import plan
+from spcacw_flwr.experiments.sweep import sweep
 
 ROOT = Path(__file__).parents[2]
 

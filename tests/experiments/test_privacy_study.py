@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments import privacy
+from spcacw_flwr.experiments import privacy
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "experiments" / "results" / "privacy.csv"

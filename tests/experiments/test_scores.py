@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from experiments import scores
-from experiments.scores import Score
+from spcacw_flwr.experiments import scores
+from spcacw_flwr.experiments.scores import Score
 
 CURVES = np.array([[1.0, 9.0, 5.0], [3.0, 5.0, 6.0], [5.0, 7.0, 7.0]])
 """Three seeds, three epochs: means 3, 7, 6."""

@@ -11,15 +11,15 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
-from experiments.conf import Row
-from experiments.display import Display
-from experiments.results import failures
-from experiments.runs import FAILED, FINISHED, WAITING, fingerprint, plan
-from experiments.sweep import slots, sweep
-from experiments.table1 import report
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.experiments.conf import Row
+from spcacw_flwr.experiments.display import Display
+from spcacw_flwr.experiments.results import failures
+from spcacw_flwr.experiments.runs import FAILED, FINISHED, WAITING, fingerprint, plan
+from spcacw_flwr.experiments.sweep import slots, sweep
+from spcacw_flwr.experiments.table1 import report
 from tests.experiments.small import COLUMN, ROWS, Silent, made, small_jobs
 
 

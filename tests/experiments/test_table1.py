@@ -10,16 +10,16 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from experiments import cells as cells_
-from experiments import readings, render, silos
-from experiments.__main__ import app
-from experiments.cells import Cell
-from experiments.conf import make_jobs
-from experiments.results import Results, read_csv
-from experiments.runs import plan
-from experiments.scores import Score
-from experiments.table1 import Where, report
 from spcacw_flwr.cli import app as spcacw
+from spcacw_flwr.experiments import cells as cells_
+from spcacw_flwr.experiments import readings, render, silos
+from spcacw_flwr.experiments.__main__ import app
+from spcacw_flwr.experiments.cells import Cell
+from spcacw_flwr.experiments.conf import make_jobs
+from spcacw_flwr.experiments.results import Results, read_csv
+from spcacw_flwr.experiments.runs import plan
+from spcacw_flwr.experiments.scores import Score
+from spcacw_flwr.experiments.table1 import Where, report
 from tests.experiments.small import COLUMN, ROWS, made, plain, small_jobs
 
 

@@ -14,8 +14,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from spcacw_flwr.client_app import app
-from spcacw_flwr.core.config import Config
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.flower.client_app import app
 
 Spoil = Callable[[Message, RecordDict], RecordDict | None]
 """Changes a node's reply content; None means that the node does not answer."""

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from spcacw_flwr import records
-from spcacw_flwr.core.artefacts import Recorder
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import play as play_round
-from spcacw_flwr.core.models import Layout, make_model, parameters_of
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.strategy import GradientStrategy
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.loop import play as play_round
+from spcacw_flwr.engine.recorder import Recorder
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower import records
+from spcacw_flwr.flower.strategy import GradientStrategy
+from spcacw_flwr.silos.models import Layout, make_model, parameters_of
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 

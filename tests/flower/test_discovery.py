@@ -8,8 +8,8 @@ import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.discovery import Lookout, TakenOver, discover
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.flower.discovery import Lookout, TakenOver, discover
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import play, small
 

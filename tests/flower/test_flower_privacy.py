@@ -11,14 +11,14 @@ import torch
 from flwr.app import Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from spcacw_flwr import client_app, records
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.exchange import LOSSES, Request
-from spcacw_flwr.core.history import History
-from spcacw_flwr.core.loop import train
-from spcacw_flwr.core.randomness import seeded
-from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.mods import private_gradients
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.loop import train
+from spcacw_flwr.flower import client_app, records
+from spcacw_flwr.flower.mods import private_gradients
+from spcacw_flwr.silos.protocol import LOSSES, Request
+from spcacw_flwr.silos.randomness import seeded
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import play, small

@@ -13,11 +13,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spcacw_flwr import records
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.registry import METHODS
-from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.strategy import GradientStrategy
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.flower import records
+from spcacw_flwr.flower.strategy import GradientStrategy
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import initial_arrays
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.core.history import History
-from spcacw_flwr.core.loop import train
-from spcacw_flwr.strategy import GradientStrategy
+from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.loop import train
+from spcacw_flwr.flower.strategy import GradientStrategy
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import initial_arrays, small

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 
-from spcacw_flwr import polling
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.polling import PromptGrid
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.flower import polling
+from spcacw_flwr.flower.polling import PromptGrid
 from tests.flower.grid import LocalGrid
 
 

@@ -12,16 +12,16 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from safetensors.torch import load_file
 
-from spcacw_flwr import records
-from spcacw_flwr.client_app import silos_of_node
-from spcacw_flwr.core.artefacts import Recorder
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.loop import play as play_round
-from spcacw_flwr.core.loop import train_alone
-from spcacw_flwr.core.models import Layout, make_model, parameters_of
-from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.server_app import main, train
-from spcacw_flwr.strategy import SPCACW, GradientStrategy
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.loop import play as play_round
+from spcacw_flwr.engine.loop import train_alone
+from spcacw_flwr.engine.recorder import Recorder
+from spcacw_flwr.flower import records
+from spcacw_flwr.flower.client_app import silos_of_node
+from spcacw_flwr.flower.server_app import main, train
+from spcacw_flwr.flower.strategy import SPCACW, GradientStrategy
+from spcacw_flwr.silos.models import Layout, make_model, parameters_of
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 

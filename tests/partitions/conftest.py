@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partitions import SETTINGS, PartitionKeys, hub, make_setting, sources
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.registry import make_setting, setting_class
+from spcacw_flwr.partitions import hub, sources
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +30,7 @@ def make(request):
         if place and "data_dir" not in changes:
             changes["data_dir"] = request.getfixturevalue(place)
         fields = PartitionKeys.__dataclass_fields__
-        own = {k: v for k, v in SETTINGS[name].defaults.items() if k in fields}
+        own = {k: v for k, v in setting_class(name).defaults.items() if k in fields}
         return make_setting(name, PartitionKeys(**{**own, **changes}), seed)
 
     return build

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from partitions.allocation import (
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.partitions.allocation import (
     allocate,
     base_mass,
     check_nobody_empty,
@@ -12,7 +13,6 @@ from partitions.allocation import (
     deal,
     latent_clusters,
 )
-from spcacw_flwr.keys import SpcacwError
 
 # 4 silos, 2 clusters of 2 (so B = 1/2), 4 classes (so P = 2).
 NOISE = np.array(

@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from partitions import cache
-from partitions.cache import BESIDE, ELSEWHERE, cache_directory, checksum, decoded
+from spcacw_flwr.partitions import cache
+from spcacw_flwr.partitions.cache import BESIDE, ELSEWHERE, cache_directory, checksum, decoded
 
 ARRAYS = {"x": np.arange(12, dtype=np.uint8).reshape(3, 4), "names": np.array(["a", "bc"])}
 

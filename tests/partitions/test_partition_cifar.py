@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from partitions import cifar, cifar_forms, hub
-from partitions.cifar import load_cifar100
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.partitions import cifar, cifar_forms, hub
+from spcacw_flwr.partitions.cifar import load_cifar100
 
 SIZES = {"train": 6, "test": 4}
 PER_PART = 2
@@ -94,7 +94,7 @@ def offline(monkeypatch):
         raise ConnectionError("Couldn't reach the hub\nwith details")
 
     monkeypatch.setattr("datasets.load_dataset", fail)
-    monkeypatch.setattr("partitions.hub._resolve", lambda: None)
+    monkeypatch.setattr("spcacw_flwr.partitions.hub._resolve", lambda: None)
 
 
 def fresh(root):

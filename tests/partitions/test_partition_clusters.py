@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from partitions.cifar import load_cifar100
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.partitions.cifar import load_cifar100
 
 
 def test_all_50000_images_are_dealt_out_in_the_shares_of_the_matrix(make):
@@ -38,7 +38,7 @@ def test_a_silo_holds_the_images_of_its_rows_standardised(make, cifar_dir):
 
 
 def test_the_standardisation_is_that_of_the_training_pixels(cifar_dir):
-    from partitions import clusters
+    from spcacw_flwr.partitions import clusters
 
     x = load_cifar100(cifar_dir).x_train
     for c in range(3):

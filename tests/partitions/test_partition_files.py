@@ -6,14 +6,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from partitions import PartitionKeys, make_setting
-from partitions.files import silo_file, write_silo
-from partitions.types import SiloData
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.silo import SiloPool
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.deploy.export import export, exported
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.registry import make_setting
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower.deploy.export import export, exported
+from spcacw_flwr.partitions.files import silo_file, write_silo
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setting import SiloData
 
 DATA = SiloData(torch.rand(5, 2, 2), torch.tensor([0, 1, 2, 0, 1]))
 

@@ -11,15 +11,15 @@ from PIL import Image as Picture
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import rotate
 
-from partitions.flower import (
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.partitions.flower import (
     LatentClusterPartitioner,
     RelabelPartitioner,
     RolePartitioner,
     RotatePartitioner,
 )
-from partitions.relabel import permutations
-from partitions.streams import NOISE, stream
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.partitions.relabel import permutations
+from spcacw_flwr.partitions.streams import NOISE, stream
 
 
 def labelled(n, classes, column="fine_label"):
@@ -57,7 +57,7 @@ def test_latent_clusters_deal_out_everything_by_their_matrix():
 
 
 def test_our_setting_and_the_partitioner_agree(make, cifar_dir):
-    from partitions.cifar import load_cifar100
+    from spcacw_flwr.partitions.cifar import load_cifar100
 
     labels = load_cifar100(cifar_dir).y_train
     features = Features({"id": Value("int64"), "fine_label": ClassLabel(num_classes=100)})
@@ -178,9 +178,11 @@ def test_in_a_federated_dataset_without_the_hub(tmp_path):
 
 def test_the_partitioners_need_no_other_part_of_the_project():
     code = (
-        "import sys; sys.modules['flwr'] = sys.modules['ray'] = None; import partitions.flower; "
-        "mine = [m for m in sys.modules if m.startswith(('spcacw_flwr', 'baselines'))]; "
-        "sys.exit(' '.join(set(mine) - {'spcacw_flwr', 'spcacw_flwr.keys'}) or 0)"
+        "import sys; sys.modules['flwr'] = sys.modules['ray'] = None; "
+        "import spcacw_flwr.partitions.flower; "
+        "mine = [m for m in sys.modules if m.startswith('spcacw_flwr.')]; "
+        "mine = {m for m in mine if not m.startswith('spcacw_flwr.partitions')}; "
+        "sys.exit(' '.join(mine - {'spcacw_flwr.config', 'spcacw_flwr.config.declare'}) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

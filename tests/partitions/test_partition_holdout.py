@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from partitions import PartitionKeys, SiloData, make_setting
-from partitions.holdout import HeldOut
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.keys import SpcacwError
-from spcacw_flwr.strategy import GradientStrategy
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.registry import make_setting
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower.strategy import GradientStrategy
+from spcacw_flwr.silos.holdout import HeldOut
+from spcacw_flwr.silos.setting import SiloData
 from tests.conftest import make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import initial_arrays

@@ -2,8 +2,8 @@
 
 import pytest
 
-from partitions import leaf
-from partitions.leaf import VOCABULARY, Role, parse_roles
+from spcacw_flwr.partitions import leaf
+from spcacw_flwr.partitions.leaf import VOCABULARY, Role, parse_roles
 
 BY = "by William Shakespeare"
 

@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from partitions import PartitionKeys, make_setting
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.registry import make_setting
+from spcacw_flwr.engine.simulate import simulate
 from tests.conftest import make_pool
 
 X, Y = torch.rand(6, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -150,7 +151,7 @@ def test_what_is_wrong_is_said_before_training():
 def test_the_example():
     """Hospital 0 learns from its peers, and not from the one that swaps the labels."""
     config = Config.from_keys(
-        setting="own", silo="experiments.own_data:load", silos=4, classes=2, epochs=20
+        setting="own", silo="examples.own_data:load", silos=4, classes=2, epochs=20
     )
     result = simulate(config)
     assert result.alpha[3] < 0.1 < 0.3 < result.alpha[:3].sum()

@@ -5,12 +5,12 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from experiments import draw, pictures
-from partitions import Setting
+from spcacw_flwr.experiments import draw, pictures
+from spcacw_flwr.silos.setting import Setting
 
 
 def command(*arguments):
-    """The app of ``python -m experiments.pictures``."""
+    """The app of ``python -m spcacw_flwr.experiments.pictures``."""
     import typer
 
     app = typer.Typer()
@@ -63,7 +63,7 @@ def test_89_silos(tmp_path, mnist_dir):
 
 
 def test_data_of_ones_own_that_are_no_pictures(tmp_path):
-    keys = {"silo": "experiments.own_data:load", "silos": 4, "classes": 2}
+    keys = {"silo": "examples.own_data:load", "silos": 4, "classes": 2}
     pictures.draw_setting("own", "", tmp_path, keys)
     assert names_in(tmp_path) == ["own-silos.png"]
 

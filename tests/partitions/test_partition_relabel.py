@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from partitions.relabel import permutations
-from partitions.sources import load_digits, load_mnist
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.partitions.relabel import permutations
+from spcacw_flwr.partitions.sources import load_digits, load_mnist
 
 
 def rows(x):

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from partitions import SETTINGS, PartitionKeys, Setting, SiloData, make_setting
-from spcacw_flwr.keys import SpcacwError, check
+from spcacw_flwr.config.declare import SpcacwError, check
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.registry import SETTINGS, make_setting, setting_class
+from spcacw_flwr.silos.setting import Setting, SiloData
 
 
 class OneSilo(Setting):
@@ -45,7 +47,8 @@ def test_names_and_defaults_are_those_of_the_keys():
         "own", "files",
     ]  # fmt: skip
     fields = {field.name: field for field in dataclasses.fields(PartitionKeys)}
-    for name, setting in SETTINGS.items():
+    for name in SETTINGS:
+        setting = setting_class(name)
         assert setting.name == name
         for key, value in setting.defaults.items():
             if key in fields:

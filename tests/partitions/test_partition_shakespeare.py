@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from partitions import gutenberg
-from partitions.gutenberg import decode, encode, load_roles, read_text
-from partitions.leaf import VOCABULARY
-from partitions.roles import draw_roles, pooled_windows, split_by_time, windows
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.partitions import gutenberg
+from spcacw_flwr.partitions.gutenberg import decode, encode, load_roles, read_text
+from spcacw_flwr.partitions.leaf import VOCABULARY
+from spcacw_flwr.partitions.roles import draw_roles, pooled_windows, split_by_time, windows
 
 
 def test_leafs_numbers(plays_dir):

@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from partitions import fetch, hub, sources
-from partitions.sources import MNIST_MD5, MNIST_SHAPES, load_digits, load_mnist
-from spcacw_flwr.keys import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.partitions import fetch, hub, sources
+from spcacw_flwr.partitions.sources import MNIST_MD5, MNIST_SHAPES, load_digits, load_mnist
 
 FETCH = hub.fetch
 # Per class 0 … 9, from the counts published with the data set.

@@ -1,0 +1,117 @@
+"""What a command shows while a run goes on, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.stop import Stopped
+from spcacw_flwr.report.page import write_report_if_possible
+from spcacw_flwr.report.table import print_report
+
+LARGEST = 4
+"""Weights shown while training: the current largest ones."""
+
+
+class Display:
+    """Live progress on a terminal; a line per epoch elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("rounds"), TimeElapsedColumn(), console=console,
+        )  # fmt: skip
+        self.task = self.progress.add_task("starting", total=None)
+        self.live: Live | None = None
+        self.epoch = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keep the display on the terminal for the duration of the block."""
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(self.progress, console=self.console, refresh_per_second=4) as self.live:
+            yield
+
+    def show(self, status: dict[str, Any]) -> None:
+        """Show where the run is."""
+        if not status:
+            return
+        epoch, total = status["epoch"], status["rounds"]
+        text = f"{status['state']}: epoch {epoch}/{status['epochs']}" if total else status["state"]
+        self.progress.update(
+            self.task, description=text, completed=status["round"], total=total or None
+        )
+        line = describe(status)
+        if self.live is not None:
+            self.live.update(Group(self.progress, line))
+        elif epoch > self.epoch:
+            line = f"epoch {epoch}/{status['epochs']}  {line}"
+            self.console.print(line, highlight=False, soft_wrap=True)
+        self.epoch = epoch
+
+
+def describe(status: dict[str, Any]) -> str:
+    """Say accuracy, loss and the largest weights of a status in one line."""
+    if status.get("accuracy") is None:
+        return ""
+    text = f"accuracy {status['accuracy']:.2f} %  loss {status['loss']:.4f}"
+    if not (alpha := status["alpha"]):
+        return text
+    largest = sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))[:LARGEST]
+    weights = "  ".join(f"silo {i}: {alpha[i]:.3f}" for i in largest if alpha[i] > 0)
+    return f"{text}  α  {weights}"
+
+
+@contextmanager
+def reported(console: Console, output: Path, again: str) -> Iterator[Callable[..., None]]:
+    """Show a run, by calls of what the block is given, and its report when it has finished.
+
+    One that ends early tells where its results are, and the command ``again`` that goes on with it.
+    """
+    display = Display(console)
+    try:
+        with display.running():
+            yield display.show
+    except (SpcacwError, KeyboardInterrupt):
+        console.print(f"What was learned so far is in {output}", soft_wrap=True, highlight=False)
+        if checkpoint.exists(output / checkpoint.DIRECTORY):
+            how = f"{again} goes on from the last checkpoint."
+            console.print(how, soft_wrap=True, highlight=False)
+        raise
+    finally:
+        warning = write_report_if_possible(output)
+    print_report(console, output)
+    if warning:
+        console.print(warning, soft_wrap=True, highlight=False, markup=False)
+
+
+@contextmanager
+def one_sentence(console: Console) -> Iterator[None]:
+    """End the command with a user's error as its sentence and 1, or with 130 on Ctrl-C."""
+    try:
+        yield
+    except SpcacwError as error:
+        console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130 if isinstance(error, Stopped) else 1) from None
+    except KeyboardInterrupt:
+        console.print("[bold red]spcacw:[/] stopped.")
+        raise typer.Exit(130) from None
+
+
+def end_like_ctrl_c() -> None:
+    """Let the signals that end a program do what Ctrl-C does: end everything that it started."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)

@@ -1,1 +1,0 @@
-"""Everything that runs on a bare PyTorch machine: configuration, silos, methods, artefacts."""

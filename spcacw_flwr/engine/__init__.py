@@ -1,0 +1,1 @@
+"""What runs a method: the loop, the gate, and what a run leaves behind."""

@@ -1,0 +1,126 @@
+"""The in-process engine: all silos in one process, their data stacked on one device.
+
+It runs the method and the silo functions that Flower's strategy and ClientApp run, without their
+messages, and needs PyTorch and the scientific stack alone::
+
+    from spcacw_flwr.config.config import Config
+    from spcacw_flwr.engine.simulate import simulate
+
+    result = simulate(Config.from_keys(setting="mnist-relabel", data_dir="data"))
+    print(result.accuracy[-1], result.alpha)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.alpha.crew import crew
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.registry import method_class
+from spcacw_flwr.engine.directory import run_directory
+from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.loop import train, train_alone
+from spcacw_flwr.engine.recorder import Recorder
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.methods.guard import make_method
+from spcacw_flwr.silos.pool import SiloPool
+
+SMALL_ROUND = 512
+"""Samples of a round, M·b, up to which a second thread gains nothing (docs/engine.md)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a simulation learned."""
+
+    config: Config
+    epochs: list[dict[str, float]]
+    """A table per epoch: accuracy (percent), loss, L, … as in metrics.jsonl."""
+    alphas: list[tuple[int, NDArray[np.float64]]]
+    """Round and weights (M,) at every update; empty for a method without weights."""
+    parameters: dict[str, Tensor]
+    """The trained model: its parameters, and the buffers that it was evaluated with."""
+    accuracy_alone: list[float]
+    """Accuracy after each epoch of training alone; empty unless ``compare-alone``."""
+    directory: Path | None
+    """Where the artefacts are; None if the key ``output`` was empty."""
+    privacy: Mapping[str, Mapping[str, Any]]
+    """What each private silo did, and told: its ε, as in summary.json."""
+
+    @property
+    def accuracy(self) -> list[float]:
+        """Accuracy (percent) after each epoch."""
+        return [line["accuracy"] for line in self.epochs]
+
+    @property
+    def alpha(self) -> NDArray[np.float64] | None:
+        """The last weights (M,); None for a method without weights."""
+        return self.alphas[-1][1] if self.alphas else None
+
+
+def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = None) -> Result:
+    """Run a configuration in this process.
+
+    Parameters
+    ----------
+    config : Config
+        The artefacts go to its key ``output``; when that is empty nothing is written.
+    show : callable, optional
+        Called with the content of status.json whenever that changes (with ``output`` only).
+
+    Raises
+    ------
+    SpcacwError
+        If the configuration, the data or the run is wrong; what was learned so far is on disk.
+    """
+    setting = config.checked_setting()
+    method_class(config.run.method)  # a wrong name is said before any data is read
+    setting.prepare()
+    output = run_directory(config)
+    history = Recorder(output, config, "in-process", show) if output else History(config)
+    with history.failing():
+        pool = SiloPool(config, setting, range(setting.num_silos))
+        silos = tuple(pool.describe())
+        size = config.samples_per_round
+        federation = Federation(silos, config.run.target, size, pool.layout)
+        method = make_method(config, federation, pool.initial_parameters())
+        with threads(config.run.threads, setting.num_silos * size, pool):
+            train(pool, method, history)
+            if config.run.compare_alone and config.run.method != "local":
+                history.accuracy_alone = train_alone(config, pool)
+        history.finish()
+    return Result(
+        config, history.epochs, history.alphas,
+        {name: part.clone() for name, part in history.state.items()},
+        history.accuracy_alone, output, history.privacy,
+    )  # fmt: skip
+
+
+@contextmanager
+def threads(wanted: int, samples: int, pool: SiloPool | None = None) -> Iterator[None]:
+    """Compute with ``wanted`` threads, or by the size of a round when that is 0.
+
+    They are a crew's (:mod:`spcacw_flwr.alpha.crew`) where ``pool``, if any, can use one, else
+    PyTorch's: when two processes share the cores, each of those waits for threads that do not run,
+    and two small runs side by side take ten times as long.
+    """
+    before = torch.get_num_threads()
+    cores = wanted or (1 if samples <= SMALL_ROUND else before)
+    if cores == 1 or pool is None or pool.splits:
+        with crew(cores):
+            yield
+        return
+    torch.set_num_threads(cores)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

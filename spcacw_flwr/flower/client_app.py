@@ -1,0 +1,183 @@
+"""The Flower ClientApp of a silo: a thin shell around the silo functions.
+
+Query: which silos the node holds. Train: the clipped mini-batch gradient of each silo that is
+asked, with its loss and sample count, or its losses at several models, and, where the target is
+asked for them, L and the accuracy of its model. Evaluate: accuracy and loss on a silo's test data.
+With an accuracy come the buffers that the model was evaluated with, if it has any (BatchNorm).
+Train, action ``alone``: the target's silo trains without peers. Train, action ``stream``: the node
+opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.flower.stream`).
+
+A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
+simulation, the nodes share the silos of the setting evenly by ``partition-id``. There, too, the
+owner of a real silo says how its data are kept private (``privacy-noise = 1.0``), whatever the run
+says; ``privacy-seeded = true`` makes the noise that of a simulation, which the target could
+subtract: for rehearsals only.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from spcacw_flwr.config.config import Config, kebab
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.loop import compute, packed, train_alone
+from spcacw_flwr.flower import records
+from spcacw_flwr.flower.account import note_told
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.privacy import PrivacyKeys
+from spcacw_flwr.silos.randomness import secret
+
+app = ClientApp()
+OWNERS = tuple(kebab(field.name) for field in fields(PrivacyKeys))
+"""Run-config keys in which the owner of the data has the last word, by the node config."""
+Handler = Callable[[Message, Context], Message]
+
+
+def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
+    """Return the ids of the silos that a node holds.
+
+    Raises
+    ------
+    SpcacwError
+        If the node config names silos that do not exist, or names none and has no partition.
+    """
+    named = str(node_config.get("silos", "")).strip()
+    if named:
+        ids = [part.strip() for part in named.split(",")]
+        if all(part.isdigit() and int(part) < num_silos for part in ids):
+            return [int(part) for part in ids]
+        raise SpcacwError(
+            f"silos = '{named}' in the node config must list silo ids in 0…{num_silos - 1}."
+        )
+    if "partition-id" in node_config and "num-partitions" in node_config:
+        part, parts = int(node_config["partition-id"]), int(node_config["num-partitions"])
+        return [i for i in range(num_silos) if i * parts // num_silos == part]
+    raise SpcacwError("The node config names no silo: start the node with silos='0', say.")
+
+
+@functools.lru_cache(maxsize=256)
+def _pool(run: tuple[tuple[str, Any], ...], node: tuple[tuple[str, Any], ...]) -> SiloPool:
+    """Return a node's silos; cached, for a worker process serves many rounds and nodes."""
+    node_config = dict(node)
+    flat = dict(run)
+    if "data-dir" in node_config:  # a real silo's data lies where its owner says
+        flat["data-dir"] = str(node_config["data-dir"])
+    owners = {name: node_config[name] for name in OWNERS if name in node_config}
+    config = Config.from_flat(flat | owners)
+    setting = config.make_setting()
+    silos = silos_of_node(node_config, setting.num_silos)
+    if owners.get("privacy-noise"):  # whichever silos the run thinks of
+        owners["privacy-silos"] = ",".join(map(str, silos))
+        config = Config.from_flat(flat | owners)
+    setting.prepare()
+    rehearsal = simulated() or node_config.get("privacy-seeded")
+    return SiloPool(config, setting, silos, None if rehearsal else secret)
+
+
+def simulated() -> bool:
+    """Say whether this is a silo of a simulation: Ray runs its process."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def pool_of(context: Context) -> SiloPool:
+    """Return the silos of the node that this context belongs to."""
+    return _pool(
+        tuple(sorted(context.run_config.items())), tuple(sorted(context.node_config.items()))
+    )
+
+
+def one_sentence(handler: Handler) -> Handler:
+    """Send a user's error back as its sentence instead of raising a traceback in the node."""
+
+    @functools.wraps(handler)
+    def guarded(message: Message, context: Context) -> Message:
+        try:
+            return handler(message, context)
+        except SpcacwError as error:
+            return Message(records.error_content(str(error)), reply_to=message)
+
+    return guarded
+
+
+@app.query()
+@one_sentence
+def query(message: Message, context: Context) -> Message:
+    """Say which silos this node holds."""
+    infos = pool_of(context).describe()
+    if "group" in context.node_config:  # of real silos only their owners may know it
+        infos = [replace(info, group=float(context.node_config["group"])) for info in infos]
+    content = RecordDict({f"silo-{i.silo}": records.info_to_record(i) for i in infos})
+    return Message(content, reply_to=message)
+
+
+@app.train()
+@one_sentence
+def train(message: Message, context: Context) -> Message:
+    """Return gradients or losses of the silos that are asked, at the models that came along."""
+    pool, content = pool_of(context), message.content
+    request, target = records.content_to_request(content), pool.config.run.target
+    replies, _ = compute(pool, request)
+    more: dict[str, float] = {}
+    buffers: dict[str, Tensor] = {}
+    if replies.smoothness is not None:
+        more[records.SMOOTHNESS] = replies.smoothness
+    if records.ACCURACY in records.wanted(content):
+        more[records.ACCURACY], _, buffers = pool.evaluate(records.personal(content), target)
+    sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
+    private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
+    if private and not simulated():
+        note_told(pool, request, context)
+    parts = packed(pool.config, request, replies)
+    reply = records.replies_to_content(request, replies, parts, sizes, more, private)
+    if buffers:
+        reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
+    return Message(reply, reply_to=message)
+
+
+@app.evaluate()
+@one_sentence
+def evaluate(message: Message, context: Context) -> Message:
+    """Return accuracy (percent) and loss on the test data of one silo."""
+    pool, (silo,) = pool_of(context), records.asked(message.content, "silo")
+    accuracy, loss, buffers = pool.evaluate(records.model(message.content), silo)
+    size = len(pool.setting.test(silo).y)
+    metrics = MetricRecord({records.ACCURACY: accuracy, "loss": loss, "num-examples": size})
+    reply = RecordDict({records.METRICS: metrics})
+    if buffers:
+        reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
+    return Message(reply, reply_to=message)
+
+
+@app.train(records.STREAM)
+@one_sentence
+def stream(message: Message, context: Context) -> Message:
+    """Open a stream to the target and answer its questions there until training is over."""
+    from spcacw_flwr.flower.stream.silo import (  # gRPC, which other messages do not need
+        channel_of,
+        talk,
+    )
+
+    pool, config = pool_of(context), message.content.config_records[records.CONFIG]
+    root = str(context.node_config.get("root-certificates", ""))
+    channel = channel_of(str(config["address"]), root, bool(config["tls"]))
+    answered = talk(pool, channel, str(config["token"]), context.node_id)
+    metrics = MetricRecord({"answered": answered})
+    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)
+
+
+@app.train(records.ALONE)
+@one_sentence
+def alone(message: Message, context: Context) -> Message:
+    """Train the target's silo without peers; return its accuracy after each epoch."""
+    pool = pool_of(context)
+    metrics = MetricRecord({records.ACCURACY: train_alone(pool.config, pool)})
+    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)

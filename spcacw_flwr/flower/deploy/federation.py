@@ -1,0 +1,209 @@
+"""A whole federation on one machine: every host a directory, talking over the loopback interface.
+
+It runs the very commands that ``spcacw deploy server`` and ``spcacw deploy silo`` run on hosts of
+their own; only the addresses differ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.recorder import as_toml
+from spcacw_flwr.flower.deploy import certificates
+from spcacw_flwr.flower.deploy.export import export, exported
+from spcacw_flwr.flower.deploy.places import Server, Silo
+from spcacw_flwr.flower.deploy.programs import Program, shown
+from spcacw_flwr.flower.launch import CONNECTION, Died, Show, follow
+from spcacw_flwr.flower.processes import end, free_port, wait_for_port
+from spcacw_flwr.silos.setting import Setting
+
+DATA, RUN_FILE = "data", "run.toml"
+THREADS = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+"""Several silos share one machine here: threads of PyTorch would wait for each other."""
+LOOPBACK = "127.0.0.1:0"
+"""Where silos on this machine open their streams: any free port."""
+ATTEMPTS = 5
+"""How often a run is submitted whose ServerApp dies without a word."""
+Say = Callable[[str], None]
+
+
+def server_programs(server: Server, host: str) -> list[Program]:
+    """Return the programs of a server's host, in the order in which they start."""
+    log = server.directory
+    return [
+        Program(server.superlink(host), server.home, log / "superlink.log"),
+        Program(server.superexec(), server.home, log / "serverapp.log"),
+    ]
+
+
+def silo_program(place: Silo, superlink: str, port: int) -> Program:
+    """Return the program of a silo's host; its own processes find it on ``port``."""
+    command = place.supernode(superlink, port)
+    return Program(command, place.home, place.directory / "silo.log", patient=True)
+
+
+def start_server(server: Server, host: str, say: Say) -> list[Program]:
+    """Start SuperLink and SuperExec; return when the SuperLink listens."""
+    superlink, superexec = programs = server_programs(server, host)
+    for program in programs:
+        say(f"$ {shown(program.command, program.home)}")
+    wait_for_port(superlink.start(), server.port, superlink.log)
+    superexec.start()
+    return programs
+
+
+def start_silo(
+    place: Silo, superlink: str, port: int, say: Say, more: Mapping[str, str] | None = None
+) -> Program:
+    """Start a SuperNode, with ``more`` in its environment."""
+    program = silo_program(place, superlink, port)
+    program.more |= more or {}
+    say(f"$ {shown(program.command, program.home)}")
+    program.start()
+    return program
+
+
+def keep(programs: Sequence[Program], say: Say) -> None:
+    """Start again what has died, and say so."""
+    for program in programs:
+        if program.keep():
+            say(f"{program.name} ended and was started again; its log is {program.log}")
+
+
+def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]:
+    """Admit silos by their public keys, each once, and return their nodes' ids.
+
+    The running SuperLink keeps them in its database; ``registered/`` in the server's directory
+    shows who was admitted.
+
+    Raises
+    ------
+    SpcacwError
+        If there is no such key, or the SuperLink refuses it.
+    """
+    known = server.directory / "registered"
+    known.mkdir(exist_ok=True)
+    nodes = {path.read_text().strip(): path.stem for path in known.iterdir()}
+    link = server.link()
+
+    def admit(path: Path) -> str:
+        try:
+            content = path.read_text().strip()
+        except OSError as error:
+            raise SpcacwError(f"{path} cannot be read: {error}.") from error
+        if content in nodes:
+            return nodes[content]
+        arguments = ["supernode", "register", str(path.resolve()), CONNECTION]
+        say(f"$ {shown(['flwr', *arguments], server.home)}")
+        node = str(link.cli(*arguments)["node-id"])
+        (known / f"{node}.pub").write_text(content + "\n")
+        return node
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Flower's command mostly imports
+        return list(pool.map(admit, public_keys))
+
+
+def lay_out(root: Path, config: Config, setting: Setting) -> Config:
+    """Make the directories of all hosts, with the silos' data, and ``run.toml``; return it."""
+    server = Server(root / "server", 0)
+    certificates.make_authority(root / "ca")
+    certificates.make_server(root / "ca", server.directory)
+    authority = (root / "ca" / certificates.CA_CERTIFICATE).read_bytes()
+    places = [Silo(root / f"silo-{silo}") for silo in range(setting.num_silos)]
+    export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
+    for silo, place in enumerate(places):
+        certificates.make_silo_key(place.directory)
+        (place.directory / certificates.CA_CERTIFICATE).write_bytes(authority)
+        group = setting.groups[silo]
+        place.write_node(silo, **{"data-dir": DATA}, **({} if group is None else {"group": group}))
+    flat = server.streaming(exported(config, setting).to_flat(), LOOPBACK)
+    (root / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
+    return Config.from_flat(flat)
+
+
+class Federation:
+    """The processes of a federation that was laid out in a directory.
+
+    Parameters
+    ----------
+    root : Path
+        The directory.
+    num_silos : int
+        M.
+    say : callable, optional
+        Told each Flower command before it is run.
+    """
+
+    def __init__(self, root: Path, num_silos: int, say: Say = lambda _: None) -> None:
+        root = root.resolve()
+        self.server = Server(root / "server", free_port())
+        self.silos = [Silo(root / f"silo-{silo}") for silo in range(num_silos)]
+        self._say = say
+        self._kept: list[Program] = []
+
+    @contextmanager
+    def running(self) -> Iterator[Federation]:
+        """Run server and silos for the duration of the block; then nothing is left of them."""
+        try:
+            self._kept = start_server(self.server, "127.0.0.1", self._say)
+            register(self.server, [place.public_key for place in self.silos], self._say)
+            for place in self.silos:
+                address, port = self.server.address, free_port()
+                self._kept.append(start_silo(place, address, port, self._say, THREADS))
+            yield self
+        finally:
+            end(*(place.home for place in self.silos))  # first, so that they can take their leave
+            end(self.server.home)
+
+    def train(self, config: Config, show: Show) -> None:
+        """Train on these silos; see :func:`train`."""
+        train(self.server, config, show, self._kept, self._say)
+
+
+def train(
+    server: Server, config: Config, show: Show, kept: Sequence[Program] = (),
+    say: Say = lambda _: None,
+) -> None:  # fmt: skip
+    """Submit a run to a server and follow it to its end, keeping its programs alive.
+
+    A run whose directory has a checkpoint goes on from it; so does one whose ServerApp is killed.
+
+    Raises
+    ------
+    SpcacwError
+        If training did not finish.
+    """
+    link, output = server.link(), Path(config.run.output)
+
+    def training() -> bool:
+        keep(kept, say)
+        return server.training()
+
+    for attempt in range(ATTEMPTS):
+        run_id = link.submit(going_on(config))
+        try:
+            follow(link, run_id, output, show, training)
+        except KeyboardInterrupt:
+            with suppress(SpcacwError):  # it may have ended by itself
+                link.cli("stop", run_id)
+            raise
+        except Died:
+            if attempt + 1 == ATTEMPTS or not checkpoint.exists(output / checkpoint.DIRECTORY):
+                raise
+            say("The ServerApp died; the run goes on from its last checkpoint.")
+        else:
+            return
+
+
+def going_on(config: Config) -> Config:
+    """Return the configuration of a run that goes on, if its directory has a checkpoint."""
+    output = config.run.output
+    resumes = checkpoint.exists(Path(output) / checkpoint.DIRECTORY)
+    return Config.from_flat(config.to_flat() | {"resume": output if resumes else ""})

@@ -1,0 +1,184 @@
+"""Which node holds which silo: found by asking, never by order.
+
+Every node is sent a query as soon as it appears; answers are taken as they come, so that one silent
+node does not hold up the others, and nothing waits for ever.
+
+A node with a key keeps its id when it comes back, and is simply asked again. One without comes back
+as another node: while a silo does not answer, nodes that have appeared since are asked for it. A
+silo is never taken from a node that is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower import records
+from spcacw_flwr.silos.pool import SiloInfo
+
+log = logging.getLogger(__name__)
+POLL_SECONDS = 0.1
+
+
+@dataclass
+class Found:
+    """What asking has brought to light so far."""
+
+    infos: dict[int, SiloInfo] = field(default_factory=dict)
+    nodes: dict[int, int] = field(default_factory=dict)
+    """The node of each silo."""
+
+    def add(self, node: int, content: RecordDict) -> None:
+        """Note the silos of a node that answered."""
+        for record in content.metric_records.values():
+            info = records.record_to_info(record)
+            if info.silo in self.nodes:
+                raise SpcacwError(
+                    f"Silo {info.silo} is claimed by two nodes, {self.nodes[info.silo]} and "
+                    f"{node}: give each node its own silos in its node config."
+                )
+            self.infos[info.silo], self.nodes[info.silo] = info, node
+
+    def take_over(
+        self, node: int, reply: Message, gone: Callable[[int], bool]
+    ) -> tuple[int, list[int]]:
+        """Let a node that has appeared take the place of one that is ``gone`` and held the same.
+
+        Returns the node that it replaces, and their silos.
+
+        Raises
+        ------
+        SpcacwError
+            If it cannot take part, or what it holds is not missing.
+        """
+        new = Found()
+        new.add(node, records.usable(reply))
+        for old in set(self.nodes.values()):
+            silos = sorted(silo for silo, holder in self.nodes.items() if holder == old)
+            if gone(old) and new.infos == {silo: self.infos[silo] for silo in silos}:
+                self.nodes.update(dict.fromkeys(silos, node))
+                return old, silos
+        raise SpcacwError(
+            f"the silos that it holds, {sorted(new.infos)}, are not missing, or held other data"
+        )
+
+
+class TakenOver(NamedTuple):
+    """A node that has taken the place of another one."""
+
+    new: int
+    old: int
+    silos: list[int]
+
+
+class Lookout:
+    """Looks out for silos that have fallen silent, among the nodes that appear later.
+
+    Parameters
+    ----------
+    grid : Grid
+        The nodes.
+    found : Found
+        Who holds what; changed when a silo comes back on another node.
+    gone : callable, optional
+        Says whether a node that Flower does not see is gone; by default it is.
+    """
+
+    def __init__(
+        self, grid: Grid, found: Found, gone: Callable[[int], bool] = lambda node: True
+    ) -> None:
+        self.grid, self.found, self.gone = grid, found, gone
+        self._asked: dict[int, Message | None] = {}
+        """Nodes that hold no silo of the run, so far, and their answers."""
+        self._waiting: dict[str, int] = {}
+
+    def look(self) -> list[TakenOver]:
+        """Ask nodes that are new, or back, take the answers that have come, and never wait.
+
+        A node whose place is not free yet is tried again each time, for Flower finds out up to a
+        minute late that the one before it is gone. Returns who has taken whose place.
+        """
+        online = set(self.grid.get_node_ids())
+        self._asked = {node: reply for node, reply in self._asked.items() if node in online}
+        if new := list(online - self._asked.keys() - set(self.found.nodes.values())):
+            messages = self.grid.push_messages([query(node) for node in new])
+            self._asked.update(dict.fromkeys(new))
+            self._waiting.update(zip(messages, new, strict=True))
+        fresh = set()
+        for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
+            node = self._waiting.pop(reply.metadata.reply_to_message_id)
+            if node not in online or records.gone(reply):
+                self._asked.pop(node, None)  # to be asked again if it is there still, or again
+                continue
+            fresh.add(node)
+            self._asked[node] = reply
+        taken = []
+        for node, answer in list(self._asked.items()):
+            try:
+                if answer is not None:
+                    taken.append(self._taken_over(node, answer, online))
+            except SpcacwError as error:
+                if node in fresh:
+                    log.warning("Node %s does not take part: %s.", node, error)
+        return taken
+
+    def _taken_over(self, node: int, answer: Message, online: set[int]) -> TakenOver:
+        old, silos = self.found.take_over(
+            node, answer, lambda holder: holder not in online and self.gone(holder)
+        )
+        del self._asked[node]
+        log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)
+        return TakenOver(node, old, silos)
+
+
+def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
+    """Ask all nodes until silos 0…M−1 are found.
+
+    Raises
+    ------
+    SpcacwError
+        If silos are still missing after ``timeout`` seconds, if two nodes claim one silo, or if a
+        node that answered cannot take part (its sentence is passed on).
+    """
+    found, asked = Found(), dict[int, bool]()
+    waiting: dict[str, int] = {}
+    deadline = time.monotonic() + timeout
+    while missing := [silo for silo in range(num_silos) if silo not in found.nodes]:
+        if time.monotonic() > deadline:
+            raise SpcacwError(_sentence(missing, num_silos, timeout, asked))
+        new = [node for node in grid.get_node_ids() if node not in asked]
+        if new:
+            asked.update(dict.fromkeys(new, False))
+            messages = grid.push_messages([query(node) for node in new])
+            waiting.update(zip(messages, new, strict=True))
+        for reply in grid.pull_messages(waiting) if waiting else []:
+            node = waiting.pop(reply.metadata.reply_to_message_id)
+            if records.gone(reply):
+                del asked[node]  # to be asked again if it is there still, or again
+                continue
+            asked[node] = True
+            found.add(node, records.usable(reply))
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+def query(node: int) -> Message:
+    """Return the question which silos a node holds."""
+    content = RecordDict({records.CONFIG: ConfigRecord({})})
+    return Message(content, dst_node_id=node, message_type=MessageType.QUERY)
+
+
+def _sentence(missing: list[int], num_silos: int, timeout: float, asked: dict[int, bool]) -> str:
+    silent = sum(not answered for answered in asked.values())
+    return (
+        f"No node holds silo {', '.join(map(str, missing))} after {timeout:g} s (node-timeout): "
+        f"{len(asked)} nodes are connected, {silent} of them did not answer; start the missing "
+        f"nodes, or run with at least one node for each share of the {num_silos} silos."
+    )

@@ -1,0 +1,284 @@
+"""Start ``flwr run`` so that it works, wait, and say truthfully how it ended.
+
+Plain ``flwr run .`` installs dependencies on every run, keeps a SuperLink running for ever in the
+directory where it was first started, and exits with 0 when the run failed. Here each run gets a
+SuperLink of its own, on a free port, in a neutral directory with a Flower home of its own, and all
+of it is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import spcacw_flwr
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine import stop
+from spcacw_flwr.engine.recorder import as_toml
+from spcacw_flwr.flower.processes import (
+    POLL_SECONDS,
+    PROGRAMS,
+    START_SECONDS,
+    STOP_SECONDS,
+    end,
+    environment,
+    free_port,
+    program_runs,
+    start,
+    wait_for_port,
+)
+
+ROOMS = ("", ".baselines", ".partitions")
+"""What the Flower app ships of the package."""
+CONNECTION = "spcacw"
+ENDED = ("finished", "failed")
+Show = Callable[[dict[str, Any]], None]
+
+
+class Died(SpcacwError):
+    """A run ended without a word of its own: its process is gone."""
+
+
+def app_manifest() -> Path:
+    """Return the app's pyproject.toml: in the installed package, or at a checkout's root."""
+    package = Path(spcacw_flwr.__file__).parent
+    for path in (package / "pyproject.toml", package.parent / "pyproject.toml"):
+        if path.is_file():
+            return path
+    raise SpcacwError(f"pyproject.toml is missing beside {package}: install the project again.")
+
+
+def write_app(directory: Path) -> None:
+    """Lay out the Flower app: its manifest and the packages that it ships, nothing else."""
+    directory.mkdir()
+    shutil.copy(app_manifest(), directory / "pyproject.toml")
+    ignore = shutil.ignore_patterns("__pycache__", "*.toml", "experiments")
+    for room in ROOMS:
+        spec = importlib.util.find_spec(f"spcacw_flwr{room}")
+        assert spec is not None  # a part of this package
+        (source, *_) = spec.submodule_search_locations or ()
+        place = directory / "spcacw_flwr" / room.lstrip(".")
+        shutil.copytree(source, place, ignore=ignore, dirs_exist_ok=True)
+
+
+@dataclass
+class Link:
+    """A SuperLink as Flower's CLI knows it: the connection CONNECTION in ``home``/config.toml."""
+
+    home: Path
+    address: str
+
+    def alive(self) -> bool:
+        """Say whether anybody listens at the address."""
+        host, _, port = self.address.rpartition(":")
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return True
+        return False
+
+    def cli(self, *arguments: str) -> dict[str, Any]:
+        """Run ``flwr … --format json`` and return what it says.
+
+        Raises
+        ------
+        SpcacwError
+            If the command fails, with what it said.
+        """
+        done = self._flwr(*arguments, "--format", "json")
+        said: dict[str, Any] = {}
+        with suppress(json.JSONDecodeError):
+            said = dict(json.loads(done.stdout))
+        if done.returncode == 0 and said.get("success", True) and said:
+            return said
+        words = said.get("error-message") or done.stderr or done.stdout or f"exit {done.returncode}"
+        raise SpcacwError(f"'flwr {arguments[0]}' failed: {words.strip().splitlines()[-1]}")
+
+    def connect(self, **how: Any) -> None:
+        """Note where the SuperLink is, and how it is reached."""
+        import tomli_w  # a machine that only runs the in-process engine may lack it
+
+        connection = {"default": CONNECTION, CONNECTION: {"address": self.address, **how}}
+        (self.home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
+
+    def submit(self, config: Config, *more: str) -> str:
+        """Submit a run of the app, laid out anew, and return its id."""
+        (Path(config.run.output) / "status.json").unlink(missing_ok=True)  # of a run that goes on
+        app, overrides = self.home / "app", self.home / "run.toml"
+        shutil.rmtree(app, ignore_errors=True)
+        write_app(app)
+        overrides.write_text(as_toml(config.to_flat()), encoding="utf-8")
+        said = self.cli("run", str(app), CONNECTION, "--run-config", str(overrides), *more)
+        return str(said["run-id"])
+
+    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Flower's command against this SuperLink; a hang counts as a failure."""
+        command = [str(PROGRAMS / "flwr"), *arguments]
+        try:
+            return subprocess.run(
+                command, cwd=self.home, env=environment(self.home), capture_output=True,
+                text=True, timeout=START_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {START_SECONDS:g} s"
+            return subprocess.CompletedProcess(command, 1, "", said)
+
+    def save_log(self, run_id: str, path: Path) -> None:
+        """Keep what the app logged."""
+        done = self._flwr("log", run_id, CONNECTION, "--show")
+        path.write_text(done.stdout + done.stderr, encoding="utf-8")
+
+    def status(self, run_id: str) -> str:
+        """Return Flower's word for the run, such as ``running`` or ``finished:completed``."""
+        said = self.cli("ls", "--run-id", run_id)
+        return str(said["runs"][0]["status"])
+
+    def final_word(self, run_id: str) -> str:
+        """Return Flower's word for a run that is about to end."""
+        deadline = time.monotonic() + START_SECONDS
+        while not (word := self.status(run_id)).startswith("finished"):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        return word
+
+
+@dataclass
+class Flower(Link):
+    """A private SuperLink, in simulation mode or for nodes of the tests."""
+
+    process: subprocess.Popen[bytes]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of its processes."""
+        return environment(self.home)
+
+    def start(self, config: Config, num_silos: int) -> str:
+        """Submit a simulation and return its id."""
+        nodes = config.run.nodes or num_silos
+        return self.submit(
+            config, "--federation-config", f"num-supernodes={nodes} "
+            f"client-resources-num-cpus=1 client-resources-num-gpus={config.run.node_gpus}",
+        )  # fmt: skip
+
+    def alive(self) -> bool:
+        """Say whether the SuperLink itself is alive."""
+        return self.process.poll() is None
+
+    def simulating(self) -> bool:
+        """Say whether SuperLink, and the process that runs ServerApp and silos, are alive."""
+        return self.alive() and program_runs("flwr-simulation", self.home)
+
+
+@contextmanager
+def flower(log: Path, simulation: bool = True) -> Iterator[Flower]:
+    """Run a SuperLink for the duration of the block, its words in the file ``log``.
+
+    It simulates nodes, or waits for real ones.
+    """
+    with tempfile.TemporaryDirectory(prefix="spcacw-", ignore_cleanup_errors=True) as name:
+        home, port = Path(name), free_port()
+        command = [
+            str(PROGRAMS / "flower-superlink"), "--insecure", "--host", "127.0.0.1",
+            "--port", str(port), *(["--simulation"] if simulation else []),
+        ]  # fmt: skip
+        process = start(command, home, environment(home), log)
+        link = Flower(home, f"127.0.0.1:{port}", process)
+        link.connect(insecure=True)
+        try:
+            wait_for_port(process, port, log)
+            yield link
+        finally:
+            end(home)
+            process.wait()
+
+
+def read_status(directory: Path) -> dict[str, Any]:
+    """Return the run's own word of where it is; empty before it has said anything."""
+    try:
+        return dict(json.loads((directory / "status.json").read_text()))
+    except FileNotFoundError:
+        return {}
+
+
+def run(config: Config, num_silos: int, show: Show) -> None:
+    """Run the app under Ray until it has ended; ``show`` gets each change of its status.
+
+    ``config.run.output`` must be an absolute directory that exists.
+
+    Raises
+    ------
+    SpcacwError
+        If training did not finish: the sentence says why.
+    """
+    directory = Path(config.run.output)
+    with flower(directory / "flower.log") as link:
+        run_id = link.start(config, num_silos)
+        follow(link, run_id, directory, show, link.simulating)
+
+
+def follow(
+    link: Link, run_id: str, directory: Path, show: Show, running: Callable[[], bool]
+) -> None:
+    """Show a run's status until it has ended or ``running`` says that its process is gone.
+
+    The app's log is left in ``directory``, beside its results.
+
+    Raises
+    ------
+    SpcacwError
+        If training did not finish: the sentence says why. Died, if the app itself did not.
+    """
+    word = "dead"
+    try:
+        try:
+            status = _watch(directory, show, running)
+        except KeyboardInterrupt:
+            _let_stop(link, directory)
+            raise
+        if status.get("state") == "finished":
+            word = link.final_word(run_id)
+    finally:
+        if link.alive():
+            link.save_log(run_id, directory / "run.log")
+    if status.get("state") == "failed":
+        raise SpcacwError(status["error"])
+    if word != "finished:completed":
+        raise Died(f"The run ended ({word}) before training was done: see the logs in {directory}.")
+
+
+def _watch(directory: Path, show: Show, running: Callable[[], bool]) -> dict[str, Any]:
+    """Show the run's status until it has ended or its process is gone; return the last one."""
+    seen, deadline = False, time.monotonic() + START_SECONDS
+    while (status := read_status(directory)).get("state") not in ENDED:
+        show(status)
+        alive = running()
+        seen = seen or alive
+        if not alive and (seen or time.monotonic() > deadline):
+            break
+        time.sleep(POLL_SECONDS)
+    status = read_status(directory)
+    show(status)
+    return status
+
+
+def _let_stop(link: Link, directory: Path) -> None:
+    """Ask the ServerApp to end after its round, with a checkpoint, and give it a moment."""
+    deadline = time.monotonic() + STOP_SECONDS
+    if read_status(directory).get("state") == "training":
+        (directory / stop.FILE).touch()
+        while time.monotonic() < deadline and link.alive():
+            if read_status(directory).get("state") in ENDED:
+                break
+            time.sleep(POLL_SECONDS)
+        (directory / stop.FILE).unlink(missing_ok=True)

@@ -1,0 +1,138 @@
+"""A Flower mod that keeps a silo private: for a ClientApp of somebody else that speaks our records.
+
+    app = ClientApp(mods=[private_gradients(noise=1.0, max_norm=1.0)])
+
+Flower's own ``fixedclipping_mod`` and ``LocalDpMod`` take a reply for a model, and clip how far it
+is from the one that was sent: not for gradients. This one clips and noises each row of the array
+``gradients`` as our silos do with ``privacy-clip = "batch"`` (:mod:`spcacw_flwr.silos.privacy`),
+says so when nodes are asked which silos they hold, and lets nothing else of a reply pass that
+depends on data: losses become NaN, label counts stay at home, and questions for anything but
+gradients are refused. Rows that the app says have noise already (those of our own ClientApp) stay
+as they are.
+
+The mod cannot see which samples an app uses, nor clip each of them: ε is that of every sample in
+every answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable, Mod
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower import records
+from spcacw_flwr.silos.privacy import ANY, Mechanism, privatise
+from spcacw_flwr.silos.protocol import LOSSES
+from spcacw_flwr.silos.randomness import NOISE, Chances, secret
+
+
+def private_gradients(
+    noise: float, max_norm: float, delta: float = 1e-5, chances: Chances = secret
+) -> Mod:
+    """Return the mod.
+
+    Parameters
+    ----------
+    noise : float
+        z > 0, standard deviation of the noise in units of the sensitivity 2C.
+    max_norm : float
+        C > 0, to which each row is clipped.
+    delta : float
+        δ of the (ε, δ) that the target reports.
+    chances : callable
+        Where the noise comes from: the operating system, unless a simulation is to be repeated.
+
+    Raises
+    ------
+    SpcacwError
+        If a number is out of range.
+    """
+    if not (noise > 0 and max_norm > 0 and 0 < delta < 1):
+        raise SpcacwError(
+            f"private_gradients(noise={noise:g}, max_norm={max_norm:g}, delta={delta:g}) is not "
+            "allowed: noise and max_norm must be above 0, and delta in (0, 1)."
+        )
+    mechanism = Mechanism(noise, max_norm, delta, per_sample=False, batches=ANY)
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        try:
+            check_question(message)
+        except SpcacwError as error:
+            return Message(records.error_content(str(error)), reply_to=message)
+        reply = call_next(message, context)
+        if reply.has_error() or records.ERROR in reply.content.config_records.get(
+            records.CONFIG, {}
+        ):
+            return reply
+        if message.metadata.message_type.startswith(MessageType.QUERY):
+            content = announced(reply.content, mechanism)
+        else:
+            content = noised(message, reply.content, mechanism, chances)
+        return Message(content, reply_to=message)
+
+    return mod
+
+
+def check_question(message: Message) -> None:
+    """See that a private silo is asked for nothing but its silos and gradients.
+
+    Raises
+    ------
+    SpcacwError
+        If it is asked for losses or an evaluation, or to train as the target.
+    """
+    category, _, action = message.metadata.message_type.partition(".")
+    config = message.content.config_records.get(records.CONFIG)
+    losses = config is not None and config.get("want") == LOSSES
+    allowed = category in (MessageType.QUERY, MessageType.TRAIN) and action in ("", "default")
+    if losses or not allowed:
+        what = "losses" if losses else f"answer to '{message.metadata.message_type}'"
+        raise SpcacwError(
+            f"the silo keeps its data private (private_gradients) and gives no {what}: use a "
+            "method that asks peers for gradients only"
+        )
+
+
+def announced(content: RecordDict, mechanism: Mechanism) -> RecordDict:
+    """Return what a node says of its silos without label counts, and with their mechanism."""
+    told = RecordDict()
+    for name, record in content.metric_records.items():
+        told[name] = own = MetricRecord({**record, "label-counts": []})
+        if records.PRIVACY not in own:
+            own[records.PRIVACY] = records.mechanism_to_numbers(mechanism)
+    return told
+
+
+def noised(
+    message: Message, content: RecordDict, mechanism: Mechanism, chances: Chances
+) -> RecordDict:
+    """Return a reply's gradients with noise, and nothing else that depends on data."""
+    question, metrics = place_of(message), content.metric_records[records.METRICS]
+    done = set(records.counts(metrics, records.PRIVATE)) if records.PRIVATE in metrics else set()
+    silos = records.counts(metrics, "silos")
+    array = content.array_records[records.ARRAYS].get(records.GRADIENTS)
+    if array is None or array.dtype != "float32":
+        return records.error_content(
+            "private_gradients needs the reply's gradients as float32 rows of an array "
+            f"'{records.GRADIENTS}': send them so"
+        )
+    rows = torch.from_numpy(array.numpy().copy())
+    for row, silo in zip(rows, silos, strict=True):
+        if silo not in done:
+            privatise(row, 1, mechanism, chances(NOISE, silo, *question))
+    told = MetricRecord({
+        **{name: metrics[name] for name in ("round", "draw", "num-examples")},
+        "silos": silos, "loss": [math.nan] * len(silos), records.PRIVATE: silos,
+    })  # fmt: skip
+    arrays = ArrayRecord({records.GRADIENTS: Array(rows.numpy())})
+    return RecordDict({records.ARRAYS: arrays, records.METRICS: told})
+
+
+def place_of(message: Message) -> tuple[int, int, int]:
+    """Return a question's round, its number in the round, and its draw."""
+    number = "number" in message.content.config_records[records.CONFIG]
+    (round_,), (draw,) = (records.asked(message.content, name) for name in ("round", "draw"))
+    return round_, records.asked(message.content, "number")[0] if number else 0, draw

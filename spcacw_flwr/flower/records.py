@@ -1,0 +1,276 @@
+"""The words of the conversation between the target and the silos, as Flower records.
+
+Flower's conventions hold: records are named ``arrays``, ``config`` and ``metrics``. A question's
+``arrays`` hold the shared model by the names of its parameters, or one array ``points`` of several
+models, a flat row each: one for each silo of the node, or, where losses are wanted, those that
+every silo, or each of them, is to judge. A reply's ``arrays`` hold one array ``gradients`` (k, d):
+a row for each silo that was asked, its columns in the order of the model's parameters (and
+``scales`` where the key ``wire`` asks for them). Losses are metrics, and so are the round and draw
+of the question, and the silos that the rows are of.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+from torch import Tensor
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower.bundle import Bundle
+from spcacw_flwr.silos import wire
+from spcacw_flwr.silos.batches import Fold
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.pool import SiloInfo
+from spcacw_flwr.silos.privacy import BATCHES, Mechanism
+from spcacw_flwr.silos.protocol import Replies, Request
+
+ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
+BUFFERS = "buffers"
+"""With an accuracy: what the model holds beside its parameters (BatchNorm's statistics)."""
+WANTED, SMOOTHNESS, ACCURACY = "wanted", "smoothness", "accuracy"
+"""A request lists under ``wanted`` what the target's silo is to send beside its gradient."""
+GONE = (
+    ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+)  # fmt: skip
+"""Flower's codes of a node that was killed, or whose answer was lost on its way."""
+ERROR = "error"
+"""Key of a reply's config that carries the one sentence of a silo that cannot take part."""
+POINTS, PERSONAL = "points", "personal"
+"""Models, flat; and the target's own model, where another one than it is asked at is evaluated."""
+STREAM = "stream"
+"""Flower action ``train.stream``: the node opens a stream to the target and answers there."""
+PRIVACY, PRIVATE = "privacy", "private"
+"""What a silo does for its privacy; and which rows of a reply have their noise already."""
+ALONE = "alone"
+"""Flower action ``train.alone``: the target's silo trains without peers."""
+
+
+def model_to_arrays(layout: Layout, vector: Tensor) -> ArrayRecord:
+    """Return the parameters as named arrays."""
+    return ArrayRecord(
+        {name: Array(part.cpu().numpy()) for name, part in layout.unflatten(vector).items()}
+    )
+
+
+def arrays_to_model(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
+    """Return the layout and the flat vector (d,) of named arrays.
+
+    Raises
+    ------
+    SpcacwError
+        If an array is not float32, such as a buffer in a model's ``state_dict``: only parameters
+        are trained.
+    """
+    for name, array in arrays.items():
+        if array.dtype != "float32":
+            raise SpcacwError(
+                f"Array '{name}' of the model is {array.dtype}: send its parameters alone, float32."
+            )
+    named = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+    layout = Layout.of(named)
+    return layout, layout.flatten(named)
+
+
+def info_to_record(info: SiloInfo) -> MetricRecord:
+    """Return what a silo tells about itself as a record."""
+    record = MetricRecord({
+        "silo": info.silo, "num-examples": info.size, "label-counts": list(info.label_counts),
+        "oracle": list(info.oracle),
+    })  # fmt: skip
+    if info.group is not None:
+        record["group"] = float(info.group)
+    if info.privacy is not None:
+        record[PRIVACY] = mechanism_to_numbers(info.privacy)
+    return record
+
+
+def record_to_info(record: MetricRecord) -> SiloInfo:
+    """Return what a silo told about itself; SpcacwError if it told nonsense."""
+    try:
+        (silo,), (size,) = _numbers(record, "silo"), _numbers(record, "num-examples")
+        return SiloInfo(
+            silo=int(silo),
+            size=int(size),
+            label_counts=tuple(int(n) for n in _numbers(record, "label-counts")),
+            group=float(_numbers(record, "group")[0]) if "group" in record else None,
+            oracle=tuple(int(i) for i in _numbers(record, "oracle")),
+            privacy=_mechanism(_numbers(record, PRIVACY)) if PRIVACY in record else None,
+        )
+    except (ValueError, OverflowError, IndexError) as error:
+        raise SpcacwError(f"what a silo tells of itself cannot be read: {error}") from error
+
+
+def mechanism_to_numbers(one: Mechanism) -> list[float]:
+    """Return what a silo does for its privacy as numbers."""
+    batches = BATCHES.index(one.batches)
+    return [one.noise, one.max_norm, one.delta, float(one.per_sample), float(batches)]
+
+
+def _mechanism(numbers: list[float]) -> Mechanism:
+    if len(numbers) != 5 or not min(numbers[:3]) > 0 or numbers[4] not in range(len(BATCHES)):
+        raise SpcacwError(f"a record's privacy is {numbers} where a mechanism was expected")
+    noise, max_norm, delta, per_sample, batches = numbers
+    return Mechanism(noise, max_norm, delta, bool(per_sample), BATCHES[int(batches)])
+
+
+def _numbers(record: MetricRecord | ConfigRecord, name: str) -> list[float]:
+    """Return one number, or a list of them, as a list."""
+    value = record.get(name)
+    numbers = value if isinstance(value, list) else [value]
+    if not all(isinstance(number, (int, float)) for number in numbers):
+        raise SpcacwError(f"a record's {name} is {value!r} where numbers were expected")
+    return [number for number in numbers if isinstance(number, (int, float))]
+
+
+def metric(content: RecordDict, name: str) -> list[float]:
+    """Return the numbers under ``name`` in a reply's metrics; SpcacwError if there are none."""
+    return _numbers(content.metric_records.get(METRICS, MetricRecord()), name)
+
+
+def counts(record: MetricRecord, name: str) -> list[int]:
+    """Return whole numbers of a record."""
+    return [int(number) for number in _numbers(record, name)]
+
+
+def whole_numbers(content: RecordDict, name: str) -> list[int]:
+    """Return the whole numbers under ``name`` in a reply's metrics; SpcacwError for others."""
+    numbers = metric(content, name)
+    if not all(type(number) is int for number in numbers):
+        raise SpcacwError(f"a record's {name} is {numbers!r} where whole numbers were expected")
+    return [int(number) for number in numbers]
+
+
+def asked(content: RecordDict, name: str) -> list[int]:
+    """Return the whole numbers under ``name`` in a request."""
+    return [int(n) for n in _numbers(content.config_records[CONFIG], name)]
+
+
+def model(content: RecordDict) -> Tensor:
+    """Return the flat parameters (d,) of a request."""
+    return arrays_to_model(content.array_records[ARRAYS])[1]
+
+
+def personal(content: RecordDict) -> Tensor:
+    """Return the model (d,) to be evaluated: the target's own, or the one it is asked at."""
+    own = content.array_records.get(PERSONAL)
+    return arrays_to_model(own)[1] if own else model(content)
+
+
+def points_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
+    """Return one model (d,) by the names of its parameters, or several (k, d) as they are."""
+    if points.ndim == 1:
+        return model_to_arrays(layout, points)
+    return ArrayRecord({POINTS: Array(points.cpu().numpy())})
+
+
+def request_to_config(request: Request, silos: list[int]) -> ConfigRecord:
+    """Return what a request says beside its points, for some of its silos."""
+    record = ConfigRecord(
+        {"round": request.round, "silos": silos, "want": request.want, "draw": request.draw,
+         "number": request.number}
+    )  # fmt: skip
+    if request.samples is not None:
+        record["samples"] = [request.samples[request.silos.index(silo)] for silo in silos]
+    if request.fold is not None:
+        record["fold"] = [request.fold.index, request.fold.of, int(request.fold.within)]
+    if request.whole:
+        record["whole"] = True
+    return record
+
+
+def content_to_request(content: RecordDict) -> Request:
+    """Return the request that a node is asked."""
+    config, arrays = content.config_records[CONFIG], content.array_records[ARRAYS]
+    several = POINTS in arrays
+    (round_,), (draw,) = asked(content, "round"), asked(content, "draw")
+    fold = asked(content, "fold") if "fold" in config else None
+    return Request(
+        round_,
+        tuple(asked(content, "silos")),
+        torch.from_numpy(arrays[POINTS].numpy().copy()) if several else model(content),
+        want=str(config["want"]),
+        draw=draw,
+        number=asked(content, "number")[0] if "number" in config else 0,
+        samples=tuple(asked(content, "samples")) if "samples" in config else None,
+        fold=Fold(fold[0], fold[1], bool(fold[2])) if fold else None,
+        whole=bool(config.get("whole", False)),
+        smoothness=SMOOTHNESS in wanted(content),
+    )
+
+
+def wanted(content: RecordDict) -> list[str]:
+    """Return what a request wants of the target beside its gradient."""
+    names = content.config_records[CONFIG].get(WANTED)
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def buffers_to_arrays(buffers: dict[str, Tensor]) -> ArrayRecord:
+    """Return a model's buffers as named arrays."""
+    return ArrayRecord({name: Array(buffer.cpu().numpy()) for name, buffer in buffers.items()})
+
+
+def buffers(content: RecordDict) -> dict[str, Tensor]:
+    """Return the buffers that came with an accuracy; none if the silo's model has none."""
+    arrays = content.array_records.get(BUFFERS, ArrayRecord())
+    return {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+
+
+def replies_to_content(
+    request: Request, replies: Replies, parts: dict[str, Tensor], sizes: list[int],
+    more: dict[str, float], private: list[int] | None = None,
+) -> RecordDict:  # fmt: skip
+    """Return a node's reply to a training request; ``more`` is what was wanted of the target.
+
+    ``parts`` are what the gradients travel as (:mod:`spcacw_flwr.silos.wire`); ``private`` are the
+    silos whose rows bear noise.
+    """
+    metrics = MetricRecord({
+        "round": request.round, "draw": request.draw, "silos": list(replies.silos),
+        "loss": replies.losses.flatten().tolist(), "num-examples": sizes, **more,
+    })  # fmt: skip
+    if private:
+        metrics[PRIVATE] = private
+    arrays = {name: np.ascontiguousarray(part.cpu().numpy()) for name, part in parts.items()}
+    record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    return RecordDict({ARRAYS: record, METRICS: metrics})
+
+
+def content_to_bundle(content: RecordDict, how: str = wire.FLOAT32) -> Bundle:
+    """Return what a node says; SpcacwError if something is missing or not a number.
+
+    ``how`` is the key ``wire``: what gradients travel as.
+    """
+    arrays = content.array_records.get(ARRAYS, ArrayRecord())
+    parts = {name: arrays[name].numpy() for name in wire.PARTS if name in arrays}
+    gradients = wire.received(parts, how)
+    (round_,), (draw,) = whole_numbers(content, "round"), whole_numbers(content, "draw")
+    silos, losses = whole_numbers(content, "silos"), metric(content, "loss")
+    return Bundle(round_, draw, silos, gradients, losses)
+
+
+def error_content(sentence: str) -> RecordDict:
+    """Return the reply of a silo that cannot take part."""
+    return RecordDict({CONFIG: ConfigRecord({ERROR: sentence})})
+
+
+def gone(reply: Message) -> bool:
+    """Say whether a reply is Flower's own word that the node, or its answer, is lost.
+
+    That is no fault of the silo: it counts as silent. A node that was killed is found out up to a
+    minute later.
+    """
+    return reply.has_error() and reply.error.code in GONE
+
+
+def usable(reply: Message) -> RecordDict:
+    """Return the content of a reply, or raise its error as one sentence."""
+    node = reply.metadata.src_node_id
+    if reply.has_error():
+        raise SpcacwError(f"Node {node} failed: {reply.error.reason or reply.error.code}")
+    config = reply.content.config_records.get(CONFIG)
+    if config is not None and ERROR in config:
+        raise SpcacwError(f"Node {node} cannot take part: {config[ERROR]!s}")
+    return reply.content

@@ -1,0 +1,127 @@
+"""The Flower ServerApp beside the target: read the configuration, train, leave the results."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.common.logger import log
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import method_class
+from spcacw_flwr.config.transport import STREAM
+from spcacw_flwr.engine.directory import is_own, run_directory
+from spcacw_flwr.engine.recorder import Recorder, default_output
+from spcacw_flwr.flower import records
+from spcacw_flwr.flower.polling import PromptGrid
+from spcacw_flwr.flower.strategy import GradientStrategy
+from spcacw_flwr.flower.stream import training as streams
+from spcacw_flwr.report.page import write_report_if_possible
+from spcacw_flwr.report.table import print_report
+from spcacw_flwr.silos.pool import SiloPool
+
+app = ServerApp()
+PULL_SECONDS = 0.005
+"""Flower's simulation looks for replies ten times a second, which would be most of a round."""
+
+
+def output_directory(config: Config, flower_run: str = "") -> Path:
+    """Return where the results go: where they went before, if Flower starts the run again.
+
+    Raises
+    ------
+    SpcacwError
+        If the key ``output`` or ``resume`` is a relative path: Flower runs this app in a directory
+        of its own.
+    """
+    path = run_directory(config)
+    if path is None:
+        runs = Path.home() / "spcacw-runs"
+        own = (status.parent for status in runs.glob("*/status.json"))
+        return next((d for d in own if is_own(d, flower_run)), default_output(config, runs))
+    if not path.is_absolute():
+        name = "resume" if config.run.resume else "output"
+        raise SpcacwError(
+            f"{name} = '{path}' must be an absolute path, for the ServerApp runs in {Path.cwd()}."
+        )
+    return path
+
+
+def _quiet_rounds(record: logging.LogRecord) -> bool:
+    """Drop Flower's two log lines per round, which would be thousands for nothing."""
+    return record.msg not in ("", "[ROUND %s/%s]")
+
+
+def train(grid: Grid, config: Config, recorder: Recorder) -> None:
+    """Run the configured training on a grid of nodes and fill the recorder."""
+    setting = config.make_setting()
+    strategy = GradientStrategy(config, setting.num_silos, recorder)
+    federation = strategy.discover(grid)
+    model = SiloPool(config, setting, ())  # holds no silo: only the model that they all share
+    if config.transport.exchange == STREAM:
+        streams.train(grid, strategy, model, recorder)
+    else:
+        strategy.start(
+            grid=grid,
+            initial_arrays=records.model_to_arrays(model.layout, model.initial_parameters()),
+            num_rounds=config.run.epochs * federation.rounds_per_epoch,
+            timeout=config.run.round_timeout,
+        )
+    if config.run.compare_alone and config.run.method != "local":
+        try:
+            recorder.accuracy_alone = strategy.train_alone(grid)
+        except SpcacwError as error:  # a comparison that failed must not cost a finished training
+            log(logging.WARNING, "There is no comparison with training alone: %s", error)
+
+
+def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
+    """Train as configured and return the directory of the results, which a failure leaves too.
+
+    ``flower_run`` is Flower's id of the run. A ServerApp that was killed, and that Flower starts
+    again, finds by it the directory that it wrote, and goes on from its last checkpoint.
+    """
+    simulated = hasattr(grid, "pull_interval")
+    if simulated:
+        setattr(grid, "pull_interval", PULL_SECONDS)  # noqa: B010  only simulation's grid has it
+    else:
+        grid = PromptGrid(grid)
+    directory, engine = output_directory(config, flower_run), "ray" if simulated else "deployment"
+    recorder = Recorder(directory, config, engine, flower_run=flower_run)
+    try:
+        with recorder.failing():
+            if config.transport.exchange == STREAM:
+                streams.check(simulated, recorder)
+            train(grid, config, recorder)
+            recorder.finish()
+    finally:
+        if warning := write_report_if_possible(recorder.directory):
+            log(logging.WARNING, "%s", warning)
+    return recorder.directory
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train the target as the run config says; raise after saying why when that fails."""
+    logger = logging.getLogger("flwr")
+    logger.addFilter(_quiet_rounds)
+    logging.getLogger("spcacw_flwr").parent = logger  # what the core says is to be seen as well
+    try:
+        config = Config.from_flat(context.run_config)
+        config.checked_setting()
+        if config.run.engine != "ray":
+            raise SpcacwError(
+                f"engine = '{config.run.engine}' runs without Flower: use 'spcacw run --engine "
+                f"{config.run.engine}', or leave the key out."
+            )
+        method_class(config.run.method)
+        print_report(Console(width=100), run(grid, config, str(context.run_id)))
+    except SpcacwError as error:
+        log(logging.ERROR, "%s", error)
+        # Flower prints the traceback of whatever ends a ServerApp: let it be a short one.
+        raise error.with_traceback(None) from None
+    finally:
+        logger.removeFilter(_quiet_rounds)

@@ -1,0 +1,275 @@
+"""What the loop of training asks where silos answer in streams: the nodes that have one open.
+
+A round goes on when every node that was asked has answered, when the streams of those that have not
+are known to be broken, or after ``round-timeout`` seconds. A silo that did not answer counts as
+silent. A node that is still busy with an older question is not asked another one until it has
+answered that (its late answer is thrown away). Without the target there is no round: the round
+waits for it to come back, for ``round-timeout`` seconds, and asks it again. A question can be sent
+before the round that it belongs to, while the method still learns from the answers to the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from queue import Empty
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.checks import Answers
+from spcacw_flwr.engine.loop import Elsewhere
+from spcacw_flwr.flower.bundle import Answer as SiloAnswer
+from spcacw_flwr.flower.bundle import Bundle, for_all, opened, stacked
+from spcacw_flwr.flower.stream.exchange_pb2 import Answer, Fold, Frame, Question
+from spcacw_flwr.flower.stream.frames import Heard, Piece, described, frames, pieces
+from spcacw_flwr.flower.stream.service import Event, Link, Service
+from spcacw_flwr.flower.stream.silo import BUFFER, EVALUATION, LOSSES_TABLE, POINTS
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos import wire
+from spcacw_flwr.silos.evaluation import Evaluation
+from spcacw_flwr.silos.protocol import LOSSES, Fault, Request
+from spcacw_flwr.silos.stacked import find_device
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Asked:
+    """A question on its way to one node."""
+
+    question: Question
+    data: list[Piece]
+    """Of its models, which nodes share where all get the same."""
+    heard: Heard | None = None
+    open: bool = True
+    """Whether an answer may still come."""
+    wrong: str | None = None
+    """What was wrong with what came, where that ended the stream."""
+
+
+class Asker(Elsewhere):
+    """Asks silos through their streams.
+
+    Parameters
+    ----------
+    config : Config
+        The run's configuration.
+    federation : Federation
+        Who takes part; with a layout.
+    service : Service
+        Where their streams come in.
+    nodes : mapping
+        The node of each silo.
+    """
+
+    def __init__(
+        self, config: Config, federation: Federation, service: Service, nodes: Mapping[int, int]
+    ) -> None:
+        self.config, self.federation, self.service = config, federation, service
+        self.nodes, self._id = nodes, 0
+        self._early: tuple[Request | None, dict[int, Asked]] = None, {}
+        assert federation.layout is not None
+        shape, device = (federation.num_silos, federation.layout.size), config.run.device
+        self._rows = torch.empty(shape, device=find_device(device))
+
+    def wait_for_all(self, seconds: float) -> None:
+        """Wait until every node has a stream.
+
+        Raises
+        ------
+        SpcacwError
+            If the target's has none after so many seconds; without another one, training begins.
+        """
+        deadline = time.monotonic() + seconds
+        while missing := [node for node in set(self.nodes.values()) if not self._link(node)]:
+            if time.monotonic() > deadline:
+                break
+            self._event(min(1.0, seconds))
+        if self.nodes[self.federation.target] in missing:
+            raise SpcacwError(
+                f"Target silo {self.federation.target} opened no stream to {self.service.address} "
+                f"within {seconds:g} s (node-timeout): check the log of the node that holds it."
+            )
+        for node in missing:
+            log.warning("Training begins without node %s, which opened no stream.", node)
+
+    def ask_early(self, request: Request) -> None:
+        """Send out a question whose answers :meth:`answer` will wait for."""
+        self._early = request, self._asked(request)
+        self._send(self._early[1])
+
+    def answer(self, request: Request) -> Answers:
+        """Return the answers that came in time, and what was wrong with others."""
+        early, asked = self._early
+        self._early = None, {}
+        if early is None or not _same(early, request):
+            asked = self._asked(request)
+            self._send(asked)
+        self._wait(asked, f"Round {request.round}")
+        found: dict[int, SiloAnswer] = {}
+        faults: dict[int, Fault] = {}
+        smoothness = None
+        for one in asked.values():
+            silos = list(one.question.silos)
+            if one.wrong:
+                faults |= for_all(silos, "malformed", one.wrong)
+            if one.heard is None:
+                continue
+            if one.heard.head.error:
+                faults |= for_all(silos, "error", one.heard.head.error)
+                continue
+            try:
+                answers, wrong = opened(self._bundle(one.heard, request), request, silos)
+            except SpcacwError as error:
+                faults |= for_all(silos, "malformed", str(error))
+                continue
+            found |= answers
+            faults |= wrong
+            if one.question.smoothness:
+                smoothness = one.heard.head.smoothness
+                if not (one.heard.head.HasField("smoothness") and math.isfinite(smoothness)):
+                    faults |= for_all([self.federation.target], "malformed", "it sent no finite L")
+        usable = {silo: answer for silo, answer in found.items() if silo not in faults}
+        replies = stacked(usable, request, self._rows, smoothness)
+        replies.early = self.ask_early
+        return Answers(replies, faults)
+
+    def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
+        """Return how good a model is on the test data of the target.
+
+        Raises
+        ------
+        SpcacwError
+            If its silo does not say.
+        """
+        head = Question(silos=[silo], want=EVALUATION, arrays=described(_arrays(vector)))
+        asked = {self.nodes[silo]: Asked(head, _pieces(vector))}
+        self._send(asked)
+        self._wait(asked, "The evaluation")
+        (one,) = asked.values()
+        if one.heard is None or one.heard.head.error:
+            why = f" ({one.heard.head.error})" if one.heard else ""
+            raise SpcacwError(
+                f"Target silo {silo} did not answer when asked to evaluate its model{why}: "
+                "check the node that holds it."
+            )
+        buffers = {
+            name.removeprefix(BUFFER): torch.from_numpy(array)
+            for name, array in one.heard.arrays.items() if name.startswith(BUFFER)
+        }  # fmt: skip
+        answer = one.heard.head
+        return Evaluation(answer.accuracy, answer.loss, buffers)
+
+    def _asked(self, request: Request) -> dict[int, Asked]:
+        """Return a question as it goes to each node."""
+        by_node: dict[int, list[int]] = defaultdict(list)
+        for silo in request.silos:
+            by_node[self.nodes[silo]].append(silo)
+        alike = request.points.ndim == (2 if request.want == LOSSES else 1)
+        shared = _pieces(request.points) if alike else []
+        asked = {}
+        for node, silos in by_node.items():
+            points = request.of(silos)
+            data = shared if alike else _pieces(points)
+            asked[node] = Asked(self._question(request, silos, points), data)
+        return asked
+
+    def _question(self, request: Request, silos: list[int], points: Tensor) -> Question:
+        question = Question(
+            round=request.round, silos=silos, want=request.want, draw=request.draw,
+            number=request.number, whole=request.whole,
+            smoothness=request.smoothness and self.federation.target in silos,
+            arrays=described(_arrays(points)),
+        )  # fmt: skip
+        if request.samples is not None:
+            question.samples.extend(request.samples[request.silos.index(i)] for i in silos)
+        if request.fold is not None:
+            fold = request.fold
+            question.fold.CopyFrom(Fold(index=fold.index, of=fold.of, within=fold.within))
+        return question
+
+    def _send(self, asked: dict[int, Asked]) -> None:
+        """Send a question to the nodes that have a stream; the target's may get it later."""
+        self._id += 1
+        for node, one in asked.items():
+            one.question.id = self._id
+            one.open = self._ask(node, one) or node == self.nodes[self.federation.target]
+
+    def _wait(self, asked: dict[int, Asked], what: str) -> None:
+        """Wait for the answers to the question sent last, which come into ``asked``."""
+        vital, timeout = self.nodes[self.federation.target], self.config.run.round_timeout
+        deadline = time.monotonic() + timeout
+        while any(one.open for one in asked.values()):
+            if (left := deadline - time.monotonic()) <= 0 or not (event := self._event(left)):
+                break
+            node = event.link.node
+            now = asked.get(node)
+            if now is None or not now.open or event.link is not self.service.links.get(node):
+                continue
+            if event.heard is not None and event.heard.head.id == self._id:
+                now.heard, now.open = event.heard, False
+            elif node == vital:
+                if event.link.broken:
+                    log.warning("%s waits %g s for the target, whose stream is gone (%s).",
+                                what, timeout, event.link.broken)  # fmt: skip
+                    deadline = time.monotonic() + timeout
+                else:  # it came back, or is done with an older question
+                    self._ask(node, now)
+            elif event.link.broken:
+                now.open, now.wrong = False, event.link.wrong
+        for node, one in asked.items():
+            if one.open:
+                log.warning("%s goes on without node %s, which did not answer within %g s.",
+                            what, node, timeout)  # fmt: skip
+
+    def _ask(self, node: int, one: Asked) -> bool:
+        """Send a question if the node has a stream and nothing else to do."""
+        link = self._link(node)
+        if link is None or link.waiting_for is not None:
+            return False
+        link.ask(one.question.id, frames(Frame(question=one.question), one.data))
+        return True
+
+    def _link(self, node: int) -> Link | None:
+        return self.service.alive(node)
+
+    def _event(self, seconds: float) -> Event | None:
+        try:
+            return self.service.inbox.get(timeout=seconds)
+        except Empty:
+            return None
+
+    def _bundle(self, message: Heard, request: Request) -> Bundle:
+        """Return what a node says; the stream itself says which draw it answers."""
+        answer: Answer = message.head
+        arrays = dict(message.arrays)
+        losses = arrays.pop(LOSSES_TABLE, None)
+        if losses is None:
+            raise SpcacwError(f"the answer has no array '{LOSSES_TABLE}'")
+        if request.want == LOSSES:
+            arrays[wire.GRADIENTS] = np.empty((len(answer.silos), 0), np.float32)
+        rows = wire.received(arrays, self.config.transport.wire)
+        told = losses.astype(np.float64).ravel().tolist()
+        return Bundle(answer.round, request.draw, list(answer.silos), rows, told)
+
+
+def _same(early: Request, request: Request) -> bool:
+    return early.points is request.points and vars(early) == vars(request)
+
+
+def _arrays(points: Tensor) -> dict[str, Any]:
+    return {POINTS: points.cpu().numpy()}
+
+
+def _pieces(points: Tensor) -> list[Piece]:
+    """Return models serialised: a node that is late reads them when the method has gone on."""
+    return [[b"".join(parts)] for parts in pieces(_arrays(points))]

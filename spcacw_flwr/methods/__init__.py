@@ -1,0 +1,1 @@
+"""What the target does with the answers: the seam of methods, and SP-CACW itself."""

@@ -1,0 +1,271 @@
+"""A method: what it asks of the silos in a round, and how it folds the replies into its state.
+
+This module holds the seam between methods and engines (:class:`Method`), and the family of methods
+that put weights on gradients at one shared model (paper, Eq. update rule),
+w_{t+1} = w_t − η Opt(Σ α^{(i)} g^{(i)}), whose members differ only in α
+(:class:`WeightedGradients`). A method does not know which engine runs it, and all state is its own:
+silos keep none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.methods.optimiser import Optimiser
+from spcacw_flwr.silos.accounting import Ledger
+from spcacw_flwr.silos.batches import PARTICIPATION, rounds_per_pass, stream
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.pool import SiloInfo
+from spcacw_flwr.silos.protocol import GRADIENTS, Replies, Request, Round
+from spcacw_flwr.silos.wire import FLOAT32, size_of
+
+Weights = NDArray[np.float64]
+
+
+def weighted_sum(weights: Weights, rows: Tensor) -> Tensor:
+    """Return Σ α^{(i)} x^{(i)}, (d,), of the rows of a (k, d) tensor; a new tensor."""
+    return torch.from_numpy(weights).to(rows) @ rows
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The silos as the target knows them after asking: one entry per silo, in silo order."""
+
+    silos: tuple[SiloInfo, ...]
+    target: int
+    batch_size: int
+    layout: Layout | None = None
+    """Names and shapes of the model's parameters, for methods that split the network."""
+
+    @property
+    def num_silos(self) -> int:
+        """M, the number of silos."""
+        return len(self.silos)
+
+    @property
+    def sizes(self) -> Weights:
+        """n_i, the samples of each silo."""
+        return np.array([info.size for info in self.silos], dtype=float)
+
+    @property
+    def shares(self) -> Weights:
+        """p_i = n_i / Σ n, the weights of FedAvg."""
+        return self.sizes / self.sizes.sum()
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """⌈n₀/b⌉: an epoch is the target's own pass over its data (READING.md 17)."""
+        return rounds_per_pass(self.silos[self.target].size, self.batch_size)
+
+
+class Method:
+    """What every method has: a model for the target, and rounds.
+
+    Parameters
+    ----------
+    config : Config
+        The run's configuration; ``config.method`` holds the method's own keys.
+    federation : Federation
+        Who takes part.
+    parameters : Tensor
+        (d,) initial model w_0; copied.
+
+    Raises
+    ------
+    SpcacwError
+        If a silo keeps private what the method must know.
+    """
+
+    name: ClassVar[str]
+    keys: ClassVar[type | None] = None
+    """A frozen dataclass of the method's own run-config keys, the table ``[name]``."""
+    reveals: ClassVar[str] = ""
+    """What it must know of its peers beside gradients, which private silos do not tell."""
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        self.config, self.federation = config, federation
+        self.ledger = Ledger(config, federation)
+        """What private silos have told so far."""
+        if self.reveals and self.ledger.answers:
+            raise SpcacwError(
+                f"Method {self.name} needs its peers' {self.reveals}, and silo "
+                f"{min(self.ledger.answers)} keeps its data private (privacy-noise): use a method "
+                "that asks for gradients only, such as spcacw."
+            )
+        self.own: Any = config.method
+        """The values of the method's own keys."""
+        self.parameters = parameters.clone()
+        self.optimiser = Optimiser(config.training)
+        self.alpha: Weights | None = self.initial_weights()
+        """(M,) the weight of each silo in what the target uses; None if the method has none."""
+        self.alpha_round = 0
+        """The round in which α last changed."""
+        self._losses: list[float] = []
+        self._cost = {"target_gradients": 0, "floats": 0, "bytes": 0}
+
+    def initial_weights(self) -> Weights | None:
+        """Return α_0, (M,); None for a method without weights."""
+        raise NotImplementedError
+
+    @property
+    def target(self) -> int:
+        """The target silo."""
+        return self.federation.target
+
+    @property
+    def personal(self) -> Tensor:
+        """(d,) the model that the target would use: the one that is evaluated and saved."""
+        return self.parameters
+
+    def round(self, round_: int) -> Round:
+        """Run round t: yield questions, be sent the replies, update the state."""
+        raise NotImplementedError
+
+    def play(self, round_: int, cut: Callable[[Request], Request] | None = None) -> Round:
+        """Run round t as :meth:`round` does; number its questions, count what they cost and tell.
+
+        It also sees that the target answers. ``cut`` leaves silos out of a question before it is
+        asked: they are as silent.
+
+        Raises
+        ------
+        SpcacwError
+            If the target was asked and did not answer.
+        """
+        steps = self.round(round_)
+        noted, number = False, 0
+        try:
+            asked = next(steps)
+            while True:
+                request = cut(asked) if cut else asked
+                if request.number != number:
+                    request = replace(request, number=number)
+                number += 1
+                replies = yield request
+                self._count(request)
+                self.ledger.note(request, request.silos)
+                if self.target in request.silos and self.target not in replies.silos:
+                    fault = replies.faults.get(self.target)
+                    why = f" ({fault.words})" if fault else ""
+                    raise SpcacwError(
+                        f"Target silo {self.target} did not answer round {request.round}{why}; "
+                        "without its gradient no round can be used: check the node that holds it."
+                    )
+                if self.target in replies.silos and request.want == GRADIENTS and not noted:
+                    self._losses.append(float(replies.losses[replies.silos.index(self.target)]))
+                    noted = True
+                asked = steps.send(replies)
+        except StopIteration:
+            return
+
+    def quarantine(self, silos: NDArray[np.bool_], round_: int) -> None:
+        """See which silos (M,) are in quarantine after round t, and will not be heard; a hook."""
+
+    def _count(self, request: Request) -> None:
+        peers = len(request.silos) - (self.target in request.silos)
+        sent, got = request.floats()
+        self._cost["floats"] += peers * (sent + got)
+        wire = self.config.transport.wire if request.want == GRADIENTS else FLOAT32
+        self._cost["bytes"] += peers * (size_of(sent, FLOAT32) + size_of(got, wire))
+        if request.want == GRADIENTS and self.target in request.silos:
+            self._cost["target_gradients"] += 1
+
+    def sampled(self, round_: int, candidates: NDArray[np.int64] | None = None) -> tuple[int, ...]:
+        """Return the target and each of ``candidates`` (default: all silos) with chance p."""
+        count, p = self.federation.num_silos, self.config.training.participation
+        chosen = np.arange(count) if candidates is None else candidates
+        if p < 1:
+            rng = stream(PARTICIPATION, self.config.run.seed, round_)
+            chosen = chosen[rng.random(count)[chosen] < p]
+        silos = chosen.tolist()
+        return tuple(silos) if self.target in silos else tuple(sorted([*silos, self.target]))
+
+    def set_weights(self, alpha: Weights, round_: int) -> None:
+        """Note the weights that round t ended with, for the log; a copy."""
+        self.alpha, self.alpha_round = alpha.copy(), round_
+
+    def ends_epoch(self, round_: int) -> bool:
+        """Say whether round t is the last of the target's pass over its data."""
+        return round_ % self.federation.rounds_per_epoch == 0
+
+    def epoch_report(self) -> dict[str, float]:
+        """Return the epoch's figures for the log, and start the next epoch's.
+
+        ``loss`` is the mean of the target's mini-batch losses, ``target_gradients``, ``floats``
+        and ``bytes`` are the gradients that the target's silo computed, the numbers that went
+        between target and peers, and their bytes (``wire``), since training began.
+        """
+        loss = math.fsum(self._losses) / max(1, len(self._losses))
+        self._losses.clear()
+        return {"loss": loss, **self._cost}
+
+    def silo_figures(self) -> dict[str, Weights]:
+        """Return what the method has found out about each silo, (M,) each, for the log."""
+        return {}
+
+    def figures(self) -> dict[str, Weights]:
+        """Return :meth:`silo_figures`, and what private silos have told: ε so far."""
+        return self.silo_figures() | self.ledger.figures()
+
+
+class WeightedGradients(Method):
+    """Family W: weights on the silos' gradients at one shared model. Subclasses choose α."""
+
+    alpha: Weights
+
+    def initial_weights(self) -> Weights:
+        """Return α_0, (M,) on the simplex."""
+        raise NotImplementedError
+
+    def request(self, round_: int) -> Request:
+        """Say who is asked at round t: the target always, each useful peer with chance p."""
+        silos = self.sampled(round_, np.flatnonzero(self.alpha))
+        return Request(round_, silos, self.parameters)
+
+    def round(self, round_: int) -> Round:
+        """Ask for gradients at w_{t−1} and fold them."""
+        request = self.request(round_)
+        replies = yield request
+        self.fold(request, replies)
+
+    def fold(self, request: Request, replies: Replies) -> None:
+        """Look at the gradients, step with α_{t−1}, then learn α_t."""
+        self.observe(request, replies)
+        self.step(replies)
+        self.learn(request, replies)
+
+    def observe(self, request: Request, replies: Replies) -> None:
+        """See the gradients as they came, before the step; a hook, empty here."""
+
+    def learn(self, request: Request, replies: Replies) -> None:
+        """Choose α_t, after the step; a hook, empty here."""
+
+    def step(self, replies: Replies) -> None:
+        """w_t ← optimiser step on Σ α_{t−1} g̃."""
+        self.optimiser.step(self.parameters, self.weighted(replies))
+
+    def weighted(self, replies: Replies) -> Tensor:
+        """Return Σ α_{t−1} g̃ (d,); silos that did not report contribute nothing."""
+        weights = self.alpha[list(replies.silos)] * self.factors(replies.silos)
+        return weighted_sum(weights, replies.gradients)
+
+    def factors(self, silos: tuple[int, ...]) -> Weights:
+        """Return z/p, (k,), of silos that reported: g̃ = g z/p (Prop. partial participation).
+
+        It is the unbiased gradient under partial participation. The target always takes part
+        (z = 1 with certainty): its g̃ is g. The factors go with the weights, so that no gradient
+        needs to be touched.
+        """
+        factors = np.full(len(silos), 1 / self.config.training.participation)
+        factors[silos.index(self.target)] = 1.0
+        return factors

@@ -1,0 +1,252 @@
+"""SP-CACW: Convergence-Aware Client Weighting for Selfish Personalized Learning (the method).
+
+Y. Kiselman and K. Y. Levy, arXiv:2606.29322, Algorithm 1 with the appendix Practical Algorithmic
+Details. At round t::
+
+    receive g_t^(i) from the silos that take part             fold
+    w_t ← w_{t−1} − η Opt(Σ α_{t−1}^(i) g_t^(i))              step
+    b̂_t^(i) ← (1 − β) b̂_{t−1}^(i) + β (g_t^(i) − g_t^(0))     track
+    H ← H + B̂ᵀB̂ + η L GᵀG          (so that αᵀHα = Σ L̂_t(α)) learn
+    every K rounds: α_t ← argmin_{α ∈ Δ} αᵀHα + λ_reg Σ α³    learn
+
+The paper has b̂ before the step, which needs nothing of it: in this order the next gradients are
+on their way, between real silos, while the target learns from these.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.alpha import BiasTracker, CountSketch, RunningVariance, Smoothed, make_learner
+from spcacw_flwr.config.config import Config, SPCACWKeys
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.methods.base import Federation, WeightedGradients
+from spcacw_flwr.methods.costs import CostBook, Heard
+from spcacw_flwr.methods.cross_fit import evidence, make_folds
+from spcacw_flwr.silos.batches import PARTICIPATION, SKETCH, stream
+from spcacw_flwr.silos.protocol import Replies, Request, Round
+
+
+class SPCACWMethod(WeightedGradients):
+    """Algorithm 1 in its practical form, λ_reg = 0."""
+
+    name = "spcacw"
+    regularised: ClassVar[bool] = False
+    needs_evidence: ClassVar[bool] = False
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        super().__init__(config, federation, parameters)
+        keys, training, silos = config.spcacw, config.training, federation.num_silos
+        self._check(keys)
+        self.sketch: CountSketch | None = None
+        if keys.sketch:
+            self.sketch = make_sketch(config, len(parameters), parameters.device)
+        self.bias = BiasTracker(
+            silos, keys.sketch or len(parameters), target=federation.target, beta=keys.beta,
+            schedule=keys.beta_schedule, device=parameters.device,
+        )  # fmt: skip
+        clipped = training.clip == "silo" and training.max_norm > 0 and not self.ledger.answers
+        largest = training.max_norm / training.participation if clipped else None  # of g̃ = g z/p
+        bound = keys.g_max or largest
+        fading = keys.half_life * federation.rounds_per_epoch
+        retention = 0.5 ** (1 / fading) if fading else 1.0
+        self.learner = make_learner(keys.solver, silos, training.eta, bound, retention)
+        self.smoothness = Smoothed(keys.smoothness_decay)
+        if keys.smoothness > 0:
+            self.smoothness.update(keys.smoothness)
+        self.variance = RunningVariance()
+        self.every = keys.update_every or federation.rounds_per_epoch
+        self.book = CostBook(
+            config, federation, self.bias, bound=bound, every=self.every, retention=retention,
+            evidence=self.needs_evidence,
+        )  # fmt: skip
+        self.quarantined = np.zeros(silos, dtype=bool)
+        """(M,) silos whose weight is 0 whatever their costs say."""
+        self.lambda_reg = 0.0
+        self.folds = make_folds(config, federation, parameters, self.bias) if keys.cross_fit else []
+
+    def _check(self, keys: SPCACWKeys) -> None:
+        """See that the keys go together; SpcacwError if not."""
+        exact = keys.solver in ("ftl", "ftal")
+        if not exact and (self.regularised or keys.half_life):
+            what = "the cubic term of spcacw-reg" if self.regularised else "half-life"
+            raise SpcacwError(f"solver = {keys.solver!r} does not go with {what}: use ftl or ftal.")
+        forgets = keys.beta_schedule == "constant" and keys.beta == 1
+        if forgets and (keys.bias_correction or self.needs_evidence):
+            raise SpcacwError(
+                "With beta = 1 nothing is averaged, and the noise of the bias estimates cannot be "
+                "told from the biases: set beta below 1."
+            )
+        if keys.cross_fit and (keys.bias_correction or self.needs_evidence):
+            what = "spcacw-closed-form" if self.needs_evidence else "bias-correction"
+            raise SpcacwError(f"cross-fit does not go with {what}: set it to 0.")
+
+    def initial_weights(self) -> NDArray[np.float64]:
+        """α_0 = e_0: before anything is learned the target trusts only itself."""
+        return np.eye(self.federation.num_silos)[self.federation.target]
+
+    def request(self, round_: int) -> Request:
+        """Ask every silo (with chance p): a peer of weight 0 may become useful again.
+
+        With ``probe`` < 1 such peers are asked more rarely. One that is not counts as one that
+        stayed silent, not as one that was not sampled: its g̃ is not needed to be unbiased.
+        """
+        keys = self.config.spcacw
+        unknown = math.isnan(self.smoothness.value)
+        due = keys.smoothness == 0 and (round_ - 1) % keys.smoothness_interval == 0
+        silos = self.sampled(round_)
+        if keys.probe < 1:
+            rng = stream(PARTICIPATION, self.config.run.seed, round_, 1)
+            probed = rng.random(self.federation.num_silos) < keys.probe
+            kept = probed | (self.alpha > 0)
+            kept[self.target] = True
+            silos = tuple(silo for silo in silos if kept[silo])
+        return Request(round_, silos, self.parameters, smoothness=unknown or due)
+
+    def round(self, round_: int) -> Round:
+        """Ask for gradients at w_{t−1} and fold them; with ``cross-fit``, ask the folds as well."""
+        if not self.folds:
+            yield from super().round(round_)
+            return
+        request = self.request(round_)
+        replies = yield request
+        self.observe(request, replies)
+        self.costs(request, replies)
+        self.step(replies)
+        self.take(round_, *(yield from evidence(self, request)))
+
+    def seen(self, rows: Tensor) -> Tensor:
+        """Return gradients as bias and products see them."""
+        return self.sketch(rows) if self.sketch else rows
+
+    def observe(self, request: Request, replies: Replies) -> None:
+        """Take L, where the target's silo was asked for it."""
+        if replies.smoothness is not None:
+            self.smoothness.update(replies.smoothness)
+        if math.isnan(self.smoothness.value):
+            raise SpcacwError(
+                f"Target silo {self.federation.target} was asked for its smoothness L in round "
+                f"{request.round} and sent none: check its ClientApp, or set the key smoothness."
+            )
+
+    def track(self, replies: Replies) -> Tensor:
+        """Update b̂, note g_0 for λ_reg, and return the gradients as bias and products see them."""
+        rows = self.seen(replies.gradients)
+        self.bias.update(rows, replies.silos)
+        if self.regularised:
+            self.variance.add(replies.gradients[replies.silos.index(self.federation.target)])
+        return rows
+
+    def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
+        """Update b̂, and return the round's cost matrix and gradient norm."""
+        heard = self.heard(request, replies, self.track(replies))
+        counts = request.round >= self.config.spcacw.t_start
+        return self.book.matrix(heard, self.smoothness.value, counts=counts)
+
+    def learn(self, request: Request, replies: Replies) -> None:
+        """Ask for the next gradients if that can be done now; learn from these."""
+        round_ = request.round
+        # A new α may ask others; after an epoch the target's silo has a model to evaluate first.
+        if replies.early and round_ % self.every and not self.ends_epoch(round_):
+            replies.early(self.request(round_ + 1))
+        self.take(round_, *self.costs(request, replies))
+
+    def take(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
+        """Add a round's cost matrix; every K rounds, α ← the leader so far."""
+        keys, smoothness = self.config.spcacw, self.smoothness.value
+        counts = round_ >= keys.t_start
+        self.book.note(matrix, self.alpha, smoothness, norm if counts else None)
+        if not counts:
+            return
+        self.learner.add(matrix, self.alpha, smoothness=smoothness, gradient_norm=norm)
+        if round_ % self.every == 0:
+            if self.regularised:
+                self.lambda_reg = keys.gamma * self.variance.squared_norm()
+            self.set_weights(self.leader(), round_)
+            self.variance.reset()
+
+    def leader(self) -> NDArray[np.float64]:
+        """Return the weights that the rounds so far speak for."""
+        return self.learner.minimise(self.alpha, cubic=self.lambda_reg).alpha
+
+    def quarantine(self, silos: NDArray[np.bool_], round_: int) -> None:
+        """Take the weights of silos in quarantine (M,); in the costs they count as silent."""
+        self.quarantined = silos
+        if self.alpha[silos].any():
+            self.set_weights(self.alpha, round_)
+
+    def set_weights(self, alpha: NDArray[np.float64], round_: int) -> None:
+        """Note the weights, those of silos in quarantine given to the others in proportion."""
+        if alpha[self.quarantined].any():
+            alpha = np.where(self.quarantined, 0.0, alpha)
+            total = alpha.sum()
+            alpha = alpha / total if total > 0 else self.initial_weights()
+        super().set_weights(alpha, round_)
+
+    def heard(self, request: Request, replies: Replies, rows: Tensor) -> Heard:
+        """Return who was heard, and with which ``rows`` (seen gradients)."""
+        asked = request.silos if self.config.spcacw.probe == 1 else self.sampled(request.round)
+        silent = sorted(set(asked) - set(replies.silos))
+        return Heard(rows, replies.silos, self.factors(replies.silos), silent)
+
+    def epoch_report(self) -> dict[str, float]:
+        """Add L, λ_reg, the epoch's mean of L̂_t(α_{t−1}), and the regret so far, to the report."""
+        return {
+            **super().epoch_report(),
+            "L": self.smoothness.value,
+            "lambda_reg": self.lambda_reg,
+            **self.book.report(),
+        }
+
+    def silo_figures(self) -> dict[str, NDArray[np.float64]]:
+        """Return each silo's estimated ‖b_i‖ and σ_i, and the closed-form weight of both."""
+        evidence = self.book.evidence
+        if evidence is None:
+            return {}
+        return evidence.figures(self.config.training.eta, self.smoothness.value)
+
+
+def make_sketch(config: Config, dimension: int, device: torch.device) -> CountSketch:
+    """Return the run's sketch, a pure function of its seed.
+
+    Raises
+    ------
+    SpcacwError
+        If the key ``sketch`` is larger than the model.
+    """
+    size = config.spcacw.sketch
+    if size > dimension:
+        raise SpcacwError(
+            f"sketch = {size} is more than the model's {dimension} parameters: use less, or 0 for "
+            "exact inner products."
+        )
+    return CountSketch(dimension, size, stream(SKETCH, config.run.seed), device)
+
+
+class RegularisedSPCACW(SPCACWMethod):
+    """SP-CACW reg: adds λ_reg Σ α³ with λ_reg = γ‖var(g₀)‖² (Eq. refined objective)."""
+
+    name = "spcacw-reg"
+    regularised = True
+
+
+class ClosedFormSPCACW(SPCACWMethod):
+    """SP-CACW with the weights of the lemma "Optimal Weights", from online estimates.
+
+    α = [(λ − C₁‖b_i‖²) / (2C₂σ_i²)]₊: it bounds ‖Σ α b‖² by Σ α‖b‖², so that biases never cancel
+    and only silos as unbiased as the target's share its weight.
+    """
+
+    name = "spcacw-closed-form"
+    needs_evidence = True
+
+    def leader(self) -> NDArray[np.float64]:
+        """Return the lemma's weights for the means of ‖b_i‖² and σ_i² so far."""
+        assert self.book.evidence is not None
+        return self.book.evidence.closed_form(self.config.training.eta, self.smoothness.value)

@@ -1,0 +1,105 @@
+"""Leave-one-out: rerun a configuration in this process without a peer, and see what it costs.
+
+Rows of ``leave_one_out.csv``: the run's seed, the silo that was absent (empty: none), its last α
+with all silos, the target's last and best accuracy (percent), the test samples.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.recorder import write_atomically
+from spcacw_flwr.report.facts import facts_of
+from spcacw_flwr.report.leave_out import train_without
+from spcacw_flwr.report.read import LEAVE_ONE_OUT, read
+from spcacw_flwr.report.words import duration, listed
+from spcacw_flwr.silos.pool import SiloPool
+
+COLUMNS = ("seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples")
+Say = Callable[[str], None]
+
+
+def leave_one_out(
+    directory: Path, count: int, *, lowest: bool, seeds: int, changes: dict[str, Any], say: Say
+) -> None:
+    """Run with all silos and without each of the ``count`` heaviest peers; write the table.
+
+    Parameters
+    ----------
+    directory : Path
+        Of a finished run.
+    count : int
+        How many of the heaviest peers, by the run's last α, are left out in turn.
+    lowest : bool
+        Leave the lightest peer out as well.
+    seeds : int
+        How many seeds, from the run's own on.
+    changes : dict
+        Keys that are to differ from the run's, such as where the data lie here.
+    say : callable
+        Told what it will cost, and each result.
+
+    Raises
+    ------
+    SpcacwError
+        If the run cannot be repeated here.
+    """
+    run = read(directory)
+    facts = facts_of(run)
+    config = Config.from_flat({**run.config, **changes, "engine": "in-process", "output": ""})
+    silos = config.checked_setting().num_silos
+    peers = facts.weights.peers if facts.weights else [i for i in range(silos) if i != facts.target]
+    chosen = peers[:count] + (peers[-1:] if lowest and count < len(peers) else [])
+    if not chosen:
+        raise SpcacwError(f"{directory} is a run without peers: nobody can be left out of it.")
+    runs, seconds = seeds * (1 + len(chosen)), facts.total("seconds")
+    about = f", about {duration(runs * seconds)} by the run's own time" if seconds else ""
+    names = listed([str(silo) for silo in chosen])
+    say(f"Leave-one-out: {runs} runs in this process (with all silos, and without each of silos "
+        f"{names}; {seeds} seed{'s' if seeds > 1 else ''}){about}.")  # fmt: skip
+    rows: list[tuple[Any, ...]] = []
+    for seed in range(config.run.seed, config.run.seed + seeds):
+        rows += _one_seed(Config.from_flat(config.to_flat() | {"seed": seed}), chosen, say)
+        text = io.StringIO()
+        csv.writer(text).writerows([COLUMNS, *rows])
+        write_atomically(directory / LEAVE_ONE_OUT, text.getvalue().encode())
+
+
+def _one_seed(config: Config, chosen: Sequence[int], say: Say) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a seed; its silos' data are made once."""
+    setting, seed, target = config.checked_setting(), config.run.seed, config.run.target
+    try:
+        setting.prepare()
+        pool = SiloPool(config, setting, range(setting.num_silos))
+        samples = len(setting.test(target).y)
+        whole = _timed(pool, (), f"seed {seed}, all silos", say)
+    except SpcacwError as error:
+        raise SpcacwError(
+            f"Leave-one-out reruns the training here, with the data of all silos: {error}"
+        ) from error
+    yield (seed, "", "", *_accuracies(whole), samples)
+    for silo in chosen:
+        alpha = float(whole.alphas[-1][1][silo]) if whole.alphas else ""
+        history = _timed(pool, (silo,), f"seed {seed}, without silo {silo}", say)
+        yield (seed, silo, alpha, *_accuracies(history), samples)
+
+
+def _timed(pool: SiloPool, absent: tuple[int, ...], what: str, say: Say) -> History:
+    begin = time.perf_counter()
+    history = train_without(pool, absent)
+    say(f"{what}: {_accuracies(history)[0]:.2f} % ({duration(time.perf_counter() - begin)})")
+    return history
+
+
+def _accuracies(history: History) -> tuple[float, float]:
+    """Return the last and the best accuracy."""
+    values = [line["accuracy"] for line in history.epochs]
+    return values[-1], max(values)

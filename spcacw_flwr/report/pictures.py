@@ -1,0 +1,267 @@
+"""The report's pictures: narrow enough for a phone, told apart in grey too, as data URIs.
+
+Each is an SVG with its letters as outlines, so that it needs no font of the reader's; heat-maps are
+small bitmaps in it. Colours are two of Okabe and Ito's, which the colour-blind can tell apart.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from spcacw_flwr.report.facts import ENOUGH_SEEDS, Accuracy, LeaveOneOut, Weights
+from spcacw_flwr.report.when import largest
+from spcacw_flwr.report.words import percent
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#595959"
+WIDTH = 4.5
+"""Inches: at 11 points, letters stay legible when a phone shows it 330 pixels wide."""
+MOST_SILOS = 12
+"""Silos that are drawn or listed one by one; of the others a summary."""
+MOST_POINTS = 400
+"""Epochs or updates that are drawn; of more, an even choice."""
+HEAT = ListedColormap(matplotlib.colormaps["magma_r"](np.linspace(0.1, 1, 256)))
+"""Without the lightest tints, which look like the white of no weight."""
+SHARES = FuncFormatter(lambda share, _: f"{100 * share:.3g} %")
+STYLE: Any = {
+    "font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11,
+    "svg.fonttype": "path", "svg.hashsalt": "spcacw", "axes.labelcolor": "#1b1b1b",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture for an <img>."""
+
+    source: str
+    """A data URI."""
+    alt: str
+    """What is to be seen, for who cannot see it."""
+
+
+def _figure(height: float) -> Figure:
+    figure = Figure(figsize=(WIDTH, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _picture(figure: Figure, alt: str) -> Picture:
+    content = io.BytesIO()
+    figure.savefig(content, format="svg", metadata={"Date": None})
+    encoded = base64.b64encode(content.getvalue()).decode("ascii")
+    return Picture(f"data:image/svg+xml;base64,{encoded}", alt)
+
+
+def _thin(count: int) -> list[int]:
+    """Return at most MOST_POINTS places among ``count``, the first and the last among them."""
+    return sorted({round(x) for x in np.linspace(0, count - 1, min(count, MOST_POINTS))})
+
+
+def _name(weights: Weights, silo: int) -> str:
+    return "target" if silo == weights.target else f"silo {silo}"
+
+
+def accuracy(found: Accuracy) -> Picture:
+    """Draw the target's accuracy over epochs, beside training alone."""
+    with matplotlib.rc_context(STYLE):
+        figure = _figure(3.1)
+        axes = figure.add_subplot()
+        at = _thin(len(found.values))
+        mark = "o" if len(at) == 1 else ""
+        axes.plot([found.epochs[k] for k in at], [found.values[k] for k in at], color=BLUE, lw=2.2,
+                  marker=mark, label=f"this run: {found.values[-1]:.2f} %")  # fmt: skip
+        if len(found.alone) > 1:
+            at = _thin(len(found.alone))
+            axes.plot([k + 1 for k in at], [found.alone[k] for k in at], color=ORANGE, lw=1.8,
+                      ls="--", label=f"alone: {found.alone[-1]:.2f} %")  # fmt: skip
+        elif found.alone:
+            axes.axhline(found.alone[-1], color=ORANGE, lw=1.8, ls="--",
+                         label=f"alone, at its end: {found.alone[-1]:.2f} %")  # fmt: skip
+        axes.set_xlabel("epoch (the target's pass over its data)")
+        axes.set_ylabel("accuracy (%)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, loc="lower right")
+        alone = f"; training alone ended at {found.alone[-1]:.2f} %" if found.alone else ""
+        return _picture(figure, f"Accuracy over {len(found.values)} epochs, from "
+                        f"{found.values[0]:.2f} % to {found.values[-1]:.2f} %{alone}.")  # fmt: skip
+
+
+def helpers(weights: Weights) -> Picture:
+    """Draw the last α of the heaviest peers as bars, with their mean and closed-form weights."""
+    shown = weights.peers[:MOST_SILOS]
+    lemma = weights.figures.get("closed_form")
+    with matplotlib.rc_context(STYLE):
+        figure = _figure(1.5 + 0.27 * len(shown))
+        axes, rows = figure.add_subplot(), np.arange(len(shown))
+        axes.barh(rows, weights.final[shown], color=BLUE, height=0.62, label="at the end")
+        axes.plot(weights.mean[shown], rows, "|", color="black", ms=12, mew=2,
+                  label="mean over the run", clip_on=False)  # fmt: skip
+        if lemma is not None:
+            axes.plot(lemma[shown], rows, "D", mfc="white", mec=ORANGE, mew=1.6, ms=6,
+                      label="closed form", clip_on=False)  # fmt: skip
+        axes.set_yticks(rows, [f"silo {i}" for i in shown])
+        axes.invert_yaxis()
+        axes.tick_params(axis="y", length=0, pad=8)  # a mark at 0 must not hide the name
+        _weight_axis(axes, weights, "x")
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend([handles[-1], *handles[:-1]], [labels[-1], *labels[:-1]], frameon=False,
+                      loc="outside upper center", ncols=3, columnspacing=1.1, handletextpad=0.5,
+                      handlelength=1.5)  # fmt: skip
+        rest = weights.peers[MOST_SILOS:]
+        some = f"The {len(shown)} heaviest peers" if rest else "Peers"
+        said = ", ".join(f"silo {i} {_amount(weights, i)}" for i in shown)
+        return _picture(figure, f"{some} by weight at the end: {said}.")
+
+
+def _amount(weights: Weights, silo: int) -> str:
+    value = float(weights.final[silo])
+    return percent(value) if weights.shares else f"{value:.3g}"
+
+
+def _weight_axis(axes: Axes, weights: Weights, which: Literal["x", "y"]) -> None:
+    """Label an axis of weights, as shares where they are."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_label_text("weight of the peer" + (" (share of all)" if weights.shares else ""))
+    axis.set_major_locator(MaxNLocator(5))
+    axes.grid(axis=which, alpha=0.25)
+    if weights.shares:
+        axis.set_major_formatter(SHARES)
+        low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+        limits = (min(0.0, low), max(high, 0.01))
+        axes.set_xlim(limits) if which == "x" else axes.set_ylim(limits)
+
+
+def truth(weights: Weights) -> Picture | None:
+    """Draw each peer's weight against its true angle or cluster; None where that is not known."""
+    peers, own = weights.peers, weights.groups[weights.target]
+    groups = [weights.groups[i] for i in peers]
+    known = [group for group in groups if group is not None]
+    if own is None or len(known) < len(peers) or len(peers) < 2:
+        return None
+    circular = weights.group_kind == "angle"
+    place = [(group - own + 180) % 360 - 180 for group in known] if circular else known
+    with matplotlib.rc_context(STYLE):
+        figure = _figure(2.8)
+        axes = figure.add_subplot()
+        heights = weights.final[peers]
+        if circular:
+            axes.vlines(place, 0, heights, color=BLUE, lw=2.4)
+        axes.plot(place, heights, "o", color=BLUE, ms=4 if circular else 8, alpha=0.75)
+        axes.axvline(0 if circular else own, color=ORANGE, ls="--", lw=1.6, zorder=0)
+        axes.set_title("dashed: the target's own " + ("angle" if circular else "group"),
+                       color=ORANGE, loc="left")  # fmt: skip
+        if circular:
+            axes.set_xlim(-184, 184)
+            axes.set_xticks(range(-180, 181, 60))
+        else:
+            axes.set_xticks(sorted(set(known) | {own}))
+        axes.set_xlabel("degrees between its images and the target's" if circular
+                        else "true group of the peer")  # fmt: skip
+        _weight_axis(axes, weights, "y")
+        axes.set_ylabel("weight of the peer")
+        heaviest = peers[0]
+        return _picture(figure, f"Weight of each of {len(peers)} peers against its true "
+                        f"{'angle' if circular else 'group'}; the heaviest, silo {heaviest}, "
+                        f"is at {weights.distance(heaviest):g} from the target.")  # fmt: skip
+
+
+def over_time(weights: Weights) -> Picture:
+    """Draw α over the rounds as a heat-map, and below it how much each update moved."""
+    order = _order(weights)
+    with matplotlib.rc_context(STYLE):
+        figure = _figure(2.9 + 0.2 * min(len(order), 16))
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(len(order[:16]) + 3, 6))
+        _heat(figure, upper, weights, order)
+        rounds = weights.rounds
+        groups = np.array_split(np.arange(1, len(rounds)), min(len(rounds) - 1, MOST_POINTS))
+        at = [group[np.argmax(weights.moved[group - 1])] for group in groups]
+        lower.vlines(rounds[at], 0, weights.moved[np.array(at) - 1], color=GREY, lw=1.4)
+        for k in largest(weights):
+            share = float(weights.moved[k - 1])
+            lower.plot(rounds[k], share, "v", color=ORANGE, ms=8, clip_on=False, zorder=3)
+        lower.set_ylim(bottom=0)
+        lower.set_ylabel("weight moved")
+        if weights.shares:
+            lower.yaxis.set_major_formatter(SHARES)
+        lower.yaxis.set_major_locator(MaxNLocator(3))
+        lower.set_xlabel("round (▼ the largest moves)")
+        named = ", ".join(str(rounds[k]) for k in largest(weights)) or "none"
+        return _picture(figure, f"Weights of {len(order)} silos over {rounds[-1]} rounds; rounds "
+                        f"with the largest moves: {named}.")  # fmt: skip
+
+
+def _order(weights: Weights) -> list[int]:
+    """Return the silos from the target's true angle or group outwards, or the heaviest first."""
+    peers = weights.peers
+    gaps = {silo: weights.distance(silo) for silo in peers}
+    if all(gap is not None for gap in gaps.values()):
+        own = weights.groups[weights.target] or 0.0
+        turn = {i: ((weights.groups[i] or 0.0) - own + 180) % 360 for i in (*peers, weights.target)}
+        if weights.group_kind == "angle":
+            return sorted(turn, key=lambda i: (turn[i], i))
+        peers = sorted(peers, key=lambda i: (gaps[i] or 0.0, weights.groups[i] or 0.0, i))
+    return [weights.target, *peers]
+
+
+def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> None:
+    at = np.array(_thin(len(weights.rounds)))
+    rounds = weights.rounds[at]
+    step = rounds[-1] - rounds[-2] if len(rounds) > 1 else 1
+    edges = np.array([*rounds, rounds[-1] + step])  # each α holds until the next update
+    shown = np.ma.masked_equal(weights.alphas[at][:, order].T, 0.0)
+    scale = PowerNorm(0.5, vmin=0, vmax=float(max(1e-12, shown.max())))
+    mesh = axes.pcolormesh(edges, np.arange(len(order) + 1), shown, cmap=HEAT, norm=scale,
+                           rasterized=True)  # fmt: skip
+    axes.invert_yaxis()
+    axes.set_title("white: exactly no weight", loc="left", color=GREY)
+    few = len(order) <= MOST_SILOS
+    rows = range(len(order)) if few else _some_rows(order, weights.target)
+    axes.set_yticks([row + 0.5 for row in rows], [_name(weights, order[row]) for row in rows])
+    axes.tick_params(axis="y", length=0)
+    bar = figure.colorbar(mesh, ax=axes, aspect=25, pad=0.02)
+    bar.locator = MaxNLocator(5)
+    if weights.shares:
+        bar.formatter = SHARES
+    bar.update_ticks()
+
+
+def _some_rows(order: list[int], target: int) -> list[int]:
+    """Return about ten rows at even distances, the target's among them."""
+    step = max(1, len(order) // 10)
+    return list(range(order.index(target) % step, len(order), step))
+
+
+def leave_one_out(found: LeaveOneOut) -> Picture:
+    """Draw the points that the target lost without each peer; below 0 it gained."""
+    some = sorted(found.absences, key=lambda one: (-one.alpha, one.silo))
+    lost = [one.mean for one in some]
+    seeds = found.seeds >= ENOUGH_SEEDS
+    with matplotlib.rc_context(STYLE):
+        figure = _figure(1.2 + 0.34 * len(some))
+        axes, rows = figure.add_subplot(), np.arange(len(some))
+        if not seeds:
+            axes.axvspan(-found.chance, found.chance, color="#d9d9d9", alpha=0.6, lw=0)
+        axes.barh(rows, lost, height=0.5, color=[BLUE if x >= 0 else ORANGE for x in lost])
+        for row, one in enumerate(some):
+            if found.seeds > 1:
+                axes.plot(one.lost, [row] * found.seeds, ".", color="black", ms=5)
+        axes.axvline(0, color="black", lw=1)
+        labels = [f"silo {one.silo}" + (f" ({percent(one.alpha)})" if 0 <= one.alpha <= 1 else "")
+                  for one in some]  # fmt: skip
+        axes.set_yticks(rows, labels)
+        axes.invert_yaxis()
+        axes.set_xlabel("points lost without it (" + ("dots: seeds)" if seeds else "grey: chance)"))
+        said = ", ".join(f"without silo {one.silo} {x:+.2f}" for one, x in zip(some, lost,
+                         strict=True))  # fmt: skip
+        return _picture(figure, f"Points of accuracy lost without a peer: {said}.")

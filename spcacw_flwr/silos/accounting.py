@@ -1,0 +1,206 @@
+"""What a private silo has told so far: ε at a given δ, of all its answers together.
+
+Neighbours are data sets of one silo that differ in one sample (replace-one: sizes are public).
+
+*pass* (batches that the target could foretell): only the answers in which a sample took part depend
+on it, so that of a pass, whose batches are disjoint, at most one answer counts a sample. If the
+sample that was used most often took part in E answers, these are E adaptive Gaussian mechanisms of
+noise multiplier z, together exactly one of multiplier z/√E (J. Dong, A. Roth and W. J. Su, Gaussian
+Differential Privacy, JRSS B 2022), and, with μ = √E/z (B. Balle and Y.-X. Wang, Improving the
+Gaussian Mechanism for Differential Privacy, ICML 2018, theorem 8),
+
+    δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ).
+
+*sampled* (batches drawn afresh without replacement by chance that the target does not know): every
+answer is a Gaussian mechanism on b of n samples, and Rényi divergences add up (Y.-X. Wang, B. Balle
+and S. P. Kasiviswanathan, Subsampled Rényi Differential Privacy and Analytical Moments Accountant,
+AISTATS 2019, as the package dp-accounting computes them). Sampling never tells more than the same
+answers on all data would, so that the formula above, with E the number of answers, holds as well;
+the smaller of both is reported.
+
+*any* (batches of which nothing is known, as those of somebody else's ClientApp): the formula above,
+with E the number of answers.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spcacw_flwr.silos.batches import batch_indices
+from spcacw_flwr.silos.privacy import ANY, PASS
+from spcacw_flwr.silos.protocol import GRADIENTS, Request
+
+if TYPE_CHECKING:
+    from spcacw_flwr.config.config import Config
+    from spcacw_flwr.methods.base import Federation
+    from spcacw_flwr.silos.pool import SiloInfo
+
+ORDERS = (*(1 + k / 10 for k in range(1, 10)), *range(2, 65), 80, 96, 128, 192, 256)
+"""Rényi orders among which the best is taken; any set is sound."""
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Return δ(ε) of a Gaussian mechanism whose sensitivity is μ standard deviations."""
+    from scipy.special import log_ndtr  # here, as below
+
+    first = float(log_ndtr(mu / 2 - epsilon / mu))
+    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return math.exp(first) * -math.expm1(min(second - first, 0.0))
+
+
+@lru_cache(maxsize=1 << 12)
+def gaussian_epsilon(uses: int, noise: float, delta: float) -> float:
+    """Return ε at δ of E = ``uses`` Gaussian mechanisms of noise multiplier z, composed."""
+    from scipy.optimize import brentq  # here: it takes half a second, and few runs have noise
+
+    mu = math.sqrt(uses) / noise
+    if mu == 0 or gaussian_delta(0.0, mu) <= delta:
+        return 0.0
+    high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # that of ρ-zCDP with ρ = μ²/2
+    return float(brentq(lambda epsilon: gaussian_delta(epsilon, mu) - delta, 0.0, high))
+
+
+@lru_cache(maxsize=1 << 12)
+def sampled_epsilon(answers: int, batch: int, samples: int, noise: float, delta: float) -> float:
+    """Return ε at δ of so many answers, each on ``batch`` of ``samples`` samples drawn afresh.
+
+    Without dp-accounting (a target that asks silos which have it) no sampling is counted on.
+    """
+    whole = gaussian_epsilon(answers, noise, delta)
+    if answers == 0 or batch >= samples or find_spec("dp_accounting") is None:
+        return whole
+    import dp_accounting  # the extra 'privacy'
+    from dp_accounting.rdp import RdpAccountant
+
+    one = dp_accounting.GaussianDpEvent(noise)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(samples, batch, one)
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = RdpAccountant(ORDERS, relation)
+    return min(whole, float(accountant.compose(event, answers).get_epsilon(delta)))
+
+
+class Ledger:
+    """What the private ones of some silos have told since training began.
+
+    The target keeps one of all silos, in which every question that it puts counts as answered (a
+    reply that came late, or was dropped, has told as much); a real silo keeps one of its own.
+
+    Attributes
+    ----------
+    answers : dict
+        Of each private silo, how many mini-batch gradients it was asked for.
+    uses : dict
+        Of each private silo with foreseeable batches, in how many of the answers each of its
+        samples took part, (n,).
+    """
+
+    def __init__(self, config: Config, federation: Federation) -> None:
+        self.config, self.federation = config, federation
+        infos = self.infos
+        self.answers = dict.fromkeys(infos, 0)
+        self.uses: dict[int, NDArray[np.int64]] = {
+            silo: np.zeros(info.size, dtype=np.int64)
+            for silo, info in infos.items()
+            if info.privacy and info.privacy.batches == PASS
+        }
+
+    @property
+    def infos(self) -> dict[int, SiloInfo]:
+        """What the private silos said of themselves."""
+        return {info.silo: info for info in self.federation.silos if info.privacy is not None}
+
+    def note(self, request: Request, silos: Sequence[int]) -> None:
+        """Count the answers of ``silos`` to a request.
+
+        With ``local-batches`` an answer is the mean of so many, each with noise of its own.
+        """
+        if not self.answers or request.want != GRADIENTS:
+            return  # a private silo answers nothing else
+        batches = self.config.transport.local_batches
+        for silo in silos:
+            if silo in self.answers:
+                self.answers[silo] += batches
+            for k in range(batches) if silo in self.uses else ():
+                self.uses[silo][self._rows(silo, request, k)] += 1
+
+    def _rows(self, silo: int, request: Request, k: int) -> NDArray[np.int64]:
+        """Return the samples of the k-th mini-batch of a silo with foreseeable batches."""
+        seed, size = self.config.run.seed, self.config.training.batch_size
+        draw = self.config.transport.local_batches * request.draw + k
+        rows = batch_indices(seed, silo, request.round, len(self.uses[silo]), size, draw)
+        return rows[: _part(request, silo)]
+
+    def bounds(self, request: Request) -> dict[int, float]:
+        """Return a norm, for each private silo that is asked, that honest answers hardly exceed.
+
+        See :meth:`~spcacw_flwr.silos.privacy.Mechanism.norm_bound`; the gate drops what is longer.
+        """
+        found, dimension = {}, request.points.shape[-1]
+        for silo, info in self.infos.items() if self.answers else ():
+            if silo in request.silos and info.privacy is not None:
+                batch = self.config.training.batch_size, info.size, _part(request, silo)
+                samples = len(self._rows(silo, request, 0)) if silo in self.uses else min(batch)
+                found[silo] = info.privacy.norm_bound(dimension, max(1, samples))
+        return found
+
+    def epsilon(self, silo: int) -> float:
+        """Return what a silo has told, ε at its δ; infinite if it is not private."""
+        info = self.infos.get(silo)
+        if info is None or info.privacy is None:
+            return math.inf
+        one = info.privacy
+        if silo in self.uses:
+            return gaussian_epsilon(int(self.uses[silo].max(initial=0)), one.noise, one.delta)
+        if one.batches == ANY:
+            return gaussian_epsilon(self.answers[silo], one.noise, one.delta)
+        batch = self.config.training.batch_size
+        return sampled_epsilon(self.answers[silo], batch, info.size, one.noise, one.delta)
+
+    def state(self) -> dict[str, list[int]]:
+        """Return the counts of each private silo, its answers first, for :meth:`restore`."""
+        return {
+            str(silo): [count, *self.uses.get(silo, np.empty(0, dtype=np.int64)).tolist()]
+            for silo, count in self.answers.items()
+        }
+
+    def restore(self, silo: int, counts: Sequence[int]) -> None:
+        """Go on from what :meth:`state` said of a silo."""
+        self.answers[silo] = counts[0]
+        if silo in self.uses:
+            self.uses[silo] = np.array(counts[1:], dtype=np.int64)
+
+    def figures(self) -> dict[str, NDArray[np.float64]]:
+        """Return ε of each silo, (M,), NaN of those that are not private; empty if none is."""
+        if not self.answers:
+            return {}
+        silos = range(self.federation.num_silos)
+        spent = [self.epsilon(i) if i in self.answers else math.nan for i in silos]
+        return {"epsilon": np.array(spent)}
+
+    def summary(self) -> dict[str, dict[str, float | int | str]]:
+        """Return, of each private silo, its mechanism, its answers and ε, for the summary."""
+        return {str(silo): self._line(silo, info) for silo, info in self.infos.items()}
+
+    def _line(self, silo: int, info: SiloInfo) -> dict[str, float | int | str]:
+        assert info.privacy is not None
+        one = info.privacy
+        return {
+            "epsilon": self.epsilon(silo), "delta": one.delta, "noise": one.noise,
+            "max_norm": one.max_norm, "clip": "sample" if one.per_sample else "batch",
+            "batches": one.batches, "answers": self.answers[silo],
+        }  # fmt: skip
+
+
+def _part(request: Request, silo: int) -> int:
+    """Return how many samples of its mini-batch a silo is to use."""
+    if request.samples is None:
+        return sys.maxsize
+    return request.samples[request.silos.index(silo)]

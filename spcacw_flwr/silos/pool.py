@@ -1,0 +1,312 @@
+"""What a silo computes for the target: mini-batch gradients, L, accuracy. Nothing is remembered.
+
+The functions know a model and tensors, not methods. All silos of a node are one batched call, since
+they share the model w_t (:mod:`spcacw_flwr.silos.gradients`). Power iteration on Hessian-vector
+products follows the paper's appendix (Practical Algorithmic Details, item 1; Pearlmutter 1994).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.alpha import noise_curvature, spectral_norm
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.batches import (
+    MODEL_NOISE,
+    POWER_ITERATION,
+    Fold,
+    batch_indices,
+    rounds_per_pass,
+    stream,
+)
+from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
+from spcacw_flwr.silos.evaluation import Evaluation, accuracy_and_loss
+from spcacw_flwr.silos.gradients import SiloGradients
+from spcacw_flwr.silos.losses import make_loss
+from spcacw_flwr.silos.models import Layout, make_model, others_of, parameters_of
+from spcacw_flwr.silos.own_model import try_model
+from spcacw_flwr.silos.privacy import Mechanism, mechanisms
+from spcacw_flwr.silos.private_silos import PrivateSilos
+from spcacw_flwr.silos.randomness import Chances, seeded
+from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.stacked import Batch, Stacked, find_device
+from spcacw_flwr.silos.statistics import buffers_at, evaluating, shuffled_batches
+
+NOISE_DRAWS = 1 << 20, (1 << 20) + 1
+"""The draws whose difference is the noise that L is measured along: no method asks for so many."""
+
+
+@dataclass(frozen=True)
+class SiloInfo:
+    """What a silo tells about itself when asked: never its data."""
+
+    silo: int
+    size: int
+    label_counts: tuple[int, ...]
+    """Empty if the silo keeps its data private."""
+    group: float | None = None
+    """True cluster or angle, where the setting knows it: for reports and the Oracle only."""
+    oracle: tuple[int, ...] = ()
+    """The silos of the same true cluster, where the setting knows it."""
+    privacy: Mechanism | None = None
+    """What it does to its gradients to keep its data private."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Mini-batch gradients of k silos."""
+
+    rows: Tensor
+    """(k, d) float32; the pool's next call overwrites it."""
+    losses: Tensor
+    """(k,), NaN of private silos"""
+    norms: Tensor
+    """(k,) of the rows: not finite where a gradient was not."""
+
+
+def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
+    """Scale each row, in place, to a norm of at most ``max_norm``; ``norms`` (k,) are theirs.
+
+    They become those of the scaled rows, and not finite where they were not.
+    """
+    if bool((norms > max_norm).any()):
+        factors = (max_norm / norms).clamp_(max=1.0)
+        rows.mul_(factors.unsqueeze(1))
+        norms.mul_(factors)
+
+
+def _noise_seed(silos: Sequence[int], seed: int, key: tuple[int, ...], k: int) -> int:
+    return int(stream(MODEL_NOISE, seed, silos[k], *key).integers(2**62))
+
+
+class SiloPool:
+    """The silos that one node holds (one in deployment, several if fewer nodes simulate all).
+
+    Real silos pass their own ``chances`` (:mod:`spcacw_flwr.silos.randomness`); those of a
+    simulation follow from the run's seed.
+    """
+
+    def __init__(
+        self, config: Config, setting: Setting, silos: Sequence[int], chances: Chances | None = None
+    ) -> None:
+        self.config = config
+        self.setting = setting
+        self.silos = tuple(silos)
+        self.device = find_device(config.run.device)
+        training = config.training
+        self.model = make_model(
+            setting.input_shape, setting.num_classes, training.hidden, config.run.seed,
+            training.model, training.width,
+        ).to(self.device)  # fmt: skip
+        self.layout = Layout.of(parameters_of(self.model))
+        self.loss = make_loss(training.loss)
+        self.compute = SiloGradients(self.model, self.layout, self.loss)
+        self._rows = torch.empty(0, self.layout.size, device=self.device)
+        private = mechanisms(config, setting.num_silos)
+        self.private = PrivateSilos(private, chances or seeded(config.run.seed), self.model)
+        self._tried = False
+
+    @property
+    def splits(self) -> bool:
+        """Whether threads may each compute some of the silos."""
+        return self.compute.splits and self.device.type == "cpu"
+
+    @cached_property
+    def data(self) -> Stacked:
+        """The training data of all silos of the pool, on its device."""
+        return Stacked(self.setting, self.silos, self.device)
+
+    def initial_parameters(self) -> Tensor:
+        """Return w_0 (d,), the same at every node that has the run's seed."""
+        return self.layout.flatten(parameters_of(self.model))
+
+    def describe(self) -> list[SiloInfo]:
+        """Say which silos are held: id, size, label counts, and the true group where known.
+
+        Raises
+        ------
+        SpcacwError
+            If the model or the loss cannot be applied to their data.
+        """
+        setting = self.setting
+        infos, groups = [], setting.groups
+        for silo in self.silos:
+            data = setting.train(silo)
+            counts = tuple(data.label_counts(setting.num_classes).tolist())
+            # Only the target's true cluster is ever used; with many silos, all are M² numbers.
+            oracle = tuple(setting.oracle(silo)) if silo == self.config.run.target else ()
+            private = self.private.mechanisms.get(silo)
+            counts = () if private else counts
+            infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle, private))
+        if not self._tried and self.silos:
+            self._try_model()
+        return infos
+
+    def _try_model(self) -> None:
+        """Pass the shortest mini-batch there is through the model: BatchNorm may refuse it."""
+        training, seed = self.config.training, self.config.run.seed
+        size, sizes = training.batch_size, self.data.sizes
+        last = {silo: rounds_per_pass(sizes[silo], size) for silo in self.silos}
+        silo = min(last, key=lambda i: len(batch_indices(seed, i, last[i], sizes[i], size)))
+        (batch,) = self.data.batches(seed, last[silo], [silo], size)
+        names = training.model, training.loss, silo
+        try_model(self.model, batch.x[0], batch.y[0], self.setting.num_classes, self.loss, names)
+        self._tried = True
+
+    def gradients(
+        self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0,
+        samples: Sequence[int] | None = None, fold: Fold | None = None, number: int = 0,
+    ) -> Gradients:  # fmt: skip
+        """Return the clipped gradients of ``silos`` on their mini-batches of a round.
+
+        Those of private silos come with their noise. ``points`` is one model w (d,) for all, or
+        (k, d), one for each of ``silos``; ``draw``, ``samples``, ``fold`` and ``number`` are those
+        of :class:`~spcacw_flwr.silos.protocol.Request`.
+        """
+        points = points.to(self.device)
+        if len(self._rows) < len(silos):
+            self._rows = torch.empty(len(silos), self.layout.size, device=self.device)
+        rows, losses = self._rows[: len(silos)], torch.empty(len(silos), device=self.device)
+        lengths = [0] * len(silos)
+        place, size = (round_, number, draw), self.config.training.batch_size
+        drawn = self.private.drawn(silos, self.data.sizes, size, place, samples)
+        for batch, seed_of in self._batches(round_, silos, draw, samples, fold, drawn):
+            everyone = len(batch.at) == len(silos)
+            into = rows if everyone else rows.new_empty(len(batch.at), self.layout.size)
+            here = points if everyone or points.ndim == 1 else points[batch.at]
+            found = self.compute(here, batch.x, batch.y, into, seed_of)
+            these = [silos[k] for k in batch.at]
+            self.private.clip_samples(self.compute, here, batch, these, into, seed_of)
+            for k in batch.at:
+                lengths[k] = batch.x.shape[1]
+            if everyone:
+                losses = found
+            else:
+                rows[batch.at], losses[batch.at] = into, found
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        training = self.config.training
+        if training.clip == "silo" and training.max_norm > 0:
+            clip_rows(rows, norms, training.max_norm)
+        self.private.finish(rows, losses, norms, silos, lengths, place)
+        return Gradients(rows, losses, norms)
+
+    def losses(
+        self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0,
+        fold: Fold | None = None, whole: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Return the losses (k, c) of ``silos`` on their mini-batches.
+
+        ``points`` are c models (c, d) for all, or (k, c, d), c for each of ``silos``. A loss that
+        is not a number is infinite: such a model is worse than any other. ``fold`` and ``whole``
+        are those of :class:`~spcacw_flwr.silos.protocol.Request`.
+
+        Raises
+        ------
+        SpcacwError
+            If one of the silos keeps its data private.
+        """
+        self.private.refuse(silos, "losses")
+        points = points.to(self.device)
+        losses = torch.empty(len(silos), points.shape[-2], device=self.device)
+        if whole:
+            for k, silo in enumerate(silos):
+                models = points if points.ndim == 2 else points[k]
+                losses[k] = torch.tensor([self._whole_loss(one, silo, fold) for one in models])
+            return losses.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        for batch, seed_of in self._batches(round_, silos, draw, fold=fold):
+            for column in range(losses.shape[1]):
+                here = points[column] if points.ndim == 2 else points[batch.at, column]
+                losses[batch.at, column] = self.compute.losses(here, batch.x, batch.y, seed_of)
+        return losses.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+
+    def _batches(
+        self, round_: int, silos: Sequence[int], draw: int, samples: Sequence[int] | None = None,
+        fold: Fold | None = None, drawn: Mapping[int, NDArray[np.int64]] | None = None,
+    ) -> Iterator[tuple[Batch, Callable[[int], int]]]:  # fmt: skip
+        """Yield the silos' mini-batches, and the seed of what the model draws (dropout) on each."""
+        seed, size = self.config.run.seed, self.config.training.batch_size
+        target = self.config.run.target
+        folds = {target: fold} if fold and target in silos else None
+        for batch in self.data.batches(seed, round_, silos, size, draw, samples, folds, drawn):
+            yield batch, self._seed_of([silos[k] for k in batch.at], round_, draw)
+
+    def _seed_of(self, silos: Sequence[int], round_: int, draw: int = 0) -> Callable[[int], int]:
+        key = (round_, draw) if draw else (round_,)
+        return partial(_noise_seed, silos, self.config.run.seed, key)
+
+    def _whole_loss(self, vector: Tensor, silo: int, fold: Fold | None) -> float:
+        """Return the loss of w on a part of a silo's training data, with BatchNorm's statistics."""
+        x, y = self.data.of(silo)
+        if fold is not None and silo == self.config.run.target:
+            at = torch.from_numpy(fold.rows(self.config.run.seed, silo, len(y))).to(self.device)
+            x, y = x[at], y[at]
+        weights = self.layout.unflatten(vector)
+        state = weights | buffers_at(self.model, weights, self._statistics_batches(silo))
+        return accuracy_and_loss(self.model, state, SiloData(x, y), self.loss, self.device)[1]
+
+    def smoothness(
+        self, vector: Tensor, round_: int, silo: int, fold: Fold | None = None
+    ) -> float:  # fmt: skip
+        """Return L on the mini-batch of ``silo`` at this round (READING.md 5).
+
+        The model is in evaluation mode: dropout would make the operator random, and BatchNorm's
+        statistics are those of this mini-batch at w, held fixed.
+
+        Raises
+        ------
+        SpcacwError
+            If the silo keeps its data private, or the Hessian is not finite.
+        """
+        self.private.refuse([silo], "smoothness")
+        config, vector = self.config, vector.to(self.device)
+        seed, keys = config.run.seed, config.spcacw
+        ((batch, _),) = self._batches(round_, [silo], 0, fold=fold)
+        x, y = batch.x[0], batch.y[0]
+        along_noise = keys.curvature == "noise"
+        if along_noise:
+            start = self._noise(vector, round_, silo, fold)
+        else:
+            rng = stream(POWER_ITERATION, seed, silo, round_)
+            start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
+        loss = frozen_loss(self.model, self.layout, self.loss, vector, x, y)
+        with evaluating(self.model), twice_differentiable(self.model):
+            product = self.compute.hessian(vector, x, y) or hessian(loss, vector)
+            try:
+                if along_noise:
+                    return noise_curvature(product, start)
+                return spectral_norm(product, start, keys.smoothness_iterations)
+            except ValueError as error:
+                raise SpcacwError(
+                    f"{error} The model of silo {silo} has probably diverged by round {round_}: "
+                    "choose a smaller eta."
+                ) from error
+
+    def _noise(self, vector: Tensor, round_: int, silo: int, fold: Fold | None) -> Tensor:
+        """Return the difference of a silo's gradients on two more mini-batches of this round."""
+        rows = vector.new_empty(2, self.layout.size)
+        for row, draw in enumerate(NOISE_DRAWS):
+            ((batch, seed_of),) = self._batches(round_, [silo], draw, fold=fold)
+            self.compute(vector, batch.x, batch.y, rows[row : row + 1], seed_of)
+        return rows[0] - rows[1]
+
+    def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
+        """Return how good w is on the test data of ``silo``, with its BatchNorm statistics."""
+        self.private.refuse([silo], "accuracy")
+        weights = self.layout.unflatten(vector.to(self.device))
+        buffers = buffers_at(self.model, weights, self._statistics_batches(silo))
+        state, data = weights | buffers, self.setting.test(silo)
+        found = accuracy_and_loss(self.model, state, data, self.loss, self.device)
+        return Evaluation(*found, others_of(self.model, weights, buffers))
+
+    def _statistics_batches(self, silo: int) -> Iterator[Tensor]:
+        """Yield the inputs of a silo's training data; a model without BatchNorm asks for none."""
+        (x, _), size = self.data.of(silo), self.config.training.batch_size
+        yield from shuffled_batches(x, size, self.config.run.seed, silo)

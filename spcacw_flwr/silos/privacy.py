@@ -1,0 +1,177 @@
+"""Differential privacy of a peer's gradients: the silo clips them, then adds Gaussian noise.
+
+What a private silo sends when it is asked at a model w is, with b samples in its mini-batch ξ,
+
+    (1/b) Σ_{x ∈ ξ} clip(∇ℓ(w; x), C) + z Δ N(0, I),    Δ = 2C/b    privacy-clip = "sample"
+    clip(∇ℓ(w; ξ), C)                 + z Δ N(0, I),    Δ = 2C      privacy-clip = "batch"
+
+where C is ``max-norm``, z is ``privacy-noise``, and Δ bounds how far the clipped gradient moves
+when one sample is replaced by any other (sizes n are public). One answer is a Gaussian mechanism of
+noise multiplier z; what many add up to is counted in :mod:`spcacw_flwr.silos.accounting`. Clipping
+each sample is that of M. Abadi et al., Deep Learning with Differential Privacy, CCS 2016.
+
+The ε that follows is that of real numbers: the rounding of floats is not defended against
+(I. Mironov, On Significance of the Least Significant Bits for Differential Privacy, CCS 2012).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.silos.randomness import Randomness
+
+if TYPE_CHECKING:
+    from spcacw_flwr.config.config import Config
+    from spcacw_flwr.silos.gradients import SiloGradients
+
+ROOM = 1 << 26
+"""Numbers of per-sample gradients that are in memory at once; more samples come in groups."""
+PASS, SAMPLED, ANY = BATCHES = ("pass", "sampled", "any")
+"""Batches of a pass over the data, freshly sampled ones, and any: of which nothing is known."""
+TAIL = 1e-9
+"""Chance that an honest answer is longer than :func:`norm_bound` says."""
+
+
+@dataclass(frozen=True)
+class PrivacyKeys:
+    """How peers keep their data private (ours, not the paper's: docs/trust.md)."""
+
+    privacy_noise: float = key(
+        0.0,
+        "z, standard deviation of the noise that private silos add to each gradient, in units of "
+        "its sensitivity; 0 is off. A real silo's node config has the last word.",
+        least=0,
+    )
+    privacy_silos: str = key(
+        "", "Which peers are private where privacy-noise is above 0, as '2,3'; empty is all."
+    )
+    privacy_clip: str = key(
+        "sample",
+        "What a private silo clips to max-norm: the gradient of each sample (sensitivity 2C/b), or "
+        "that of the batch (2C).",
+        choices=("sample", "batch"),
+    )
+    privacy_batches: str = key(
+        "pass",
+        "How a private silo draws its batches: in passes over its data that the target could "
+        "foretell, or freshly sampled, which it cannot (its ε needs the extra 'privacy').",
+        choices=(PASS, SAMPLED),
+    )
+    privacy_delta: float = key(
+        1e-5, "δ of the (ε, δ) that is reported; well below 1/n.", above=0, below=1
+    )
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What a private silo does to a gradient before it is sent."""
+
+    noise: float
+    """z, the standard deviation of the noise in units of Δ."""
+    max_norm: float
+    """C, to which gradients are clipped."""
+    delta: float
+    """δ of the reported (ε, δ)."""
+    per_sample: bool
+    """Whether each sample's gradient is clipped, or only their mean."""
+    batches: str
+    """How batches are drawn: one of :data:`BATCHES`."""
+
+    def deviation(self, samples: int) -> float:
+        """Return z Δ, the standard deviation of each coordinate's noise, for b = ``samples``."""
+        sensitivity = 2 * self.max_norm / (samples if self.per_sample else 1)
+        return self.noise * sensitivity
+
+    def norm_bound(self, dimension: int, samples: int) -> float:
+        """Return a norm that an honest answer (d,) exceeds with a chance of at most 1e-9.
+
+        ‖N(0, I_d)‖ is 1-Lipschitz in its argument with mean at most √d, so that it exceeds
+        √d + √(2 ln 1/p) with a chance of at most p.
+        """
+        tail = math.sqrt(dimension) + math.sqrt(2 * math.log(1 / TAIL))
+        return self.max_norm + self.deviation(samples) * tail
+
+
+def mechanisms(config: Config, num_silos: int) -> dict[int, Mechanism]:
+    """Return the mechanism of each private silo; none when ``privacy-noise`` is 0.
+
+    Raises
+    ------
+    SpcacwError
+        If the keys do not go together, or the package that samples' accounting needs is absent.
+    """
+    keys, training, target = config.privacy, config.training, config.run.target
+    if keys.privacy_noise == 0:
+        return {}
+    if training.clip != "silo" or training.max_norm == 0:
+        raise SpcacwError(
+            "privacy-noise needs gradients that silos clip: set clip = 'silo' and max-norm above 0."
+        )
+    if keys.privacy_batches == SAMPLED and find_spec("dp_accounting") is None:
+        raise SpcacwError(
+            "privacy-batches = 'sampled' needs the package dp-accounting to say what is spent: "
+            "pip install 'spcacw-flwr[privacy]', or use privacy-batches = 'pass'."
+        )
+    named = [part.strip() for part in keys.privacy_silos.split(",") if part.strip()]
+    if not all(part.isdigit() and int(part) < num_silos for part in named):
+        raise SpcacwError(
+            f"privacy-silos = '{keys.privacy_silos}' must list silo ids in 0…{num_silos - 1}."
+        )
+    silos = [int(part) for part in named] or [i for i in range(num_silos) if i != target]
+    if target in silos:
+        raise SpcacwError(
+            f"Silo {target} is private and cannot be the target: its losses, L and accuracy would "
+            "tell of its data without noise; leave it out of privacy-silos, or (in a node config) "
+            "set privacy-noise = 0."
+        )
+    per_sample = keys.privacy_clip == "sample"
+    noise, norm, delta = keys.privacy_noise, training.max_norm, keys.privacy_delta
+    return dict.fromkeys(silos, Mechanism(noise, norm, delta, per_sample, keys.privacy_batches))
+
+
+def privatise(gradient: Tensor, samples: int, mechanism: Mechanism, chance: Randomness) -> None:
+    """Clip a gradient (d,) of ``samples`` samples to C and add the noise, in place.
+
+    One that is not finite becomes 0 first: that it was not is nobody's business either.
+    """
+    norm = float(torch.linalg.vector_norm(gradient))
+    if not math.isfinite(norm):
+        gradient.zero_()
+    elif norm > mechanism.max_norm:
+        gradient.mul_(mechanism.max_norm / norm)
+    noise = torch.from_numpy(chance.normals(len(gradient))) * mechanism.deviation(samples)
+    gradient.copy_(gradient.double() + noise.to(gradient.device))
+
+
+def clipped_mean(
+    compute: SiloGradients, vector: Tensor, x: Tensor, y: Tensor, max_norm: float, seed: int
+) -> Tensor:
+    """Return (1/b) Σ clip(∇ℓ(w; x), C), (d,), of a mini-batch x, y of b samples at w (d,).
+
+    Each sample goes through the model as a batch of its own, so that none can touch another's
+    gradient whatever the model does. A sample whose gradient is not finite counts as 0.
+    """
+    total, size = torch.zeros_like(vector), max(1, ROOM // len(vector))
+    for start in range(0, len(x), size):
+        one = slice(start, start + size)
+        rows = vector.new_empty(len(x[one]), len(vector))
+        seeds = partial(_after, seed + start)
+        compute(vector, x[one].unsqueeze(1), y[one].unsqueeze(1), rows, seeds)
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        factors, bad = (max_norm / norms).clamp_(max=1.0), ~norms.isfinite()
+        if bool(bad.any()):
+            rows[bad], factors[bad] = 0.0, 0.0
+        total += factors @ rows
+    return total / len(x)
+
+
+def _after(seed: int, k: int) -> int:
+    return seed + 1 + k

@@ -1,0 +1,166 @@
+"""What a heterogeneity setting is: the data that each silo holds, and which silos truly belong.
+
+The experiments of SP-CACW (Kiselman & Levy, arXiv 2606.29322, Section "Experiments") each fix a
+setting: M silos, a training set for each, and a test set for the target.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.partitions.streams import TUNE, stream
+
+__all__ = ["PartitionKeys", "Setting", "SiloData"]
+
+# An angle such as 3 · 0.1 must count as within 0.3 degrees in spite of its rounding.
+_ANGLE_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class SiloData:
+    """Samples and labels of one silo.
+
+    Settings hand out the tensors they keep, without a copy: do not write into them.
+
+    Attributes
+    ----------
+    x : Tensor
+        Images float32 (n, \\*input_shape), or tokens int64 (n, L).
+    y : Tensor
+        Labels int64 (n,), or of every position of a sequence (n, L).
+    weight : Tensor, optional
+        What each sample counts in an average, float32 (n,) ≥ 0 with a positive sum; None: all the
+        same (READING row 13). Only test data have weights.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+
+    def label_counts(self, num_classes: int) -> Tensor:
+        """Count the labels of each class: int64 (num_classes,)."""
+        return torch.bincount(self.y.flatten(), minlength=num_classes)
+
+    def mean(self, values: Tensor) -> float:
+        """Average a quantity that each sample (n,), or each position (n, L), has.
+
+        So accuracy in percent is ``100 * data.mean(logits.argmax(-1) == data.y)``.
+        """
+        each = values.double().flatten(1).mean(1) if values.dim() > 1 else values.double()
+        if self.weight is None:
+            return each.mean().item()
+        weight = self.weight.double()
+        return ((each @ weight) / weight.sum()).item()
+
+
+class Setting(ABC):
+    """A heterogeneity setting: a pure function of the configuration keys and the seed.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the configuration.
+    defaults : Mapping
+        Configuration keys (field names, of any part of the project) whose default differs here.
+    num_classes : int
+        C, the number of labels.
+    input_shape : tuple of int
+        Shape of one input: (channels, height, width), or (length,) of tokens.
+    group_kind : str
+        What ``groups`` holds: "cluster" (numbers), "angle" (degrees in [0, 360)), or "none": the
+        truth is not known, and ``groups`` holds None.
+    """
+
+    name: ClassVar[str]
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    num_classes: int
+    input_shape: tuple[int, ...]
+    group_kind: ClassVar[str]
+
+    def __init__(self, keys: PartitionKeys, seed: int) -> None:
+        """Keep the keys and the seed, a whole number ≥ 0; subclasses read no data here."""
+        self.keys = keys
+        self.seed = seed
+
+    @property
+    def num_silos(self) -> int:
+        """M, the number of silos, the target included."""
+        return len(self.groups)
+
+    @property
+    @abstractmethod
+    def groups(self) -> Sequence[float | None]:
+        """The true cluster number, or the angle in degrees, of each silo: M of them."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Find, fetch and verify the data; cheap once done; SpcacwError if it cannot be had."""
+
+    @abstractmethod
+    def train(self, silo: int) -> SiloData:
+        """Return the training data of ``silo``; SpcacwError outside 0 … M−1."""
+
+    @abstractmethod
+    def test(self, silo: int) -> SiloData:
+        """Return the whole test set as ``silo`` would see it; SpcacwError outside 0 … M−1."""
+
+    def held_out(self, silo: int, share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Split the training samples of ``silo`` for tuning: rows to train on, rows to hold out.
+
+        Drawn by the seed here, ``share`` of them to hold out; a setting whose samples are in order
+        of time holds out the last ones.
+        """
+        count = len(self.train(silo).y)
+        order = stream(self.seed, TUNE, silo).permutation(count)
+        cut = count - round(count * share)
+        return np.sort(order[:cut]), np.sort(order[cut:])
+
+    @property
+    def augments(self) -> bool:
+        """Whether :meth:`augment` does anything."""
+        return type(self).augment is not Setting.augment
+
+    def augment(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return a training batch (b, \\*input_shape) as the model shall see it this time.
+
+        A pure function of the batch and the generator, which the engine makes from (seed, silo,
+        round). Here: the batch as it is.
+        """
+        return x
+
+    def check_silo(self, silo: int) -> None:
+        """Raise SpcacwError unless ``silo`` is in 0 … M−1."""
+        if not 0 <= silo < self.num_silos:
+            raise SpcacwError(
+                f"Silo {silo} does not exist: choose a silo from 0 to {self.num_silos - 1}, "
+                f"for {self.name} has {self.num_silos}."
+            )
+
+    def oracle(self, target: int) -> list[int]:
+        """List the silos that truly belong with ``target``, itself included, in order.
+
+        These are its cluster, or the silos whose angle is within ``oracle_radius`` of its own on
+        the circle; none where the truth is not known. SpcacwError outside 0 … M−1.
+        """
+        self.check_silo(target)
+        groups = [group for group in self.groups if group is not None]
+        if not groups:
+            return []
+        gaps = [abs(group - groups[target]) for group in groups]
+        if self.group_kind == "angle":
+            # Angles lie on a circle: 352° is 8° away from 0°.
+            gaps = [min(gap, 360 - gap) for gap in gaps]
+            reach = self.keys.oracle_radius + _ANGLE_ROUNDING
+        else:
+            reach = 0.0
+        return [silo for silo, gap in enumerate(gaps) if gap <= reach]

@@ -1,0 +1,81 @@
+"""The configuration: one truth for defaults, and one sentence for every bad value."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from spcacw_flwr.config.config import AUTO, Config, fields, flattened
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import SETTINGS, setting_class
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def manifest_keys():
+    return flattened(tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"])
+
+
+def test_pyproject_lists_every_key_with_its_default():
+    keys = manifest_keys()
+    assert list(keys) == list(fields())
+    for name, (_, field) in fields().items():
+        if keys[name] != AUTO:
+            assert keys[name] == field.default
+            assert type(keys[name]) is type(field.default)
+    assert Config.from_flat(keys) == Config.from_flat({})
+
+
+@pytest.mark.parametrize("setting", list(SETTINGS))
+def test_a_key_that_a_setting_decides_is_auto_in_pyproject(setting):
+    auto = {name.replace("-", "_") for name, value in manifest_keys().items() if value == AUTO}
+    assert set(setting_class(setting).defaults) <= auto
+    config = Config.from_flat(manifest_keys() | {"setting": setting})
+    flat = config.to_flat()
+    for name, value in setting_class(setting).defaults.items():
+        assert flat[name.replace("_", "-")] == value
+
+
+def test_a_resolved_configuration_reads_back_as_itself():
+    config = Config.from_keys(setting="mnist-rotate", eta=0.2, seed=3)
+    assert config.training.eta == 0.2
+    assert Config.from_flat(config.to_flat()) == config
+
+
+@pytest.mark.parametrize(
+    ("flat", "words"),
+    [
+        ({"betta": 0.1}, ["betta", "did you mean beta"]),
+        ({"beta": 0.0}, ["beta = 0.0", "(0, 1]"]),
+        ({"beta": 1.5}, ["beta = 1.5", "(0, 1]"]),
+        ({"beta": "x"}, ["beta = 'x'", "a number"]),
+        ({"eta": -0.1}, ["eta = -0.1", "(0, ∞)"]),
+        ({"eta": float("nan")}, ["eta = nan"]),
+        ({"participation": 0.0}, ["participation = 0.0", "(0, 1]"]),
+        ({"participation": 2}, ["participation = 2.0", "(0, 1]"]),
+        ({"seed": 1.5}, ["seed = 1.5", "a whole number"]),
+        ({"seed": True}, ["seed = True", "a whole number"]),
+        ({"tensorboard": 1}, ["tensorboard = 1", "true or false"]),
+        ({"solver": "sgd"}, ["solver = 'sgd'", "one of ftl, ftal"]),
+        ({"setting": "digit-relabel"}, ["digit-relabel", "digits-relabel", "mnist-rotate"]),
+    ],
+)
+def test_a_bad_value_is_one_sentence_with_key_and_allowed_values(flat, words):
+    with pytest.raises(SpcacwError) as error:
+        Config.from_flat(flat)
+    for word in words:
+        assert word in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [({"target": 7}, ["target = 7", "0…6"]), ({"nodes": 8}, ["nodes = 8", "7 silos"])],
+)
+def test_target_and_nodes_must_fit_the_setting(keys, words):
+    with pytest.raises(SpcacwError) as error:
+        Config.from_keys(**keys).checked_setting()
+    for word in words:
+        assert word in str(error.value)

@@ -1,0 +1,193 @@
+"""The in-process engine: a function, its artefacts, and what it does when a silo breaks."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from spcacw_flwr.alpha.crew import hands
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.simulate import simulate, threads
+from spcacw_flwr.partitions.relabel import DigitsRelabel
+from spcacw_flwr.silos.pool import SiloPool
+
+FILES = ("alpha.csv", "config.toml", "metrics.jsonl", "model.safetensors", "status.json")
+
+
+def config(**keys) -> Config:
+    return Config.from_keys(**({"epochs": 2, "engine": "in-process"} | keys))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_run_twice_is_equal_bit_for_bit(method, tmp_path):
+    keys = {"method": method, "participation": 0.6}
+    for name in ("one", "two"):
+        simulate(config(output=str(tmp_path / name), **keys))
+    for file in ("alpha.csv", "model.safetensors", "config.toml"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_result_and_artefacts_say_the_same(tmp_path):
+    shown: list[dict] = []
+    result = simulate(config(output=str(tmp_path / "run")), shown.append)
+    assert result.directory == tmp_path / "run"
+    for file in (*FILES, "summary.json", "accuracy.png", "alpha.png"):
+        assert (result.directory / file).stat().st_size > 0
+    summary = json.loads((result.directory / "summary.json").read_text())
+    assert summary["engine"] == "in-process"
+    assert summary["last_accuracy"] == result.accuracy[-1]
+    assert summary["alone"]["last_accuracy"] == result.accuracy_alone[-1]
+    alphas = pd.read_csv(result.directory / "alpha.csv")
+    np.testing.assert_array_equal(alphas.iloc[-1, 1:], result.alpha)
+    assert list(alphas["round"]) == [0, 7, 14]
+    model = load_file(result.directory / "model.safetensors")
+    for name, part in result.parameters.items():
+        assert torch.equal(model[name], part)
+    assert shown[-1]["state"] == "finished"
+    assert [status["epoch"] for status in shown][-1] == 2
+
+
+def test_the_noted_model_stays_that_of_the_epoch(monkeypatch, tmp_path):
+    """A checkpoint within the next epoch holds it."""
+    progress, seen = History.progress, []
+
+    def watched(self, round_):
+        progress(self, round_)
+        if self.epochs and round_ % 7:
+            kept = load_file(tmp_path / "run" / "model.safetensors")
+            state = self.memory()["state"]
+            seen.append(all(torch.equal(state[name], part) for name, part in kept.items()))
+
+    monkeypatch.setattr(History, "progress", watched)
+    simulate(config(output=str(tmp_path / "run"), compare_alone=False))
+    assert seen == 6 * [True]
+
+
+def test_without_output_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = simulate(config(compare_alone=False))
+    assert result.directory is None
+    assert result.accuracy_alone == []
+    assert len(result.accuracy) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def spoil(monkeypatch, silo: int, from_round: int) -> None:
+    """From a round on, one silo's gradients are not finite."""
+    original = SiloPool.gradients
+
+    def gradients(self, points, round_, silos, *more):
+        found = original(self, points, round_, silos, *more)
+        if round_ >= from_round and silo in silos:
+            found.rows[list(silos).index(silo), 3] = torch.nan
+            found.norms[list(silos).index(silo)] = torch.nan
+        return found
+
+    monkeypatch.setattr(SiloPool, "gradients", gradients)
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_and_said(monkeypatch, caplog):
+    spoil(monkeypatch, silo=2, from_round=3)
+    with caplog.at_level(logging.WARNING):
+        result = simulate(config(compare_alone=False, method="fedavg"))
+    assert "Round 3 goes on without silo 2: its gradient is not finite" in caplog.text
+    assert np.isfinite(result.accuracy).all()
+    assert all(part.isfinite().all() for part in result.parameters.values())
+
+
+def test_when_the_target_breaks_the_run_ends_with_one_sentence_and_keeps_its_learning(
+    monkeypatch, tmp_path
+):
+    spoil(monkeypatch, silo=0, from_round=10)
+    with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 10"):
+        simulate(config(output=str(tmp_path)))
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert status["error"].startswith("Target silo 0 did not answer round 10")
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+    assert load_file(tmp_path / "model.safetensors")["3.bias"].shape == (10,)
+
+
+def test_an_interrupted_run_says_so_on_disk(monkeypatch, tmp_path):
+    def interrupt(self, *arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SiloPool, "evaluate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(config(output=str(tmp_path)))
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["error"]) == ("failed", "Training stopped by KeyboardInterrupt")
+
+
+class Ragged(DigitsRelabel):
+    """Silos of 200, 170, 140, … images: batches of many lengths in one round."""
+
+    def train(self, silo):
+        """Return fewer images the higher the silo."""
+        data = super().train(silo)
+        size = 200 - 30 * silo
+        return type(data)(data.x[:size], data.y[:size])
+
+
+def test_silos_of_different_sizes():
+    result = simulate(config(setting=f"{__name__}:Ragged", compare_alone=False, epochs=4))
+    assert result.accuracy[-1] > result.accuracy[0]
+    assert result.alpha.sum() == pytest.approx(1)
+
+
+def test_a_device_that_is_not_there_is_one_sentence():
+    with pytest.raises(SpcacwError, match="device = 'cuda:77' cannot be used here"):
+        simulate(config(device="cuda:77"))
+    with pytest.raises(SpcacwError, match="device = 'gpu' cannot be used here"):
+        simulate(config(device="gpu"))
+
+
+def test_a_sketch_larger_than_the_model_is_one_sentence():
+    with pytest.raises(
+        SpcacwError, match=r"sketch = 9999 is more than the model's 4810 parameters"
+    ):
+        simulate(config(sketch=9999))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "clusters", "size"), [(0, "3,2,2", 1), (0, "10,10", 3), (2, "3,2,2", 2)]
+)
+def test_a_small_round_takes_one_thread_and_all_are_back_afterwards(
+    wanted, clusters, size, monkeypatch
+):
+    seen, compute, before = [], SiloPool.gradients, torch.get_num_threads()
+
+    def spy(*args, **kwargs):
+        seen.append((hands(), torch.get_num_threads()))
+        return compute(*args, **kwargs)
+
+    monkeypatch.setattr(SiloPool, "gradients", spy)
+    silos = sum(map(int, clusters.split(",")))
+    keys = {"silos": silos, "cluster_sizes": clusters, "samples_per_silo": 40, "threads": wanted}
+    torch.set_num_threads(3)
+    try:
+        simulate(config(epochs=1, compare_alone=False, **keys))
+        assert set(seen) == {(size, 1)}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_model_that_cannot_be_split_has_pytorchs_threads():
+    pool = SiloPool(config(), config().checked_setting(), [0])
+    torch.set_num_threads(1)
+    with threads(2, 10_000, pool):
+        assert (hands(), torch.get_num_threads()) == (2, 1)
+    pool.compute._chain = False
+    with threads(2, 10_000, pool):
+        assert (hands(), torch.get_num_threads()) == (1, 2)
+    assert torch.get_num_threads() == 1

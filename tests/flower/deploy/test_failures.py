@@ -1,0 +1,179 @@
+"""Real processes, killed for real: what a run survives, and how it ends when it cannot.
+
+One federation with TLS and keys, its silos answering in streams. Each silo's directory lies where
+no other would look, so that a silo that works has only its own data.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import tomllib
+from contextlib import contextmanager
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower.deploy import certificates
+from spcacw_flwr.flower.deploy.federation import register, silo_program
+from spcacw_flwr.flower.deploy.places import Silo
+from spcacw_flwr.flower.processes import end, family, free_port
+from tests.flower.deploy.federations import (
+    BIAS,
+    KEYS,
+    REPORTS,
+    SILOS,
+    Run,
+    kill,
+    laid_out,
+    processes,
+    scattered,
+)
+from tests.watching import wait_until
+
+LONG = {"epochs": 100_000}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("federation")
+    laid_out(root, exchange="stream")
+    return root
+
+
+@pytest.fixture(scope="module")
+def config(root) -> Config:
+    return Config.from_flat(tomllib.loads((root / "run.toml").read_text()))
+
+
+@pytest.fixture(scope="module")
+def federation(root, tmp_path_factory):
+    homes = []
+    with scattered(root, tmp_path_factory.mktemp).running() as running:
+        homes = [running.server.home, *(place.home for place in running.silos)]
+        assert len(family(*homes)) > SILOS
+        yield running
+    assert family(*homes) == []
+
+
+def stranger(federation, directory, silo: int = 1) -> Silo:
+    """A silo's directory that the federation knows nothing of, its key not registered."""
+    certificates.make_silo_key(directory)
+    place = Silo(directory)
+    place.write_node(silo, **{"data-dir": str(federation.silos[silo].directory / "data")})
+    (directory / "ca.crt").write_bytes((federation.server.directory / "ca.crt").read_bytes())
+    return place
+
+
+@contextmanager
+def ended(*homes):
+    """End what runs in these Flower homes, whatever happens."""
+    try:
+        yield
+    finally:
+        end(*homes)
+
+
+def test_only_nodes_with_a_registered_key_and_the_right_authority_join(federation, tmp_path):
+    """Three that must not: an unknown key, another authority, and plaintext."""
+    address = federation.server.address
+    unknown, wrong, plain = (stranger(federation, tmp_path / n) for n in ("key", "ca", "plain"))
+    certificates.make_authority(tmp_path / "other")
+    (wrong.directory / "ca.crt").write_bytes((tmp_path / "other" / "ca.crt").read_bytes())
+    programs = [silo_program(place, address, free_port()) for place in (unknown, wrong, plain)]
+    command = programs[2].command
+    for option in ("--root-certificates", "--auth-supernode-private-key"):
+        at = command.index(option)
+        del command[at : at + 2]
+    command.append("--insecure")
+    with ended(*(program.home for program in programs)):
+        for program in programs:
+            program.start()
+        said = [program.log.read_text for program in programs]
+        wait_until(lambda: "Failed to initialize the connection" in said[0]())
+        wait_until(lambda: "certificate" in said[1]().lower())
+        time.sleep(3)
+        for program in programs:
+            assert "SuperNode ID" not in program.log.read_text()
+    link = federation.server.link()
+    nodes = {str(node["node-id"]) for node in link.cli("supernode", "list")["nodes"]}
+    assert nodes == {path.stem for path in (federation.server.directory / "registered").iterdir()}
+
+
+def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_path):
+    """Silo 1 is killed and comes back; meanwhile silo 2 is late, and somebody claims to be 3."""
+    thief = stranger(federation, tmp_path / "thief", 3)
+    (node,) = register(federation.server, [thief.public_key], print)
+    claim = silo_program(thief, federation.server.address, free_port())
+    with (
+        ended(claim.home),
+        Run(federation, config, tmp_path / "run", **LONG).going_on() as run,
+    ):
+        run.wait_for_epochs(20)
+        kill(federation.silos[1].home)
+        run.wait_for_epochs(2)
+        before = run.state()
+        claim.start()
+        run.wait_for_epochs(5)
+        after = run.state()
+        # Not heard, not blamed: its bias estimate stays what it was, and it keeps its weight.
+        assert (after[REPORTS] > before[REPORTS]).tolist() == [True, False, True, True]
+        assert torch.equal(after[BIAS][1], before[BIAS][1])
+        assert not torch.equal(after[BIAS][3], before[BIAS][3])
+        assert float(before["method.alpha"][1]) > 0.2
+        assert float(after["method.alpha"][1]) > 0.2
+
+        (late,) = processes(federation.silos[2].home, "flwr-clientapp")
+        late.send_signal(signal.SIGSTOP)
+        run.wait_for_epochs(3)
+        heard = run.reports(2)
+        run.wait_for_epochs(3)
+        assert run.reports(2) == heard
+        late.send_signal(signal.SIGCONT)
+        wait_until(lambda: run.reports(2) > heard + 8)
+        assert late.is_running()  # the same process: only its stale answer was thrown away
+
+        known = run.reports(1)
+        wait_until(lambda: run.reports(1) > known + 8)
+        run.wait_for_epochs(5)
+        assert float(run.state()["method.alpha"][1]) > 0.2
+    assert isinstance(run.error, KeyboardInterrupt)
+    said = (run.output / "run.log").read_text()
+    assert f"Node {node} does not take part" in said
+    assert "did not answer within 3 s" in said
+
+
+def test_superlink_and_serverapp_may_die(federation, config, tmp_path):
+    """Both are killed in one run, which ends where an undisturbed one does."""
+    server = federation.server
+    with Run(federation, config, tmp_path / "run", epochs=120).going_on() as run:
+        run.wait_for_epochs(3)
+        kill(server.home, "flower-superlink")
+        wait_until(lambda: processes(server.home, "flower-superlink") and server.link().alive())
+        run.wait_for_epochs(3)
+        kill(server.home, "flwr-serverapp")
+        wait_until(lambda: processes(server.home, "flwr-serverapp"))
+        assert run.finish() is None
+    lines = run.metrics()
+    assert [line["epoch"] for line in lines] == list(range(1, 121))
+    undisturbed = simulate(Config.from_flat(KEYS | {"epochs": 120}))
+    found = load_file(run.output / "model.safetensors")
+    for name, part in undisturbed.parameters.items():
+        torch.testing.assert_close(found[name], part, rtol=1e-2, atol=1e-3)
+    assert lines[-1]["accuracy"] == pytest.approx(undisturbed.accuracy[-1], abs=0.6)
+
+
+def test_without_the_target_a_run_ends_with_everything_saved(federation, config, tmp_path):
+    with Run(federation, config, tmp_path / "run", **LONG).going_on() as run:
+        run.wait_for_epochs(3)
+        kill(federation.silos[0].home)
+        error = run.finish()
+    assert "Target silo 0 did not answer" in str(error)
+    assert run.status["state"] == "failed"
+    assert run.status["error"] == str(error)
+    assert len(run.metrics()) >= 3
+    assert (run.output / "checkpoint").is_dir()
+    assert (run.output / "model.safetensors").is_file()

@@ -1,0 +1,351 @@
+"""Silos that die, come back, are late or lie, and streams that are not let in."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from queue import SimpleQueue
+
+import grpc
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.separate import NODE, Separate, certificate, separate
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.checks import judge, norm_bound
+from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.loop import train
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower.stream import service
+from spcacw_flwr.flower.stream.exchange_pb2 import Answer, End, Frame, Question
+from spcacw_flwr.flower.stream.frames import (
+    METHOD,
+    OPTIONS,
+    SILOS,
+    TOKEN,
+    described,
+    frames,
+    heard,
+    pieces,
+)
+from spcacw_flwr.flower.stream.frames import NODE as NODE_KEY
+from spcacw_flwr.flower.stream.silo import channel_of, talk
+from spcacw_flwr.silos.pool import SiloPool
+from tests.watching import wait_until
+
+SHARES = [[0], [1, 4], [2, 3, 5, 6]]
+ALL, WITHOUT = (0, 1, 2, 3, 4, 5, 6), (0, 2, 3, 5, 6)
+TARGET, PEERS = NODE, NODE + 1
+
+
+ONE_BY_ONE = {"update_every": 1}
+"""α is learned in every round, so that no question goes out before the round it belongs to."""
+
+
+def small(**keys) -> Config:
+    return Config.from_keys(**({"epochs": 2, "compare_alone": False} | keys))
+
+
+def kill(made: Separate, node: int) -> None:
+    os.kill(made.processes[node].pid, signal.SIGKILL)
+    wait_until(lambda: made.service.alive(node) is None)
+
+
+def come_back(made: Separate, node: int) -> None:
+    made.start(node)
+    wait_until(lambda: made.service.alive(node))
+
+
+class Events(History):
+    """Does something after some rounds, and notes who was heard in each."""
+
+    def __init__(self, made: Separate, after: dict) -> None:
+        super().__init__(made.config)
+        self.after, self.heard, self.seconds_of = after, {}, {}
+        ask, bound = made.asker.answer, norm_bound(made.config)
+
+        def answer(request):
+            start = time.monotonic()
+            answers = ask(request)
+            replies, _ = judge(request, answers, bound)
+            self.heard[request.round] = replies.silos
+            self.seconds_of[request.round] = time.monotonic() - start
+            return answers
+
+        made.asker.answer = answer
+
+    def progress(self, round_: int) -> None:
+        super().progress(round_)
+        self.after.get(round_, lambda: None)()
+
+
+def run(made: Separate, after: dict):
+    method, events = made.method(), Events(made, after)
+    train(made.asker, method, events)
+    return method, events
+
+
+def test_a_killed_silo_is_silent_and_is_heard_again_when_it_returns(caplog):
+    config = small(round_timeout=30.0, **ONE_BY_ONE)
+    with separate(config, SHARES) as made:
+        after = {4: lambda: kill(made, PEERS), 9: lambda: come_back(made, PEERS)}
+        method, events = run(made, after)
+    assert {t: s for t, s in events.heard.items() if s != ALL} == dict.fromkeys(
+        range(5, 10), WITHOUT
+    )
+    assert sum(events.seconds_of.values()) < 20  # nobody waited for the dead
+    assert method.alpha.sum() == pytest.approx(1)
+    assert len(events.epochs) == 2
+
+
+def test_a_silo_killed_after_an_early_question_is_silent_and_is_heard_again():
+    """It may have answered round 5 before it was killed, and misses round 10's question."""
+    config = small(round_timeout=30.0)
+    with separate(config, SHARES) as made:
+        after = {4: lambda: kill(made, PEERS), 9: lambda: come_back(made, PEERS)}
+        _, events = run(made, after)
+    assert max(events.heard) > 11
+    assert {t: s for t, s in events.heard.items() if s != ALL and t != 5} == dict.fromkeys(
+        range(6, 11), WITHOUT
+    )
+    assert sum(events.seconds_of.values()) < 20
+
+
+def test_the_target_is_asked_again_what_it_was_asked_early():
+    config = small(round_timeout=40.0)
+    with separate(config, SHARES, pauses={0: {5: 30.0}}) as made:
+        link = made.service.alive(TARGET)
+
+        def strike() -> None:
+            wait_until(lambda: link.waiting_for is not None)
+            kill(made, TARGET)
+            made.start(TARGET)
+
+        method, events = run(made, {4: strike})
+    bare = simulate(config)
+    assert set(events.heard.values()) == {ALL}
+    np.testing.assert_allclose(method.alpha, bare.alpha, atol=1e-4)
+
+
+def test_a_silo_that_dies_within_a_round_does_not_hold_it_up():
+    config = small(round_timeout=60.0, **ONE_BY_ONE)
+    with separate(config, SHARES, pauses={1: {5: 30.0}}) as made:
+        link = made.service.alive(PEERS)
+
+        def strike() -> None:
+            wait_until(lambda: link.waiting_for is not None)
+            os.kill(made.processes[PEERS].pid, signal.SIGKILL)
+
+        after = {4: lambda: threading.Thread(target=strike).start()}
+        _, events = run(made, after)
+    assert events.heard[4] == ALL
+    assert events.heard[5] == WITHOUT
+    assert events.seconds_of[5] < 20
+
+
+def test_a_silo_that_hangs_is_noticed_by_pings(monkeypatch):
+    """Its process is stopped, and its machine still holds the connection."""
+    hurried = tuple((n, 1000 if n.endswith("_ms") else v) for n, v in OPTIONS)
+    monkeypatch.setattr(service, "OPTIONS", hurried)
+    with separate(small(), SHARES) as made:
+        process = made.processes[PEERS]
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: made.service.alive(PEERS) is None)
+        _, events = run(made, {})
+        process.kill()
+    assert set(events.heard.values()) == {WITHOUT}
+
+
+def test_a_late_silo_is_not_waited_for_twice_and_its_late_answer_is_ignored(caplog):
+    config = small(round_timeout=1.5, **ONE_BY_ONE)
+    with separate(config, SHARES, pauses={1: {3: 4.0}}) as made:
+        link = made.service.alive(PEERS)
+        after = {6: lambda: wait_until(lambda: link.waiting_for is None)}
+        _, events = run(made, after)
+    assert {t: s for t, s in events.heard.items() if s != ALL} == dict.fromkeys(
+        range(3, 7), WITHOUT
+    )
+    assert events.seconds_of[3] == pytest.approx(1.5, abs=0.4)
+    assert max(events.seconds_of[t] for t in (4, 5, 6)) < 1.4
+    assert "goes on without node 101, which did not answer within 1.5 s" in caplog.text
+
+
+def test_the_target_is_waited_for_and_asked_again():
+    """Its batches are a function of the round, so that its death changes no number."""
+    config = small(round_timeout=40.0)
+    with separate(config, SHARES) as made:
+
+        def strike() -> None:
+            kill(made, TARGET)
+            threading.Timer(1.0, made.start, (TARGET,)).start()
+
+        method, events = run(made, {4: strike, 9: strike})
+    bare = simulate(config)
+    assert set(events.heard.values()) == {ALL}
+    np.testing.assert_allclose(method.alpha, bare.alpha, atol=1e-4)
+    assert [line["accuracy"] for line in events.epochs] == pytest.approx(bare.accuracy, abs=0.3)
+
+
+def test_without_the_target_the_run_ends_with_a_sentence():
+    config = small(round_timeout=1.0, **ONE_BY_ONE)
+    gone = pytest.raises(SpcacwError, match="Target silo 0 did not answer round 9")
+    with separate(config, SHARES) as made, gone:
+        run(made, {8: lambda: kill(made, TARGET)})
+
+
+def test_a_target_that_dies_before_the_evaluation_ends_the_run_with_a_sentence():
+    config = small(round_timeout=1.0, **ONE_BY_ONE)
+    gone = pytest.raises(SpcacwError, match="Target silo 0 did not answer when asked to evaluate")
+    with separate(config, SHARES) as made, gone:
+        epoch = made.method().federation.rounds_per_epoch
+        run(made, {epoch: lambda: kill(made, TARGET)})
+
+
+def test_what_a_lying_node_sends_is_dropped():
+    """Not finite, of another shape, for silos of others, in another round, or of another type."""
+    config = small(epochs=1, max_strikes=0, round_timeout=5.0)
+    with separate(config, [[0], [2, 3, 5, 6], [1, 4]]) as made:
+        size, liar = made.pool.layout.size, NODE + 2
+        made.processes[liar].kill()
+        wait_until(lambda: made.service.alive(liar) is None)
+        token = made.service.invite(liar, [1, 4])
+        lies = {
+            1: ([1, 4], 0, np.full((2, size), np.nan, np.float32)),
+            2: ([1, 4], 0, np.zeros((2, size - 1), np.float32)),
+            3: ([2, 3], 0, np.zeros((2, size), np.float32)),
+            4: ([1, 4], 1, np.zeros((2, size), np.float32)),
+            5: ([1, 4], 0, np.zeros((2, size), np.float16)),
+        }
+
+        def lie(question: Question):
+            silos, off, rows = lies.get(question.round, lies[1])
+            arrays = {"gradients": rows, "losses": np.zeros(2, np.float32)}
+            head = Answer(
+                id=question.id, round=question.round + off, silos=silos, arrays=described(arrays)
+            )
+            return frames(Frame(answer=head), pieces(arrays))
+
+        thread = threading.Thread(target=talk_with, args=(made, token, liar, "1,4", lie))
+        thread.start()
+        wait_until(lambda: made.service.alive(liar))
+        _, events = run(made, {})
+    thread.join(10)
+    assert set(events.heard.values()) == {WITHOUT}
+    counts = {"not-finite": 3, "shape": 1, "dtype": 1, "round": 1, "silo": 1}
+    assert events.gate.rejections() == {"1": counts, "4": counts}
+
+
+def talk_with(made: Separate, token: str, node: int, silos: str, answer) -> None:
+    """Open a stream by hand and answer questions by a function."""
+    outgoing = SimpleQueue()
+    with grpc.insecure_channel(made.service.address, OPTIONS) as channel:
+        metadata = ((TOKEN, token), (NODE_KEY, str(node)), (SILOS, silos))
+        call = channel.stream_stream(METHOD)(iter(outgoing.get, None), metadata=metadata)
+        try:
+            for message in heard(call, 1 << 30):
+                if isinstance(message.head, End):
+                    break
+                for frame in answer(message.head):
+                    outgoing.put(frame)
+        except grpc.RpcError:
+            pass
+        outgoing.put(None)
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (b"\xff\xff\xff", "cannot be read"),
+        (Frame(data=b"1234").SerializeToString(), "data came where the head"),
+        (Frame(answer=Answer(id=77)).SerializeToString(), "no answer to what was asked"),
+        (Frame(end=End()).SerializeToString(), "no answer to what was asked"),
+    ],
+    ids=["garbage", "no head", "unasked", "an end"],
+)
+def test_a_node_that_breaks_the_protocol_is_put_out(frame, words, caplog):
+    with separate(small(epochs=1), [[0], [1, 4], [2, 3, 5, 6]]) as made:
+        made.processes[PEERS].kill()
+        wait_until(lambda: made.service.alive(PEERS) is None)
+        token = made.service.invite(PEERS, [1, 4])
+        given = (made, token, PEERS, "1,4", lambda question: [frame])
+        thread = threading.Thread(target=talk_with, args=given)
+        thread.start()
+        wait_until(lambda: made.service.alive(PEERS))
+        _, events = run(made, {})
+        thread.join(10)
+    assert not thread.is_alive()
+    assert set(events.heard.values()) == {WITHOUT}
+    assert words in caplog.text
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory):
+    """A service with TLS, a node that has a stream, and a pool of one silo."""
+    home = tmp_path_factory.mktemp("tls")
+    torch.set_num_threads(1)
+    with separate(
+        small(setting="benchmarks.workload:RandomImages", silos=2), [[0], [1]], tls=home
+    ) as made:
+        yield made
+
+
+def attempt(made: Separate, token: str, node: int, silos: list[int], root: str) -> str:
+    pool = SiloPool(made.config, made.config.make_setting(), silos)
+    with pytest.raises(SpcacwError) as caught:
+        talk(pool, channel_of(made.service.address, root, bool(root)), token, node)
+    return str(caught.value)
+
+
+def test_streams_without_a_good_token_are_refused_and_logged(secured, caplog):
+    made, root = secured, secured.root
+    caplog.set_level(logging.WARNING)
+    good = made.service.invite(NODE + 1, [1])
+    before = len(made.service.refused)
+    for token, node, silos, words in [
+        ("", NODE + 1, [1], "it shows no token"),
+        ("guessed", NODE + 1, [1], "its token is not known"),
+        (good, NODE, [1], "its token is of node 101, not of node 100"),
+        (good, NODE + 1, [0], "its token is for silos 1, not for silos 0"),
+    ]:
+        assert f"refused the stream: {words}" in attempt(made, token, node, silos, root)
+        assert "A stream from ipv4:127.0.0.1" in made.service.refused[-1]
+        assert words in made.service.refused[-1]
+        assert words in caplog.text
+    assert len(made.service.refused) == before + 4
+
+
+def test_a_token_opens_one_stream_only(secured):
+    made, node = secured, NODE + 1
+    token = made.service.invite(node, [1])
+    before = made.service.links[node]
+    credentials = grpc.ssl_channel_credentials(Path(made.root).read_bytes())
+    with grpc.secure_channel(made.service.address, credentials, OPTIONS) as channel:
+        metadata = ((TOKEN, token), (NODE_KEY, str(node)), (SILOS, "1"))
+        call = channel.stream_stream(METHOD)(iter(SimpleQueue().get, None), metadata=metadata)
+        wait_until(lambda: made.service.links[node] is not before)
+        assert before.broken == "the node opened another one"
+        said = attempt(made, token, node, [1], made.root)
+        call.cancel()
+    assert "its token was used before" in said
+
+
+def test_another_ca_plaintext_and_missing_certificates_do_not_connect(secured, tmp_path):
+    made = secured
+    token = made.service.invite(NODE + 1, [1])
+    certificate(tmp_path)
+    other = attempt(made, token, NODE + 1, [1], str(tmp_path / "certificate.pem"))
+    assert "cannot be reached" in other
+    assert "root-certificates is the CA" in other
+    assert "cannot be reached" in attempt(made, token, NODE + 1, [1], "")
+    with pytest.raises(SpcacwError, match="has TLS: name the file of its CA"):
+        channel_of(made.service.address, "", tls=True)
+    with pytest.raises(SpcacwError, match="has no TLS, and this node's config asks for it"):
+        channel_of(made.service.address, made.root, tls=False)
+    with pytest.raises(SpcacwError, match="on another machine, in clear"):
+        channel_of("10.0.0.1:5000", "", tls=False)

@@ -1,0 +1,218 @@
+"""Flower's part in streams: one message to each node, a new one when its stream has ended.
+
+The nodes are threads that run the real ClientApp; the grid hands messages to them and back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+
+import pytest
+import torch
+from flwr.app import Error, Message
+from flwr.clientapp import ClientApp
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.recorder import Recorder
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower import client_app, records
+from spcacw_flwr.flower.server_app import train
+from spcacw_flwr.flower.stream import invitations, service
+from spcacw_flwr.flower.stream.training import check
+from tests.flower.grid import LocalGrid
+from tests.test_end_to_end import assert_same_training
+from tests.watching import wait_until
+
+NODES = 3
+
+
+class StreamGrid(LocalGrid):
+    """Answers the message that opens a stream in a thread, when the stream has ended."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, NODES)
+        for node, context in self.contexts.items():
+            context.node_id = node
+        self.invited: list[int] = []
+        self.answered: list[Message] = []
+        self.gone: set[int] = set()
+        self.looks = 0
+        self.handed: set[str] = set()
+        self.again: set[str] = set()
+        """Messages that a reply was asked for once more after it had been handed out."""
+
+    def pull_messages(self, message_ids):
+        self.looks += 1
+        self.again |= self.handed & set(message_ids)
+        replies = super().pull_messages(message_ids)
+        self.handed |= {reply.metadata.reply_to_message_id for reply in replies}
+        return replies
+
+    def get_node_ids(self):
+        return [node for node in self.contexts if node not in self.gone]
+
+    def _answer(self, message: Message) -> Message | None:
+        if message.metadata.message_type != f"train.{records.STREAM}":
+            return super()._answer(message)
+        self.invited.append(message.metadata.dst_node_id)
+        threading.Thread(target=self._stream, args=(message,), daemon=True).start()
+        return None
+
+    def _stream(self, message: Message) -> None:
+        reply = super()._answer(message)
+        if message.metadata.dst_node_id in self.gone:  # as Flower says it, with another node's id
+            reply = Message(Error(code=5, reason="node unavailable"), reply_to=message)
+        self.answered.append(reply)
+        self.replies[message.metadata.message_id] = reply
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch):
+    monkeypatch.setattr(invitations, "POLL_SECONDS", 0.02)
+    client_app._pool.cache_clear()
+    assert isinstance(client_app.app, ClientApp)
+
+
+def small(output, **keys) -> Config:
+    keys = {"epochs": 3, "compare_alone": True, "exchange": "stream", "node_timeout": 30.0} | keys
+    return Config.from_keys(output=str(output), **keys)
+
+
+def run(grid: StreamGrid, config: Config, output) -> Recorder:
+    torch.set_num_threads(1)
+    recorder = Recorder(output, config, "deployment")
+    with recorder.failing():
+        train(grid, config, recorder)
+        recorder.finish()
+    return recorder
+
+
+def test_one_message_to_each_node_trains_as_in_process(tmp_path):
+    config = small(tmp_path / "run", participation=0.6)
+    grid = StreamGrid(config)
+    recorder = run(grid, config, tmp_path / "run")
+    bare = simulate(small("", participation=0.6))
+    assert_same_training(tmp_path / "run", bare)
+    assert recorder.accuracy_alone == pytest.approx(bare.accuracy_alone, abs=0.3)
+    assert sorted(grid.invited) == sorted(grid.contexts)
+    kinds = [m.metadata.message_type for m in grid.sent]
+    assert sorted(kinds) == ["query"] * 3 + ["train.alone"] + ["train.stream"] * 3
+    answered = [records.metric(records.usable(m), "answered")[0] for m in grid.answered]
+    assert len(answered) == NODES
+    assert max(answered) == 21 + 3  # the target's node: every round, and an evaluation each epoch
+
+
+def test_a_node_whose_stream_broke_is_invited_anew_with_another_token(tmp_path, caplog):
+    config = small(tmp_path / "run", compare_alone=False, round_timeout=20.0, epochs=6)
+    grid, seen = StreamGrid(config), []
+    progress = Recorder.progress
+    victim = min(grid.contexts)
+
+    class Cutting(Recorder):
+        def progress(self, round_: int) -> None:
+            progress(self, round_)
+            if round_ == 5:
+                link = made[0].links[victim]
+                made[0]._break(link, "the cable was pulled")
+                wait_until(lambda: made[0].alive(victim) not in (None, link))
+                seen.append(made[0].links[victim])
+
+    made = []
+    create = service.Service.__init__
+
+    def noted(self, *given) -> None:
+        create(self, *given)
+        made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service.Service, "__init__", noted)
+        recorder = Cutting(tmp_path / "run", config, "deployment")
+        train(grid, config, recorder)
+    assert len(recorder.epochs) == 6
+    assert sorted(grid.invited) == sorted([*grid.contexts, victim])
+    tokens = {
+        str(m.content.config_records[records.CONFIG]["token"])
+        for m in grid.sent if m.metadata.message_type == "train.stream"
+    }  # fmt: skip
+    assert len(tokens) == NODES + 1
+    assert f"The stream of node {victim} ended" in caplog.text
+    assert seen[0].silos == made[0].links[victim].silos
+
+
+def test_a_node_started_again_under_a_new_id_takes_its_place(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    config = small(tmp_path / "run", compare_alone=False, epochs=6)
+    grid, made = StreamGrid(config), []
+    create, progress = service.Service.__init__, Recorder.progress
+    old, new = min(grid.contexts), 999
+
+    def noted(self, *given) -> None:
+        create(self, *given)
+        made.append(self)
+
+    class Restarting(Recorder):
+        def progress(self, round_: int) -> None:
+            progress(self, round_)
+            if round_ == 5:
+                grid.contexts[new] = grid.contexts[old]
+                grid.contexts[new].node_id = new
+                grid.gone.add(old)
+                made[0]._break(made[0].links[old], "its process was killed")
+                wait_until(lambda: made[0].alive(new))
+                looks = grid.looks
+                wait_until(lambda: grid.looks > looks + 3)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service.Service, "__init__", noted)
+        recorder = Restarting(tmp_path / "run", config, "deployment")
+        train(grid, config, recorder)
+    assert len(recorder.epochs) == 6
+    assert grid.invited.count(new) == 1
+    assert not grid.again
+    assert f"Node {new} holds silos" in caplog.text
+
+
+def test_a_node_that_cannot_come_is_said_and_training_goes_on(tmp_path, caplog):
+    config = small(tmp_path / "run", compare_alone=False, node_timeout=3.0)
+    grid = StreamGrid(config)
+    away = min(grid.contexts)  # the last silos: the target's node has the greatest id
+    grid.contexts[away].node_config["root-certificates"] = "nothing.pem"
+    recorder = run(grid, config, tmp_path / "run")
+    assert len(recorder.epochs) == 3
+    assert "has no TLS, and this node's config asks for it" in caplog.text
+    assert f"Training begins without node {away}" in caplog.text
+    assert grid.invited.count(away) > 1
+
+
+def test_without_the_target_no_training_begins(tmp_path):
+    config = small(tmp_path / "run", node_timeout=2.0)
+    grid = StreamGrid(config)
+    grid.contexts[max(grid.contexts)].node_config["root-certificates"] = "nothing.pem"
+    with pytest.raises(SpcacwError, match="Target silo 0 opened no stream"):
+        run(grid, config, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("keys", "simulated", "words"),
+    [
+        ({}, True, "is for real silos"),
+        ({"stream_address": "0.0.0.0:7000"}, False, "must not travel there in the clear"),
+        ({"stream_address": "silo0.example.org:7000"}, False, "name stream-certificate"),
+        ({"stream_address": "7000"}, False, "not of the form host:port"),
+        ({"stream_certificate": "a.pem"}, False, "go together"),
+        ({"stream_certificate": "a.pem", "stream_key": "b.pem"}, False, "cannot be read"),
+    ],
+)
+def test_keys_that_do_not_allow_streams_are_refused(keys, simulated, words, tmp_path):
+    recorder = Recorder(tmp_path / "run", small("", **keys), "deployment")
+    with pytest.raises(SpcacwError, match=words):
+        check(simulated, recorder)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:7000", "[::1]:7000", "127.9.9.9:1"])
+def test_plaintext_is_allowed_on_loopback(address, tmp_path):
+    check(False, Recorder(tmp_path / "run", small("", stream_address=address), "deployment"))

@@ -1,0 +1,226 @@
+"""The cost matrices of SP-CACW's rounds: corrected, probed, booked; and the options around them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from spcacw_flwr.alpha import BiasTracker
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import method_class
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.methods.costs import CostBook, Heard
+from spcacw_flwr.silos.pool import SiloInfo
+from spcacw_flwr.silos.protocol import Replies
+
+M, D = 4, 6
+
+
+def federation(count: int = M) -> Federation:
+    return Federation(tuple(SiloInfo(i, 64, (32, 32)) for i in range(count)), 0, 32)
+
+
+def digits(**keys):
+    return simulate(Config.from_keys(**{"epochs": 3, "compare_alone": False, **keys}))
+
+
+def book(**keys) -> tuple[CostBook, BiasTracker]:
+    config = Config.from_keys(eta=0.5, **keys)
+    bias = BiasTracker(M, D, beta=0.5)
+    made = CostBook(config, federation(), bias, bound=None, every=1, retention=1.0, evidence=False)
+    return made, bias
+
+
+def heard(rows: torch.Tensor, silos=(0, 1, 2, 3), silent=(), p=1.0) -> Heard:
+    factors = np.array([1.0 if silo == 0 else 1 / p for silo in silos])
+    return Heard(rows[list(silos)], tuple(silos), factors, list(silent))
+
+
+def test_plain_cost_matrix_is_the_equation():
+    made, bias = book()
+    rows = torch.randn(M, D, generator=torch.Generator().manual_seed(0))
+    bias.update(rows, range(M))
+    matrix, norm = made.matrix(heard(rows), 2.0, counts=True)
+    b, g = bias.estimate.double().numpy(), rows.double().numpy()
+    np.testing.assert_allclose(matrix, b @ b.T + 0.5 * 2.0 * g @ g.T, rtol=1e-5)
+    assert norm == pytest.approx(np.linalg.norm(g, axis=1).max(), rel=1e-6)
+
+
+def test_unsampled_rows_are_zero_scaled_by_p_and_silent_ones_predicted():
+    made, bias = book(participation=0.5)
+    rows = torch.randn(M, D, generator=torch.Generator().manual_seed(1))
+    bias.update(rows, range(M))
+    before = bias.estimate.clone()
+    matrix, _ = made.matrix(heard(rows, (0, 2), silent=(3,), p=0.5), 2.0, counts=True)
+    g = np.zeros((M, D))
+    g[0], g[2] = rows[0], 2 * rows[2]
+    g[3] = 2 * (rows[0] + before[3])
+    b = before.double().numpy()
+    np.testing.assert_allclose(matrix, b @ b.T + g @ g.T, rtol=1e-5, atol=1e-6)
+
+
+def test_correction_makes_the_sum_of_costs_that_of_the_true_biases():
+    # 3 silos like the target but for noise, and one that is biased: over many rounds the mean of
+    # the corrected summands is BBᵀ, where the plain ones have β/(2 − β)(σᵢ² + σ₀²) on top.
+    true = np.zeros((M, D))
+    true[3] = 1.0
+    rng, rounds = np.random.default_rng(0), 3000
+    books = {name: book(bias_correction=name == "corrected") for name in ("corrected", "plain")}
+    sums = {name: np.zeros((M, M)) for name in books}
+    for _ in range(rounds):
+        rows = torch.from_numpy(true + rng.normal(size=(M, D)) * 0.6).float()
+        for name, (made, bias) in books.items():
+            bias.update(rows, range(M))
+            sums[name] += made.matrix(heard(rows), 0.0, counts=True)[0] / rounds
+    truth = true @ true.T
+    noise = 0.5 / 1.5 * 2 * D * 0.36
+    np.testing.assert_allclose(sums["plain"].diagonal()[1:3], noise, rtol=0.1)
+    np.testing.assert_allclose(sums["corrected"], truth, atol=0.15)
+    assert np.linalg.eigvalsh(sums["corrected"]).min() > -1e-9
+
+
+def test_correction_evens_out_the_true_cluster():
+    shares = {}
+    for corrected in (False, True):
+        result = digits(epochs=6, bias_correction=corrected)
+        shares[corrected] = result.alpha
+    assert shares[True][0] < shares[False][0]
+    assert shares[True][1:3].sum() > shares[False][1:3].sum()
+
+
+def test_diagnostics_do_not_touch_training():
+    with_, without = digits(diagnostics=True), digits(diagnostics=False)
+    np.testing.assert_array_equal(with_.alpha, without.alpha)
+    assert all(torch.equal(with_.parameters[n], without.parameters[n]) for n in with_.parameters)
+    assert "regret" in with_.epochs[0]
+    assert "regret" not in without.epochs[0]
+
+
+def test_large_federations_are_not_logged(monkeypatch):
+    monkeypatch.setattr("spcacw_flwr.methods.costs.LOGGED", 6)
+    assert "regret" not in digits(epochs=1).epochs[0]
+    monkeypatch.setattr("spcacw_flwr.methods.costs.LOGGED", 7)
+    assert "regret" in digits(epochs=1).epochs[0]
+
+
+def test_regret_and_silo_figures_are_on_disk(tmp_path):
+    digits(output=str(tmp_path / "run"), epochs=4, t_start=2)
+    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert line["cumulative_cost"] - line["best_fixed_cost"] == pytest.approx(line["regret"])
+        assert -1e-9 <= line["regret"] <= line["regret_bound"]
+    table = pd.read_csv(tmp_path / "run/silos.csv")
+    assert list(table.columns) == ["epoch", "silo", "alpha", "bias", "sigma", "closed_form"]
+    assert len(table) == 4 * 7
+    np.testing.assert_allclose(table.groupby("epoch").closed_form.sum(), 1)
+    own = table[table.silo == 0]
+    assert (own.bias == 0).all()
+    assert (own.sigma > 0).all()
+    last = table[table.epoch == 4].set_index("silo")
+    assert last.bias[[1, 2]].max() < last.bias[3:].min()  # the true cluster is less biased
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["figures"]["bias"] == pytest.approx(list(last.bias))
+
+
+def test_regret_is_that_of_the_learners_own_cost():
+    # ftl's total is the sum that regret is measured on: its leader is the best fixed α, and costs
+    # what the report says
+    config = Config.from_keys(epochs=1)
+    made = method_class("spcacw")(config, federation(), torch.zeros(D))
+    rng = np.random.default_rng(0)
+    made.smoothness.update(1.0)
+    for round_ in range(1, 5):
+        request = made.request(round_)
+        rows = torch.from_numpy(rng.normal(size=(M, D))).float()
+        made.fold(request, Replies(request.silos, rows, torch.zeros(M)))
+    report = made.epoch_report()
+    leader = made.leader()
+    assert report["best_fixed_cost"] == pytest.approx(leader @ made.learner.total @ leader)
+    assert report["cumulative_cost"] > report["best_fixed_cost"]
+
+
+class TestProbe:
+    def method(self, probe, p=1.0):
+        config = Config.from_keys(probe=probe, participation=p)
+        return method_class("spcacw")(config, federation(), torch.zeros(D))
+
+    def test_peers_of_weight_zero_are_asked_at_its_rate(self):
+        made = self.method(0.25)
+        made.alpha = np.array([0.5, 0.5, 0.0, 0.0])
+        asked = np.zeros(M)
+        for round_ in range(1, 2001):
+            asked[list(made.request(round_).silos)] += 1
+        assert asked[0] == asked[1] == 2000
+        # 500 ± 4 √(2000 · ¼ · ¾) = 500 ± 77
+        assert (np.abs(asked[2:] - 500) < 77).all()
+
+    def test_with_participation_the_chances_multiply(self):
+        made = self.method(0.5, p=0.5)
+        made.alpha = np.array([0.5, 0.5, 0.0, 0.0])
+        asked = np.zeros(M)
+        for round_ in range(1, 2001):
+            asked[list(made.request(round_).silos)] += 1
+        assert asked[0] == 2000
+        assert np.abs(asked[1:] - [1000, 500, 500]).max() < 90
+
+    def test_saves_floats_and_does_not_change_who_wins(self):
+        full, probed = digits(epochs=8), digits(epochs=8, probe=0.2)
+        assert probed.epochs[-1]["floats"] < full.epochs[-1]["floats"]
+        assert set(np.argsort(-probed.alpha)[:3]) == set(np.argsort(-full.alpha)[:3])
+
+
+@pytest.mark.parametrize("solver", ["ftal", "ons", "eg"])
+def test_every_learner_trains(solver):
+    result = digits(solver=solver, update_every=1, epochs=5)
+    assert result.accuracy[-1] > 40
+    assert result.alpha.sum() == pytest.approx(1)
+    assert not np.array_equal(result.alpha, np.eye(7)[0])
+
+
+def test_forgetting_changes_the_weights():
+    assert not np.array_equal(digits(half_life=1).alpha, digits().alpha)
+
+
+def test_given_g_max_is_used():
+    small, large = digits(solver="ftal", g_max=0.05), digits(solver="ftal", g_max=5)
+    assert not np.array_equal(small.alpha, large.alpha)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"method": "spcacw-reg", "solver": "ons"}, "cubic term"),
+        ({"half_life": 2, "solver": "eg"}, "half-life"),
+        ({"beta": 1, "bias_correction": True}, "beta below 1"),
+        ({"beta": 1, "method": "spcacw-closed-form"}, "beta below 1"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_one_sentence(keys, sentence):
+    with pytest.raises(SpcacwError, match=sentence):
+        digits(**keys)
+
+
+def test_closed_form_gives_silos_without_bias_weight_by_their_noise():
+    # Silos 1 and 2 are like the target, with noise of σ₁ = 2σ₂; silo 3 is far off.
+    config = Config.from_keys(method="spcacw-closed-form", max_norm=0, smoothness=1.0, beta=0.02)
+    made = method_class("spcacw-closed-form")(config, federation(), torch.zeros(2000))
+    rng = np.random.default_rng(0)
+    sigmas, biases = np.array([1.0, 2.0, 1.0, 1.0]), np.array([0, 0, 0, 5.0])
+    for round_ in range(1, 801):
+        request = made.request(round_)
+        rows = rng.normal(size=(M, 2000)) / np.sqrt(2000) * sigmas[:, None]
+        rows[:, 0] += biases
+        made.fold(request, Replies(request.silos, torch.from_numpy(rows).float(), torch.zeros(M)))
+    figures = made.silo_figures()
+    np.testing.assert_allclose(figures["sigma"], sigmas, rtol=0.05)
+    assert figures["bias"][3] == pytest.approx(5, rel=0.05)
+    assert figures["bias"][1:3].max() < 0.3
+    assert made.alpha[3] == 0.0
+    np.testing.assert_array_equal(made.alpha, figures["closed_form"])
+    assert made.alpha[2] > 2 * made.alpha[1] > 0

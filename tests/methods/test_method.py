@@ -1,0 +1,227 @@
+"""Methods by hand: who is asked, how replies become a step, and what SP-CACW learns from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import METHODS, method_class
+from spcacw_flwr.engine.loop import play as run_round
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.pool import SiloInfo
+from spcacw_flwr.silos.protocol import Replies
+from tests.conftest import make_method, make_pool
+
+SIZES = (64, 32, 32)
+"""Three silos; the target's pass of 64 samples in batches of 32 is K = 2 rounds."""
+
+
+def make(method="spcacw", target=0, oracle=(0, 2), **keys):
+    config = Config.from_keys(method=method, target=target, **keys)
+    infos = tuple(SiloInfo(i, n, (n,), float(i), tuple(oracle)) for i, n in enumerate(SIZES))
+    federation = Federation(infos, target, config.training.batch_size)
+    return method_class(method)(config, federation, torch.zeros(2))
+
+
+def reply(rows, silos=(0, 1, 2), smoothness=1.0):
+    gradients = torch.tensor(rows, dtype=torch.float32)
+    return Replies(tuple(silos), gradients, torch.ones(len(rows)), smoothness)
+
+
+def send(method, round_, replies):
+    """Run a round of one question."""
+    steps = method.play(round_)
+    next(steps)
+    with pytest.raises(StopIteration):
+        steps.send(replies)
+
+
+def play(method, round_, rows, silos=(0, 1, 2)):
+    send(method, round_, reply(rows, silos))
+
+
+@pytest.mark.parametrize(
+    ("method", "alpha", "asked"),
+    [
+        ("local", [1, 0, 0], (0,)),
+        ("fedavg", [0.5, 0.25, 0.25], (0, 1, 2)),
+        ("oracle-averaged", [0.5, 0, 0.5], (0, 2)),
+        ("spcacw", [1, 0, 0], (0, 1, 2)),
+    ],
+)
+def test_first_weights_and_who_is_asked(method, alpha, asked):
+    made = make(method)
+    np.testing.assert_array_equal(made.alpha, alpha)
+    assert made.request(1).silos == asked
+
+
+@pytest.mark.parametrize("method", ["oracle", "oracle-averaged"])
+def test_oracle_needs_the_truth(method):
+    with pytest.raises(SpcacwError, match="true cluster of target silo 0"):
+        make(method, oracle=())
+
+
+def test_step_by_hand_with_momentum_and_weight_decay():
+    """FedAvg, α = (.5, .25, .25), η = .1, μ = .9, λ = .5; w starts at 0.
+
+    Round 1: g = .5·(1, 0) + .25·(0, 4) + .25·(0, 0) = (.5, 1); buffer = g; w = (−.05, −.1).
+    Round 2: g = (.5, 1) + λw = (.475, .95); buffer = .9·(.5, 1) + g = (.925, 1.85);
+    w = (−.05, −.1) − .1·(.925, 1.85) = (−.1425, −.285).
+    """
+    method = make("fedavg", eta=0.1, momentum=0.9, weight_decay=0.5)
+    rows = [[1, 0], [0, 4], [0, 0]]
+    play(method, 1, rows)
+    torch.testing.assert_close(method.parameters, torch.tensor([-0.05, -0.1]))
+    play(method, 2, rows)
+    torch.testing.assert_close(method.parameters, torch.tensor([-0.1425, -0.285]))
+
+
+def test_clipping_the_aggregate_by_hand():
+    """Σαg = (.5, 1) + … as above has norm √1.25; clipped to 1 it is (.5, 1)/√1.25."""
+    method = make("fedavg", eta=1.0, momentum=0.0, weight_decay=0.0, clip="aggregate")
+    play(method, 1, [[1, 0], [0, 4], [0, 0]])
+    torch.testing.assert_close(method.parameters, -torch.tensor([0.5, 1.0]) / 1.25**0.5)
+
+
+def test_spcacw_by_hand():
+    """M = 3, d = 2, β = .5, η = .1, L = 1 fixed, K = 2; g_0 = (1, 0), g_1 = (1, 0), g_2 = (−1, 0).
+
+    b̂_1 = 0 throughout. b̂_2 after one round: .5·(−2, 0) = (−1, 0), after two: (−1.5, 0).
+    B̂B̂ᵀ summed: only entry (2, 2): 1 + 2.25 = 3.25.
+    ηL GGᵀ summed: .1·2 = .2 times the signs' outer product (1, 1, −1).
+    cost(α) = 3.25 α_2² + .2 (α_0 + α_1 − α_2)²; with α_0 + α_1 = 1 − α_2 its derivative in α_2 is
+    6.5 α_2 − .8 (1 − 2 α_2) = 0, so α_2 = .8/8.1. The rest is free between silos 0 and 1.
+    Steps 1 and 2 use α_0 = e_0, so w = −.1·(1, 0) twice.
+    """
+    keys = {"beta": 0.5, "eta": 0.1, "smoothness": 1.0, "momentum": 0.0, "weight_decay": 0.0}
+    method = make(max_norm=0.0, **keys)
+    rows = [[1, 0], [1, 0], [-1, 0]]
+    play(method, 1, rows)
+    np.testing.assert_array_equal(method.alpha, [1, 0, 0])
+    torch.testing.assert_close(method.bias.estimate[2], torch.tensor([-1.0, 0.0]))
+    play(method, 2, rows)
+    torch.testing.assert_close(method.parameters, torch.tensor([-0.2, 0.0]))
+    assert method.alpha_round == 2
+    assert method.alpha[2] == pytest.approx(0.8 / 8.1, abs=1e-6)
+    report = method.epoch_report()
+    # L̂_t(e_0) = ηL‖g_0‖² = .1 in both rounds.
+    assert report["cost"] == pytest.approx(0.1)
+    assert report["L"] == 1.0
+    assert report["lambda_reg"] == 0.0
+
+
+def test_t_start_and_update_every():
+    """With T_start = 3 and K = 1, rounds 1 and 2 neither count nor update."""
+    method = make(t_start=3, update_every=1, smoothness=1.0)
+    play(method, 1, [[1, 0], [1, 0], [1, 0]])
+    play(method, 2, [[1, 0], [1, 0], [1, 0]])
+    assert method.alpha_round == 0
+    assert not method.learner.total.any()
+    play(method, 3, [[1, 0], [1, 0], [1, 0]])
+    assert method.alpha_round == 3
+
+
+def test_lambda_reg_by_hand():
+    """g_0 = (1, 0), (3, 4): sample variances (2, 8), squared norm 68; γ = .5 gives λ = 34.
+
+    The next epoch counts for itself: g_0 = (0, 0), (2, 0), variances (2, 0), λ = .5 · 4.
+    """
+    method = make("spcacw-reg", gamma=0.5, smoothness=1.0)
+    play(method, 1, [[1, 0], [0, 0], [0, 0]])
+    play(method, 2, [[3, 4], [0, 0], [0, 0]])
+    assert method.epoch_report()["lambda_reg"] == pytest.approx(34.0)
+    play(method, 3, [[0, 0], [0, 0], [0, 0]])
+    play(method, 4, [[2, 0], [0, 0], [0, 0]])
+    assert method.epoch_report()["lambda_reg"] == pytest.approx(2.0)
+
+
+def test_a_peer_that_disagrees_gets_exactly_zero_and_a_twin_is_trusted():
+    """Silo 2 errs in the direction in which silo 1 errs a little: it cannot cancel anything."""
+    rng = np.random.default_rng(0)
+    method = make(smoothness=10.0, update_every=20)
+    for t in range(1, 61):
+        noise = rng.normal(size=(3, 2))
+        play(method, t, np.array([[0, 0], [0.3, 0.3], [9, 9]]) + noise)
+    assert method.alpha[2] == 0.0
+    assert method.alpha[1] > 0.2
+
+
+def test_a_dead_silo_gains_no_weight():
+    """A silo that stops answering must not look like a free gradient of norm 0."""
+    rng = np.random.default_rng(1)
+    method = make(smoothness=1.0, update_every=10)
+    for t in range(1, 101):
+        play(method, t, rng.normal(size=(3, 2)) + 1)
+    before = method.alpha[2]
+    for t in range(101, 301):
+        play(method, t, rng.normal(size=(2, 2)) + 1, silos=(0, 1))
+    assert before > 0.1
+    assert method.alpha[2] < before
+
+
+def test_partial_participation_is_unbiased_and_its_estimates_move_only_on_reports():
+    """p = .5: the sampled peers' rows count double, the target's once."""
+    method = make("fedavg", participation=0.5, eta=1.0, momentum=0.0, weight_decay=0.0)
+    play(method, 1, [[1, 0], [0, 4]], silos=(0, 1))
+    # .5·(1, 0) + .25·(0, 4)/.5 = (.5, 2), and silo 2, not sampled, adds nothing.
+    torch.testing.assert_close(method.parameters, -torch.tensor([0.5, 2.0]))
+
+    learner = make(participation=0.5, beta=0.5, smoothness=1.0)
+    play(learner, 1, [[0, 0], [2, 0]], silos=(0, 1))
+    torch.testing.assert_close(learner.bias.estimate, torch.tensor([[0.0, 0], [1, 0], [0, 0]]))
+
+
+def test_who_is_sampled_is_a_pure_function_and_the_target_always_is():
+    method = make(participation=0.3)
+    asked = [method.request(t).silos for t in range(1, 2001)]
+    assert all(0 in silos for silos in asked)
+    assert np.mean([1 in silos for silos in asked]) == pytest.approx(0.3, abs=0.03)
+    assert asked == [make(participation=0.3).request(t).silos for t in range(1, 2001)]
+
+
+def test_without_the_target_a_round_is_an_error():
+    with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 1"):
+        play(make(), 1, [[1, 0], [1, 0]], silos=(1, 2))
+    silent = Replies((1, 2), torch.ones(2, 2), torch.ones(2), smoothness=None)
+    with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 1"):
+        send(make(), 1, silent)
+
+
+def test_smoothness_is_asked_at_its_interval_and_its_absence_is_an_error():
+    method = make(smoothness_interval=3)
+    assert method.request(1).smoothness
+    with pytest.raises(SpcacwError, match="smoothness L"):
+        send(method, 1, reply([[1, 0]] * 3, smoothness=None))
+    play(method, 1, [[1, 0]] * 3)
+    assert [method.request(t).smoothness for t in range(2, 8)] == [False, False, True] * 2
+    assert not make(smoothness=2.0).request(1).smoothness
+
+
+@pytest.mark.parametrize("keys", [{}, {"solver": "ftal"}, {"beta_schedule": "harmonic"}])
+def test_readings_are_selectable_and_train(keys):
+    config = Config.from_keys(epochs=2, **keys)
+    pool = make_pool(config)
+    method = make_method(config, pool)
+    for t in range(1, 15):
+        run_round(pool, method, t)
+    assert method.alpha_round == 14
+    assert method.alpha.sum() == pytest.approx(1)
+    assert (method.alpha >= 0).all()
+
+
+def test_a_method_of_ones_own_by_import_path():
+    assert method_class("spcacw_flwr.baselines.fedavg:FedAvg") is method_class("fedavg")
+    with pytest.raises(SpcacwError, match="did you mean fedavg"):
+        method_class("fedavgg")
+    with pytest.raises(SpcacwError, match="cannot be imported"):
+        method_class("baselines.nothing:Nothing")
+    with pytest.raises(SpcacwError, match="not a subclass"):
+        method_class("pathlib:Path")
+
+
+def test_every_name_is_a_method_that_knows_its_name():
+    for name in METHODS:
+        assert method_class(name).name == name

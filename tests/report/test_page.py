@@ -1,0 +1,226 @@
+"""The page: one file with nothing to fetch, well formed, and safe from what a run is called."""
+
+from __future__ import annotations
+
+import base64
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from spcacw_flwr import report as html
+from spcacw_flwr.cli import app
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.report.page import write_report, write_report_if_possible
+from tests.engine.test_simulate import spoil
+from tests.report.artefacts import write_csv, write_run
+
+VOID = {"meta", "img", "br", "hr", "link", "source", "input"}
+
+
+class Page(HTMLParser):
+    """A page's tags, words and pictures; fails where a tag is not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.images, self.titles, self.words = [], [], [], [], []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag == "img":
+            self.images.append(dict(attrs))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+        if self.open and self.open[-1] == "h2":
+            self.titles.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def page_of(directory) -> Page:
+    return Page(write_report(directory).read_text(encoding="utf-8"))
+
+
+def check_self_contained(page: Page, text: str) -> None:
+    assert not {"script", "link", "iframe", "object", "embed", "base"} & set(page.tags)
+    for name, value in page.attributes:
+        assert name != "style"
+        assert not name.startswith("on")
+        if name in ("src", "href", "srcset"):
+            assert value.startswith("data:image/svg+xml;base64,")
+    style = text.split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+    for image in page.images:
+        assert len(image["alt"]) > 20
+        picture = base64.b64decode(image["src"].split(",")[1]).decode()
+        assert picture.rstrip().endswith("</svg>")
+        assert "<text" not in picture  # letters are outlines: no font is needed
+        assert "NaN" not in picture
+
+
+ROWS = [(3, "", "", 90, 91, 1000), (3, 1, 0.25, 85, 86, 1000), (3, 3, 0.05, 89, 90, 1000)]
+
+
+def test_a_full_report_is_one_well_formed_file(tmp_path):
+    figures = {"bias": [0, 0.2, 0.7, 0.6], "sigma": [0.4, 0.5, 0.6, float("nan")],
+               "closed_form": [1, 0, 0, 0]}  # fmt: skip
+    spent = {"1": {"epsilon": 2.0, "delta": 1e-5, "answers": 21}}
+    counts = {"2": {"too-long": 3}}
+    run = write_run(tmp_path / "run", figures=figures, privacy=spent, rejections=counts,
+                    versions={"torch": "2.14"})  # fmt: skip
+    head = ["seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples"]
+    write_csv(run / "leave_one_out.csv", head, ROWS)
+    page = page_of(run)
+    check_self_contained(page, (run / "report.html").read_text())
+    assert page.titles == [
+        "How good the model became", "Who helped", "Against the truth",
+        "When the weights changed", "With and without each peer", "Replies that were not used",
+        "What it cost", "Privacy", "Configuration", "What the words mean",
+    ]  # fmt: skip
+    assert len(page.images) == 5
+    assert "0 (target) 0.7000 0.7667 0.0000 0.4000 1.0000 0 1 0.2500" in page.text
+    assert "1 0.2500 85.00 % +5.00 –" in page.text
+    assert "2 larger than allowed 3" in page.text
+    assert "1 2 1e-05 21" in page.text
+    assert "seed 3 0" in page.text  # differs from its default
+    assert page.tags.count("h1") == 1
+    assert "torch 2.14" in page.text
+
+
+def test_what_a_run_is_called_is_text_and_nothing_else(tmp_path):
+    evil = "<script>alert('x')</script>\"&<img src=x onerror=alert(1)>:Setting"
+    run = write_run(tmp_path / "run", config={"setting": evil}, state="failed", error=evil,
+                    accuracy=(50.0,))  # fmt: skip
+    page = page_of(run)
+    check_self_contained(page, (run / "report.html").read_text())
+    assert f"The run did not finish: {evil}." in page.text
+    assert {image["src"][:5] for image in page.images} == {"data:"}
+
+
+def test_a_method_without_weights(tmp_path):
+    page = page_of(write_run(tmp_path / "run", alphas=None, config={"method": "pfedme"}))
+    assert "The method pfedme puts no weight on silos" in page.text
+    assert len(page.images) == 1
+    assert "When the weights changed" not in page.titles
+
+
+def test_a_run_that_failed_before_its_first_epoch(tmp_path):
+    run = write_run(tmp_path / "run", accuracy=(), alphas=None, alone=None, state="failed",
+                    error="No silo answered.")  # fmt: skip
+    page = page_of(run)
+    assert "The run did not finish: No silo answered." in page.text
+    assert page.images == []
+
+
+def test_only_a_configuration_is_a_report_too(tmp_path):
+    (tmp_path / "config.toml").write_text("seed = 1\n")
+    assert "The run has not ended (unknown): 0 of" in page_of(tmp_path).text
+
+
+@pytest.mark.parametrize("kind", ["angle", "none"])
+def test_of_many_silos_the_heaviest_are_listed_and_the_others_summed_up(kind, tmp_path):
+    silos = 89
+    alpha = np.zeros(silos)
+    alpha[:30] = np.arange(30, 0, -1)
+    alpha /= alpha.sum()
+    groups = [4.0 * i for i in range(silos)] if kind == "angle" else [None] * silos
+    alphas = [(0, [1.0] + [0.0] * 88), *((16 * k, alpha.tolist()) for k in range(1, 800))]
+    figures = {"bias": [0.5] * silos, "closed_form": [1.0] + [0.0] * 88}
+    run = write_run(tmp_path / "run", alphas=alphas, groups=groups, kind=kind, figures=figures)
+    page = page_of(run)
+    check_self_contained(page, (run / "report.html").read_text())
+    rest = alpha[13:].sum()
+    assert f"76 others {rest:.4f}" in page.text
+    assert "59 silos have no weight at all." in page.text
+    assert (run / "report.html").stat().st_size < 1_000_000
+    assert len(page.images) == (4 if kind == "angle" else 3)
+
+
+def test_old_artefacts_without_newer_columns(tmp_path):
+    """A run of before: only the end of training alone is known, and no kind of group."""
+    run = write_run(tmp_path / "run")
+    text = (run / "summary.json").read_text()
+    text = text.replace('"accuracy": [40.0, 60.0, 86.5]', '"old": 1')
+    (run / "summary.json").write_text(text.replace('"group_kind": "cluster"', '"old": 1'))
+    page = page_of(run)
+    assert "3.5 points above training alone" in page.text
+    assert "Silo 1 is of the target's true group" in page.text  # digits-relabel has clusters
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+    assert write_report_if_possible(write_run(tmp_path / "run")) == ""
+    assert "holds no run" in write_report_if_possible(tmp_path)
+
+    def broken(directory):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(html.page, "write_report", broken)
+    said = write_report_if_possible(tmp_path / "run")
+    assert said == "There is no report of this run (ZeroDivisionError: oh)."
+
+
+def test_the_run_and_its_rerun_by_the_command_line(tmp_path):
+    run = tmp_path / "run"
+    options = ["--engine", "in-process", "--set", "epochs=2", "--output", str(run)]
+    done = CliRunner().invoke(app, ["run", *options])
+    assert done.exit_code == 0, done.output
+    assert "Replies that were not used" in Page((run / "report.html").read_text()).titles
+    (run / "report.html").unlink()
+    done = CliRunner().invoke(app, ["report", str(run), "--leave-one-out", "1", "--lowest"])
+    assert done.exit_code == 0, done.output
+    assert "Leave-one-out: 3 runs in this process" in done.output
+    page = Page((run / "report.html").read_text())
+    assert "With and without each peer" in page.titles
+    assert "The recorded run ended" not in page.text  # the rerun with all silos is the run
+    assert len((run / "leave_one_out.csv").read_text().splitlines()) == 4
+
+
+def test_a_failed_run_has_a_report_by_the_command_line(tmp_path):
+    options = ["--engine", "in-process", "--set", "sketch=9999", "--output", str(tmp_path / "run")]
+    assert CliRunner().invoke(app, ["run", *options]).exit_code == 1
+    page = Page((tmp_path / "run" / "report.html").read_text())
+    assert "The run did not finish: sketch = 9999 is more than" in page.text
+
+
+def test_what_cannot_be_reported_is_one_sentence(tmp_path):
+    done = CliRunner().invoke(app, ["report", str(tmp_path)], env={"COLUMNS": "250"})
+    assert done.exit_code == 1
+    assert done.output.startswith(f"spcacw: {tmp_path} holds no run")
+    run = write_run(tmp_path / "run", config={"setting": "mnist-relabel"})
+    where = ["--data-dir", str(tmp_path / "nowhere")]
+    done = CliRunner().invoke(app, ["report", str(run), "--leave-one-out", "1", *where])
+    assert done.exit_code == 1
+    assert "Leave-one-out reruns the training here, with the data of all silos: " in done.output
+
+
+def test_simulate_leaves_the_report_to_its_caller(tmp_path):
+    result = simulate(Config.from_keys(epochs=1, compare_alone=False, output=str(tmp_path / "run")))
+    assert not (result.directory / "report.html").exists()
+    assert write_report(result.directory).is_file()
+
+
+def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monkeypatch):
+    spoil(monkeypatch, silo=2, from_round=3)
+    keys = {"epochs": 2, "compare_alone": False, "output": str(tmp_path / "run")}
+    result = simulate(Config.from_keys(quarantine_probe=0.0, **keys))
+    page = page_of(result.directory)
+    assert "3 replies were not used; training went on without. They came from silo 2." in page.text
+    assert "1 silo was in quarantine at the end" in page.text
+    assert "2 not a number, or infinite 3" in page.text

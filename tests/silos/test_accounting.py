@@ -1,0 +1,163 @@
+"""ε against closed forms, against dp-accounting, and against counting by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos import accounting
+from spcacw_flwr.silos.accounting import Ledger, gaussian_delta, gaussian_epsilon, sampled_epsilon
+from spcacw_flwr.silos.batches import batch_indices
+from spcacw_flwr.silos.pool import SiloInfo
+from spcacw_flwr.silos.privacy import ANY, PASS, SAMPLED, Mechanism
+from spcacw_flwr.silos.protocol import LOSSES, Request
+
+
+def test_delta_is_the_analytic_gaussian_mechanisms():
+    """Balle & Wang, theorem 8, written out; and by integrating the privacy loss of N(0,1), N(1,1).
+
+    δ(ε) = ∫ max(0, p(x) − e^ε q(x)) dx for p = N(μ, 1), q = N(0, 1).
+    """
+    x = np.linspace(-15, 20, 700_001)
+    for mu, epsilon in ((1.0, 1.0), (0.5, 0.2), (3.0, 4.0)):
+        written = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
+            -mu / 2 - epsilon / mu
+        )
+        density = norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x)
+        integral = np.trapezoid(np.maximum(density, 0), x)
+        assert gaussian_delta(epsilon, mu) == pytest.approx(written, rel=1e-9)
+        assert gaussian_delta(epsilon, mu) == pytest.approx(integral, rel=1e-6)
+
+
+def test_epsilon_of_a_known_case():
+    """z = 1, δ = 1e-5: ε = 4.377, and δ of that ε is 1e-5 again."""
+    assert gaussian_epsilon(1, 1.0, 1e-5) == pytest.approx(4.3772, abs=1e-3)
+    assert gaussian_delta(gaussian_epsilon(1, 1.0, 1e-5), 1.0) == pytest.approx(1e-5, rel=1e-9)
+    assert gaussian_epsilon(0, 1.0, 1e-5) == 0
+    assert gaussian_epsilon(1, 1e6, 1e-5) == 0  # δ(0) is below δ already
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0, 4.0, 50.0])
+@pytest.mark.parametrize("uses", [1, 50, 4550])
+@pytest.mark.parametrize("delta", [1e-5, 1e-3])
+def test_composed_gaussians_agree_with_dp_accounting(noise, uses, delta):
+    gaussian = pytest.importorskip("dp_accounting.gaussian_mechanism")
+    expected = gaussian.get_epsilon_gaussian(noise / math.sqrt(uses), delta)
+    assert gaussian_epsilon(uses, noise, delta) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.8, 2.0])
+def test_composed_gaussians_agree_with_privacy_loss_distributions(noise):
+    """Which compose 20 of them numerically."""
+    accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant.compose(accounting.GaussianDpEvent(noise), 20)
+    assert gaussian_epsilon(20, noise, 1e-5) == pytest.approx(
+        accountant.get_epsilon(1e-5), rel=2e-3
+    )
+
+
+def test_sampling_amplifies_and_never_harms():
+    accounting = pytest.importorskip("dp_accounting")
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(
+        neighboring_relation=accounting.NeighboringRelation.REPLACE_ONE
+    )  # its own orders
+    event = accounting.SampledWithoutReplacementDpEvent(2900, 32, accounting.GaussianDpEvent(2.0))
+    own = accountant.compose(event, 4550).get_epsilon(1e-5)
+    found = sampled_epsilon(4550, 32, 2900, 2.0, 1e-5)
+    assert found == pytest.approx(own, rel=0.02)
+    assert found < 0.2 * gaussian_epsilon(4550, 2.0, 1e-5)
+    assert sampled_epsilon(3, 32, 32, 2.0, 1e-5) == gaussian_epsilon(3, 2.0, 1e-5)
+    assert sampled_epsilon(1, 199, 200, 0.1, 1e-5) <= gaussian_epsilon(1, 0.1, 1e-5)
+
+
+def test_without_dp_accounting_no_sampling_is_counted_on(monkeypatch):
+    monkeypatch.setattr(accounting, "find_spec", lambda name: None)
+    found = sampled_epsilon.__wrapped__(40, 32, 700, 2.0, 1e-5)
+    assert found == gaussian_epsilon(40, 2.0, 1e-5)
+
+
+def ledger(batches: str, size: int = 70, **keys) -> Ledger:
+    one = Mechanism(2.0, 1.0, 1e-5, True, batches)
+    infos = SiloInfo(0, 70, (70,)), SiloInfo(1, size, (), privacy=one)
+    return Ledger(Config.from_keys(batch_size=32, **keys), Federation(infos, 0, 32))
+
+
+def ask(book: Ledger, round_: int, points=None, **more) -> None:
+    book.note(Request(round_, (0, 1), points, **more), (0, 1))
+
+
+def test_a_pass_uses_each_sample_once_and_so_counts_once():
+    """70 samples are 3 rounds a pass; rounds of other passes, draws and questions add up."""
+    book = ledger(PASS)
+    for round_ in (1, 2, 3):
+        ask(book, round_)
+    assert book.epsilon(1) == gaussian_epsilon(1, 2.0, 1e-5)
+    assert book.answers[1] == 3
+    assert math.isinf(book.epsilon(0))
+    for round_ in (4, 5, 6):
+        ask(book, round_)
+    assert book.epsilon(1) == gaussian_epsilon(2, 2.0, 1e-5)
+    ask(book, 6)  # the same batch again, at another model
+    assert book.epsilon(1) == gaussian_epsilon(3, 2.0, 1e-5)
+    for round_ in (4, 5, 6):
+        ask(book, round_, draw=1)
+    assert book.epsilon(1) == gaussian_epsilon(4, 2.0, 1e-5)
+    ask(book, 7, want=LOSSES)
+    assert book.answers[1] == 10
+
+
+def test_each_batch_of_a_mean_counts():
+    """With local-batches = 3 a pass of rounds is three passes of batches."""
+    book = ledger(PASS, local_batches=3)
+    for round_ in (1, 2, 3):
+        ask(book, round_)
+    assert (book.uses[1] == 3).all()
+    assert book.answers[1] == 9
+
+
+def test_the_sample_that_was_used_most_often_decides():
+    """Who is asked in few rounds has told less; a prefix of a batch counts its samples only."""
+    book, by_hand = ledger(PASS), np.zeros(70, dtype=int)
+    for round_ in (1, 5, 9):
+        ask(book, round_, samples=(32, 6))
+        by_hand[batch_indices(0, 1, round_, 70, 32)[:6]] += 1
+    np.testing.assert_array_equal(book.uses[1], by_hand)
+    assert book.epsilon(1) == gaussian_epsilon(int(by_hand.max()), 2.0, 1e-5)
+
+
+def test_of_unknown_batches_every_answer_counts():
+    book = ledger(ANY)
+    for round_ in (1, 2, 3):
+        ask(book, round_)
+    assert book.epsilon(1) == gaussian_epsilon(3, 2.0, 1e-5)
+
+
+def test_sampled_answers_are_counted():
+    pytest.importorskip("dp_accounting")
+    book = ledger(SAMPLED, size=700)
+    for round_ in range(1, 41):
+        ask(book, round_)
+    assert book.epsilon(1) == sampled_epsilon(40, 32, 700, 2.0, 1e-5)
+    assert book.epsilon(1) < gaussian_epsilon(40, 2.0, 1e-5)
+
+
+@pytest.mark.parametrize("batches", [PASS, ANY])
+def test_a_ledger_goes_on_where_it_stopped(batches):
+    first, second = ledger(batches), ledger(batches)
+    for round_ in (1, 2, 4):
+        ask(first, round_)
+    for silo, counts in first.state().items():
+        second.restore(int(silo), counts)
+    for book in (first, second):
+        ask(book, 7)
+    assert first.summary() == second.summary()

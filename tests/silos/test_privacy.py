@@ -1,0 +1,324 @@
+"""Private silos: clipping, noise, whose chance it is, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from torch.nn.functional import cross_entropy
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.checks import Answers, judge
+from spcacw_flwr.engine.gate import Gate
+from spcacw_flwr.engine.loop import answer
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.silos import privacy
+from spcacw_flwr.silos.batches import batch_indices
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.privacy import PASS, Mechanism, clipped_mean, privatise
+from spcacw_flwr.silos.protocol import LOSSES, Request
+from spcacw_flwr.silos.randomness import BATCH, NOISE, Secret, secret, seeded
+from tests.conftest import make_method, make_pool
+
+
+def private(**keys) -> Config:
+    return Config.from_keys(**({"epochs": 2, "compare_alone": False, "privacy_noise": 0.5} | keys))
+
+
+def mechanism(noise=0.5, max_norm=2.0, per_sample=True) -> Mechanism:
+    return Mechanism(noise, max_norm, 1e-5, per_sample, PASS)
+
+
+@pytest.mark.parametrize(("per_sample", "deviation"), [(True, 0.0625), (False, 2.0)])
+@pytest.mark.parametrize("source", ["seeded", "secret"])
+def test_the_noise_has_mean_0_and_the_promised_deviation(per_sample, deviation, source):
+    """z = .5, C = 2, b = 32: .5 · 2·2/32 = 1/16, or .5 · 2·2 = 2; tests fail one time in 10⁶."""
+    chance = Secret() if source == "secret" else seeded(0)(NOISE, 1, 1, 0, 0)
+    gradient = torch.zeros(200_000)
+    privatise(gradient, 32, mechanism(per_sample=per_sample), chance)
+    drawn = gradient.double().numpy() / deviation
+    assert stats.kstest(drawn, "norm").pvalue > 1e-6
+    assert abs(drawn.mean()) < 5 / math.sqrt(len(drawn))
+    assert abs(drawn.var() - 1) < 5 * math.sqrt(2 / len(drawn))
+
+
+def test_a_gradient_is_clipped_before_it_is_noised():
+    """Length 5 to length 2; a short one stays; one that is not finite becomes 0."""
+    rows = [torch.tensor([3.0, 4.0]), torch.tensor([0.6, 0.8]), torch.tensor([torch.nan, 1.0])]
+    for row, expected in zip(rows, ([1.2, 1.6], [0.6, 0.8], [0.0, 0.0]), strict=True):
+        privatise(row, 1, mechanism(noise=1e-12), seeded(0)(NOISE, 0, 1, 0, 0))
+        torch.testing.assert_close(row, torch.tensor(expected))
+
+
+def plain_gradient(pool: SiloPool, point, x, y):
+    leaf = point.clone().requires_grad_()
+    outputs = torch.func.functional_call(pool.model, pool.layout.unflatten(leaf), (x,))
+    return torch.autograd.grad(cross_entropy(outputs, y), leaf)[0]
+
+
+@pytest.mark.parametrize("room", [privacy.ROOM, 4810 * 5])
+def test_each_sample_is_clipped_as_in_a_loop_by_hand(room, monkeypatch):
+    """Half of them are; also where only five samples' gradients have room at once."""
+    monkeypatch.setattr(privacy, "ROOM", room)
+    pool = make_pool(private())
+    point = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(0)) / 4
+    data = pool.setting.train(3)
+    x, y = data.x[:32], data.y[:32]
+    own = [plain_gradient(pool, point, x[k : k + 1], y[k : k + 1]) for k in range(32)]
+    norms = [float(one.norm()) for one in own]
+    middle = float(np.median(norms))
+    found = clipped_mean(pool.compute, point, x, y, middle, seed=0)
+    expected = sum(one * min(1.0, middle / n) for one, n in zip(own, norms, strict=True)) / 32
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_replacing_a_sample_moves_the_answer_by_at_most_the_sensitivity():
+    """Any two clipped gradients are at most 2C apart, and 1/b of that stays."""
+    pool = make_pool(private())
+    point = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(1))
+    data = pool.setting.train(2)
+    x, y = data.x[:8].clone(), data.y[:8].clone()
+    before = clipped_mean(pool.compute, point, x, y, 1.0, seed=0)
+    x[3], y[3] = 1e4, (y[3] + 5) % 10
+    after = clipped_mean(pool.compute, point, x, y, 1.0, seed=0)
+    bound = mechanism(noise=1.0, max_norm=1.0).deviation(8)
+    assert 0.1 * bound < float((after - before).norm()) <= bound * (1 + 1e-5)
+    x[3] = torch.inf
+    poisoned = clipped_mean(pool.compute, point, x, y, 1.0, seed=0)
+    assert float((poisoned - before).norm()) <= bound * (1 + 1e-5)
+
+
+def noiseless(pool: SiloPool, **keys) -> SiloPool:
+    """The same silos with noise too small to see."""
+    return make_pool(Config.from_flat(pool.config.to_flat() | {"privacy-noise": 1e-9, **keys}))
+
+
+@pytest.mark.parametrize("clip", ["sample", "batch"])
+def test_the_noise_of_a_short_batch_is_that_of_its_sensitivity(clip):
+    """Round 7 of 200 samples has a batch of 8: per-sample noise is four times that of round 6."""
+    pool = make_pool(private(privacy_clip=clip))
+    point, silos = pool.initial_parameters(), tuple(range(7))
+    spread = []
+    for round_ in (6, 7):
+        noisy = pool.gradients(point, round_, silos).rows.clone()
+        plain = noiseless(pool).gradients(point, round_, silos).rows
+        assert torch.equal(noisy[0], plain[0])  # the target's stays at home
+        spread.append((noisy - plain)[1:].std().item())
+    expected = [2 * 0.5 / b for b in (32, 8)] if clip == "sample" else [1.0, 1.0]
+    np.testing.assert_allclose(spread, expected, rtol=0.02)
+
+
+def test_only_the_named_silos_are_private_and_tell_neither_loss_nor_labels():
+    pool, plain = make_pool(private(privacy_silos="2,5")), make_pool(private(privacy_noise=0))
+    point, silos = pool.initial_parameters(), tuple(range(7))
+    found, bare = pool.gradients(point, 1, silos), plain.gradients(point, 1, silos)
+    for silo, info in enumerate(pool.describe()):
+        hidden = silo in (2, 5)
+        assert torch.equal(found.rows[silo], bare.rows[silo]) != hidden
+        assert math.isnan(found.losses[silo]) == hidden
+        assert (info.label_counts == ()) == hidden
+        assert (info.privacy is not None) == hidden
+
+
+def test_each_question_has_noise_of_its_own_and_a_run_repeats_it():
+    pool = make_pool(private())
+    point = pool.initial_parameters()
+
+    def noise(round_, number, silo, draw=0):
+        return pool.gradients(point, round_, [silo], draw, number=number).rows.clone()
+
+    first = noise(1, 0, 1)
+    assert torch.equal(first, noise(1, 0, 1))
+    for other in (noise(1, 1, 1), noise(2, 0, 1), noise(1, 0, 2), noise(1, 0, 1, draw=1)):
+        assert abs(np.corrcoef(first[0], other[0])[0, 1]) < 0.1
+
+
+def test_a_methods_questions_are_numbered_within_a_round(monkeypatch):
+    """Cross-fitting asks a peer for the same batch at three models: equal noise would cancel."""
+    seen, original = [], SiloPool.gradients
+
+    def spy(self, points, round_, silos, *more):
+        seen.append((round_, more[-1]))
+        return original(self, points, round_, silos, *more)
+
+    monkeypatch.setattr(SiloPool, "gradients", spy)
+    simulate(private(epochs=1, cross_fit=2, samples_per_silo=64))
+    assert seen[:6] == [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]
+
+
+def test_a_secret_is_no_function_of_what_the_target_knows():
+    """Silos that are told the same draw other noise, and other batches, than each other."""
+    config = private()
+    setting = config.checked_setting()
+
+    def pool(chances):
+        return SiloPool(config, setting, range(7), chances)
+
+    point = pool(None).initial_parameters()
+    known = [pool(None).gradients(point, 1, [1]).rows.clone() for _ in range(2)]
+    assert torch.equal(*known)
+    hidden = [pool(secret).gradients(point, 1, [1]).rows.clone() for _ in range(2)]
+    for one, other in ((hidden[0], hidden[1]), (hidden[0], known[0])):
+        assert abs(np.corrcoef(one[0], other[0])[0, 1]) < 0.1
+    batches = [tuple(secret(BATCH, 1, 1, 0, 0).subset(200, 32)) for _ in range(2)]
+    assert batches[0] != batches[1]
+
+
+@pytest.mark.parametrize("chances", [seeded(3), secret])
+def test_a_sampled_batch_is_a_uniform_subset(chances):
+    """Each of 10 samples is in 3 of 10 such batches; χ² fails one time in 10⁶."""
+    drawn = [chances(BATCH, 1, t, 0, 0).subset(10, 3) for t in range(3000)]
+    assert all(len(set(one.tolist())) == 3 for one in drawn)
+    counts = np.bincount(np.concatenate(drawn), minlength=10)
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_sampled_batches_are_those_that_the_silo_uses():
+    pytest.importorskip("dp_accounting")
+    pool = noiseless(make_pool(private(privacy_batches="sampled", privacy_clip="batch")))
+    point = pool.initial_parameters()
+    found = pool.gradients(point, 1, [0, 4]).rows
+    drawn = seeded(0)(BATCH, 4, 1, 0, 0).subset(200, 32)
+    for row, silo, at in ((found[0], 0, batch_indices(0, 0, 1, 200, 32)), (found[1], 4, drawn)):
+        data, at = pool.setting.train(silo), torch.from_numpy(at)
+        expected = plain_gradient(pool, point, data.x[at], data.y[at])
+        expected *= min(1.0, 1.0 / float(expected.norm()))
+        torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_an_honest_answer_is_hardly_ever_longer_than_its_bound():
+    """The bound is not far above what is seen: by (√d + 6.4)/√d of the noise, and C."""
+    pool = make_pool(private())
+    point, silos = pool.initial_parameters(), list(range(1, 7))
+    one = pool.private.mechanisms[1]
+    for round_, samples in ((1, 32), (7, 8)):
+        norms = pool.gradients(point, round_, silos).rows.norm(dim=1)
+        bound = one.norm_bound(pool.layout.size, samples)
+        assert float(norms.max()) < bound < 1.2 * float(norms.min()) + 1
+
+
+def test_the_gate_knows_how_long_noise_may_be(tmp_path):
+    """Nothing honest is dropped; with a norm-bound of one's own, what is longer is."""
+    keys = {"participation": 0.7, "method": "fedavg"}
+    simulate(private(output=str(tmp_path / "free"), **keys))
+    simulate(private(output=str(tmp_path / "bound"), norm_bound=1.5, **keys))
+    free, bound = (json.loads((tmp_path / name / "summary.json").read_text())["rejections"]
+                   for name in ("free", "bound"))  # fmt: skip
+    assert free == {}
+    assert set(bound) == {"1", "2", "3", "4", "5", "6"}
+
+
+def test_a_private_silo_cannot_send_what_no_noise_could_be():
+    pool = make_pool(private())
+    method, gate = make_method(pool.config, pool), Gate(pool.config, 7)
+    request = Request(1, tuple(range(7)), method.parameters)
+    bounds = gate._bounds_of_noise(method, request)
+    replies = answer(pool, request)
+    replies.gradients[3] *= 1.3 * bounds[3] / replies.gradients[3].norm()
+    good, faults = judge(request, Answers(replies), gate.bound, bounds)
+    assert good.silos == (0, 1, 2, 4, 5, 6)
+    assert faults[3].reason == "too-long"
+    assert 0 not in bounds  # the target's is the clipping norm
+
+
+def test_a_sample_is_read_off_a_gradient_and_not_off_a_noisy_one():
+    """The gradient of the first layer for one sample x is δ xᵀ, that of its offset δ."""
+    setting = {"batch_size": 1, "max_norm": 1.0}
+
+    def recovered(pool):
+        rows = pool.gradients(pool.initial_parameters(), 5, [0, 1]).rows
+        parts = list(pool.layout.unflatten(rows).values())
+        delta = parts[1][1]
+        unit = int(delta.abs().argmax())
+        return parts[0][1][unit] / delta[unit]
+
+    config = private(privacy_noise=0, **setting)
+    pool = make_pool(config)
+    data = pool.setting.train(1)
+    x = data.x[batch_indices(0, 1, 5, len(data.y), 1)].flatten()
+    torch.testing.assert_close(recovered(pool), x, rtol=1e-3, atol=1e-4)
+    noisy = recovered(make_pool(private(privacy_noise=1.0, **setting)))
+    assert abs(np.corrcoef(noisy, x)[0, 1]) < 0.5
+
+
+def test_a_private_run_says_what_was_spent(tmp_path):
+    result = simulate(private(privacy_silos="2,5", output=str(tmp_path / "run"), method="fedavg"))
+    summary = json.loads((result.directory / "summary.json").read_text())
+    assert set(summary["privacy"]) == {"2", "5"}
+    told = summary["privacy"]["2"]
+    assert (told["answers"], told["noise"], told["clip"], told["batches"]) == (
+        14, 0.5, "sample", "pass",
+    )  # fmt: skip
+    table = pd.read_csv(result.directory / "silos.csv")
+    spent = table[table.silo == 2].epsilon.to_list()
+    assert spent[1] == pytest.approx(told["epsilon"])
+    assert 0 < spent[0] < spent[1]
+    assert table[table.silo == 1].epsilon.isna().all()
+
+
+def test_noise_takes_weight_from_a_silo():
+    """Of two peers of the target's cluster, the noisy one keeps less than a tenth of the other."""
+    alpha = simulate(private(privacy_silos="2", privacy_noise=1.0, epochs=10)).alpha
+    assert alpha[2] < 0.1 * alpha[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"clip": "aggregate"}, ["privacy-noise", "clip = 'silo'"]),
+        ({"max_norm": 0.0}, ["privacy-noise", "max-norm above 0"]),
+        ({"privacy_silos": "7"}, ["privacy-silos = '7'", "0…6"]),
+        ({"privacy_silos": "two"}, ["privacy-silos = 'two'", "0…6"]),
+        ({"privacy_silos": "0,2"}, ["Silo 0 is private and cannot be the target"]),
+        ({"method": "ifca"}, ["ifca", "losses", "silo 1", "spcacw"]),
+        ({"method": "fedfomo"}, ["fedfomo", "losses"]),
+        ({"method": "fedala"}, ["fedala", "losses"]),
+        ({"method": "feddisco"}, ["feddisco", "label counts"]),
+        ({"privacy_clip": "patch"}, ["privacy-clip = 'patch'", "one of sample, batch"]),
+    ],
+)
+def test_what_cannot_be_private_is_refused_in_one_sentence(keys, words):
+    with pytest.raises(SpcacwError) as error:
+        simulate(private(**keys))
+    for word in words:
+        assert word in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_silo_refuses_what_would_not_be_noised_whoever_asks():
+    pool = make_pool(private(privacy_silos="3"))
+    point = pool.initial_parameters()
+    for ask, what in (
+        (lambda: answer(pool, Request(1, (1, 3), point[None], want=LOSSES)), "losses"),
+        (lambda: pool.evaluate(point, 3), "accuracy"),
+        (lambda: pool.smoothness(point, 1, 3), "smoothness"),
+    ):
+        with pytest.raises(SpcacwError, match=f"Silo 3 keeps its data private .* its {what}"):
+            ask()
+
+
+def test_batchnorm_leaves_no_sample_a_gradient_of_its_own(monkeypatch):
+    keys = {"model": f"{__name__}:normalised"}
+    with pytest.raises(SpcacwError, match="does not go with BatchNorm"):
+        make_pool(private(**keys))
+    found = make_pool(private(privacy_clip="batch", **keys))
+    assert found.gradients(found.initial_parameters(), 1, [0, 1]).rows.isfinite().all()
+
+
+def normalised(shape, classes):
+    size = math.prod(shape)
+    layers = torch.nn.Flatten(), torch.nn.BatchNorm1d(size), torch.nn.Linear(size, classes)
+    return torch.nn.Sequential(*layers)
+
+
+def test_without_dp_accounting_sampled_batches_name_the_extra(monkeypatch):
+    monkeypatch.setattr(privacy, "find_spec", lambda name: None)
+    with pytest.raises(SpcacwError, match=r"spcacw-flwr\[privacy\]"):
+        private(privacy_batches="sampled").checked_setting()
+    private().checked_setting()

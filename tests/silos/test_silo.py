@@ -1,0 +1,180 @@
+"""Silo functions against plain PyTorch, one silo at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
+
+from spcacw_flwr.alpha import spectral_norm
+from spcacw_flwr.alpha.smoothness import CURVATURES
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.loop import compute
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.silos import pool as silo
+from spcacw_flwr.silos.batches import batch_indices
+from spcacw_flwr.silos.curvature import frozen_loss, hessian
+from spcacw_flwr.silos.models import Layout, make_model, parameters_of
+from spcacw_flwr.silos.pool import NOISE_DRAWS
+from spcacw_flwr.silos.protocol import Request
+from spcacw_flwr.silos.setting import SiloData
+from tests.conftest import make_pool
+
+
+def plain_gradient(model: nn.Module, x, y, max_norm):
+    model.zero_grad()
+    loss = cross_entropy(model(x), y)
+    loss.backward()
+    if max_norm:
+        clip_grad_norm_(model.parameters(), max_norm)
+    return parameters_to_vector([p.grad for p in model.parameters()]), loss.item()
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 0.3])
+@pytest.mark.parametrize("round_", [1, 7])
+def test_rows_are_the_silos_own_clipped_gradients(max_norm, round_):
+    """Round 7 ends a pass of 200 samples: its batch has 200 − 6·32 = 8 samples."""
+    config = Config.from_keys(max_norm=max_norm)
+    pool = make_pool(config)
+    vector = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(0)) / 4
+    found = pool.gradients(vector, round_, [4, 0, 6])
+    rows, losses = found.rows, found.losses
+    vector_to_parameters(vector, pool.model.parameters())
+    for k, i in enumerate([4, 0, 6]):
+        data = pool.setting.train(i)
+        at = torch.from_numpy(batch_indices(0, i, round_, 200, 32))
+        assert len(at) == (32 if round_ == 1 else 8)
+        expected, loss = plain_gradient(pool.model, data.x[at], data.y[at], max_norm)
+        torch.testing.assert_close(rows[k], expected, rtol=1e-4, atol=1e-6)
+        assert losses[k].item() == pytest.approx(loss, rel=1e-5)
+
+
+def test_silos_of_different_sizes_are_not_padded(monkeypatch):
+    """With 40 and 70 samples, round 2 has batches of 8 and 32: each is the plain gradient."""
+    config = Config.from_keys(max_norm=0.0)
+    pool = make_pool(config)
+    whole = {i: pool.setting.train(i) for i in range(7)}
+    sizes = {0: 40, 1: 70, 2: 40} | dict.fromkeys(range(3, 7), 200)
+    cut = {i: SiloData(whole[i].x[:n], whole[i].y[:n]) for i, n in sizes.items()}
+    monkeypatch.setattr(pool.setting, "train", lambda i: cut[i])
+    vector = pool.layout.flatten(parameters_of(pool.model))
+    rows = pool.gradients(vector, 2, [0, 1, 2]).rows
+    for i in range(3):
+        at = torch.from_numpy(batch_indices(0, i, 2, sizes[i], 32))
+        assert len(at) == (32 if i == 1 else 8)
+        expected, _ = plain_gradient(pool.model, cut[i].x[at], cut[i].y[at], 0)
+        torch.testing.assert_close(rows[i], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_by_hand():
+    """Norms 5 and 0.5 with max-norm 1: (3, 4) becomes (.6, .8), (.3, .4) stays, 0 stays."""
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    expected = torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]])
+    silo.clip_rows(rows, rows.norm(dim=1), 1.0)
+    torch.testing.assert_close(rows, expected)
+
+
+def test_smoothness_of_a_quadratic_with_known_spectrum():
+    """ℓ(w) = ½ wᵀ diag(1, −3, 2) w: the largest |eigenvalue| is 3, a negative one."""
+    spectrum = torch.tensor([1.0, -3.0, 2.0])
+    product = hessian(lambda w: 0.5 * (spectrum * w**2).sum(), torch.zeros(3))
+    assert spectral_norm(product, torch.ones(3), 200) == pytest.approx(3.0, rel=1e-3)
+
+
+def test_smoothness_of_a_network_is_its_hessians_largest_eigenvalue():
+    pool = make_pool(Config.from_keys(hidden=2, smoothness_iterations=500))
+    vector = pool.initial_parameters()
+    data, at = pool.setting.train(0), torch.from_numpy(batch_indices(0, 0, 3, 200, 32))
+
+    def loss(w):
+        weights = pool.layout.unflatten(w)
+        return cross_entropy(functional_call(pool.model, weights, (data.x[at],)), data.y[at])
+
+    largest = torch.linalg.eigvalsh(torch.func.hessian(loss)(vector)).abs().max().item()
+    assert pool.smoothness(vector, 3, 0) == pytest.approx(largest, rel=0.02)
+
+
+def test_smoothness_along_the_noise_of_the_targets_mini_batches():
+    """The difference of two gradients on other mini-batches of the round, and the full Hessian."""
+    pool = make_pool(Config.from_keys(hidden=2, curvature="noise"))
+    vector = pool.initial_parameters()
+    first, second = (pool.gradients(vector, 3, [0], draw).rows[0].clone() for draw in NOISE_DRAWS)
+    noise = first - second
+    (batch,) = pool.data.batches(0, 3, [0], 32)
+    loss = frozen_loss(pool.model, pool.layout, pool.loss, vector, batch.x[0], batch.y[0])
+    full = torch.autograd.functional.hessian(loss, vector)
+    expected = float(noise @ full @ noise / (noise @ noise))
+    assert expected > 0
+    assert pool.smoothness(vector, 3, 0) == pytest.approx(expected, rel=1e-3)
+    largest = torch.linalg.eigvalsh(full).abs().max().item()
+    assert pool.smoothness(vector, 3, 0) < largest
+
+
+@pytest.mark.parametrize("curvature", CURVATURES)
+def test_measuring_smoothness_leaves_the_replies_as_they_are(curvature):
+    pool = make_pool(Config.from_keys(curvature=curvature))
+    vector = pool.initial_parameters()
+    asked = Request(3, (0, 1, 2), vector)
+    rows = compute(pool, asked)[0].gradients.clone()
+    replies, _ = compute(pool, replace(asked, smoothness=True))
+    assert replies.smoothness > 0
+    assert torch.equal(replies.gradients, rows)
+
+
+@pytest.mark.parametrize("curvature", CURVATURES)
+def test_a_model_that_diverged_is_one_sentence(curvature):
+    keys = {"eta": 1e30, "smoothness_interval": 1, "epochs": 1, "compare_alone": False}
+    with pytest.raises(SpcacwError, match=r"silo 0 has probably diverged by round 2: choose"):
+        simulate(Config.from_keys(curvature=curvature, **keys))
+
+
+def test_smoothness_is_a_pure_function_of_seed_silo_and_round():
+    pool = make_pool(Config.from_keys())
+    vector = pool.layout.flatten(parameters_of(pool.model))
+    assert pool.smoothness(vector, 3, 0) == pool.smoothness(vector, 3, 0)
+    assert pool.smoothness(vector, 3, 0) != pool.smoothness(vector, 4, 0)
+
+
+def test_accuracy_counts_the_targets_test_set():
+    """A model that always answers 4 is right exactly as often as label 4 occurs."""
+    pool = make_pool(Config.from_keys())
+    vector = torch.zeros(pool.layout.size)
+    bias = pool.layout.unflatten(vector)["3.bias"]
+    bias[4] = 1.0
+    labels = pool.setting.test(3).y
+    accuracy, loss, buffers = pool.evaluate(vector, 3)
+    assert accuracy == pytest.approx(100 * (labels == 4).float().mean().item())
+    assert loss > 0
+    assert buffers == {}
+
+
+def test_the_initial_model_depends_on_the_seed_alone():
+    torch.manual_seed(1)
+    one = parameters_of(make_model((8,), 10, 4, seed=0))
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    two = parameters_of(make_model((8,), 10, 4, seed=0))
+    assert torch.equal(state, torch.get_rng_state())
+    other = parameters_of(make_model((8,), 10, 4, seed=1))
+    for name in one:
+        assert torch.equal(one[name], two[name])
+        assert not torch.equal(one[name], other[name])
+
+
+def test_layout_round_trip():
+    model = make_model((8,), 10, 4, seed=0)
+    parameters = parameters_of(model)
+    layout = Layout.of(parameters)
+    vector = layout.flatten(parameters)
+    assert layout.size == len(vector) == 8 * 4 + 4 + 4 * 10 + 10
+    for name, part in layout.unflatten(vector).items():
+        assert torch.equal(part, parameters[name])
+    two = layout.unflatten(torch.stack([vector, 2 * vector]))
+    for name, part in parameters.items():
+        assert torch.equal(two[name][1], 2 * part)

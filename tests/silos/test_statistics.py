@@ -1,0 +1,229 @@
+"""BatchNorm's statistics at evaluation, weighted accuracy, and L with statistics held fixed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.silos.batches import batch_indices
+from spcacw_flwr.silos.models import others_of, parameters_of
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.statistics import buffers_at, shuffled_batches
+
+
+class Sorted(Setting):
+    """Two silos of 24 samples, stored class by class; each class has its own mean."""
+
+    name, num_classes, input_shape, group_kind = "sorted", 3, (4,), "cluster"
+    groups = (0.0, 0.0)
+    size, weight = 24, None
+
+    def prepare(self):
+        pass
+
+    def train(self, silo):
+        rng, y = torch.Generator().manual_seed(silo), torch.arange(self.size) * 3 // self.size
+        return SiloData(torch.randn(self.size, 4, generator=rng) + y[:, None], y)
+
+    def test(self, silo):
+        data = self.train(silo + 10)
+        return SiloData(data.x, data.y, self.weight)
+
+
+def normed(shape, classes):
+    """A user's model: can be pooled."""
+    return nn.Sequential(
+        nn.Linear(shape[0], 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, classes)
+    )
+
+
+class Own(nn.Module):
+    """The same with a forward of its own, one layer twice under two names, and a frozen weight."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.body = normed(shape, classes)
+        self.again = self.body[1]
+        self.scale = nn.Parameter(torch.tensor(2.0), requires_grad=False)
+        self.register_buffer("scratch", torch.zeros(1), persistent=False)
+
+    def forward(self, x):
+        return self.body(x * self.scale)
+
+
+def pool_of(name="normed", **given) -> SiloPool:
+    here = "tests.silos.test_statistics"
+    keys = {"batch_size": 8, "setting": f"{here}:Sorted", "model": f"{here}:{name}"}
+    keys = keys | given
+    config = Config.from_keys(**keys)
+    return SiloPool(config, config.make_setting(), range(2))
+
+
+def test_statistics_by_hand():
+    """Batches (0, 2) and (4, 8) of one feature: means 1 and 6, variances 2 and 8 (unbiased)."""
+    model = nn.Sequential(nn.BatchNorm1d(1))
+    before = {name: b.clone() for name, b in model.named_buffers()}
+    found = buffers_at(model, {}, [torch.tensor([[0.0], [2.0]]), torch.tensor([[4.0], [8.0]])])
+    assert found["0.running_mean"].tolist() == [3.5]
+    assert found["0.running_var"].tolist() == [5.0]
+    assert found["0.num_batches_tracked"] == 2
+    assert model.training
+    assert model[0].training
+    assert model[0].momentum == 0.1
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name])
+
+
+def test_a_silo_is_seen_once_in_an_order_of_its_seed_and_no_batch_is_short():
+    x = torch.arange(50)
+    parts = [part.tolist() for part in shuffled_batches(x, 8, 3, 1)]
+    assert [len(part) for part in parts] == [9, 9, 8, 8, 8, 8]
+    assert sorted(i for part in parts for i in part) == x.tolist()
+    assert parts == [part.tolist() for part in shuffled_batches(x, 8, 3, 1)]
+    assert parts != [part.tolist() for part in shuffled_batches(x, 8, 4, 1)]
+    assert [len(part) for part in shuffled_batches(x[:3], 8, 0, 0)] == [3]
+
+
+@pytest.mark.parametrize("model", ["normed", "Own"])
+def test_evaluation_uses_the_silos_own_statistics_and_returns_a_model_that_can_be_loaded(model):
+    pool = pool_of(model)
+    vector = pool.initial_parameters() * 1.5
+    state = torch.get_rng_state()
+    accuracy, loss, buffers = pool.evaluate(vector, 1)
+    assert pool.evaluate(vector, 1)[:2] == (accuracy, loss)
+    assert torch.equal(state, torch.get_rng_state())
+    other = pool.evaluate(vector, 0).buffers
+    statistics = [name for name in buffers if name.endswith("running_mean")]
+    assert statistics
+    assert all(not torch.allclose(buffers[name], other[name]) for name in statistics)
+
+    # Loaded into a fresh model, it is the model that was evaluated.
+    fresh = pool_of(model, seed=9).model
+    fresh.load_state_dict(pool.layout.unflatten(vector) | buffers)
+    fresh.eval()
+    data = pool.setting.test(1)
+    outputs = fresh(data.x)
+    assert accuracy == pytest.approx(100 * (outputs.argmax(1) == data.y).float().mean().item())
+    assert loss == pytest.approx(cross_entropy(outputs, data.y).item(), rel=1e-5)
+
+
+def test_statistics_are_near_those_of_the_silos_whole_data(monkeypatch):
+    """Stored by class, batches in that order would have the variance within classes only."""
+    monkeypatch.setattr(Sorted, "size", 2400)
+    pool = pool_of()
+    vector = pool.initial_parameters()
+    buffers = pool.evaluate(vector, 0).buffers
+    first = pool.layout.unflatten(vector)
+    hidden = pool.setting.train(0).x @ first["0.weight"].t() + first["0.bias"]
+    torch.testing.assert_close(buffers["1.running_mean"], hidden.mean(0))
+    assert buffers["1.num_batches_tracked"] == 300
+    ratio = buffers["1.running_var"] / hidden.var(0)
+    assert ((ratio - 1).abs() < 0.02).all()
+
+
+def test_what_a_model_holds_beside_its_trained_weights():
+    model = Own((4,), 3)
+    weights, buffers = parameters_of(model), dict(model.named_buffers())
+    assert "scale" not in weights
+    others = others_of(model, weights, buffers)
+    assert set(weights) | set(others) == set(model.state_dict())
+    assert others["scale"] == 2.0
+    assert torch.equal(others["again.weight"], weights["body.1.weight"])
+    assert "scratch" not in others
+
+
+def test_a_frozen_weight_is_not_trained():
+    pool = pool_of("Own")
+    assert "scale" not in dict(pool.layout.shapes)
+    rows = pool.gradients(pool.initial_parameters(), 1, [0, 1]).rows
+    assert pool.compute.way == "loop"
+    assert rows.isfinite().all()
+
+
+def test_accuracy_and_loss_are_weighted_means(monkeypatch):
+    """READING 13: a test sample counts as its class does at the target."""
+    pool = pool_of()
+    vector = pool.initial_parameters()
+    data = pool.setting.test(0)
+    buffers = pool.evaluate(vector, 0).buffers
+    pool.model.eval()
+    outputs = functional_call(pool.model, pool.layout.unflatten(vector) | buffers, (data.x,))
+    pool.model.train()
+    weight = torch.linspace(0, 1, 24)
+    monkeypatch.setattr(Sorted, "weight", weight)
+    right = (outputs.argmax(1) == data.y).float()
+    losses = cross_entropy(outputs, data.y, reduction="none")
+    accuracy, loss, _ = pool.evaluate(vector, 0)
+    assert accuracy == pytest.approx(100 * ((right @ weight) / weight.sum()).item(), rel=1e-5)
+    assert loss == pytest.approx(((losses @ weight) / weight.sum()).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("model", ["normed", "Own"])
+def test_smoothness_holds_the_batchs_statistics_fixed_and_drops_nothing(model):
+    """L is the largest eigenvalue of the Hessian of a loss without BatchNorm's batch terms."""
+    pool = pool_of(model, smoothness_iterations=500)
+    vector = pool.initial_parameters()
+    data, at = pool.setting.train(0), torch.from_numpy(batch_indices(0, 0, 2, 24, 8))
+    x, y = data.x[at], data.y[at]
+    weights = pool.layout.unflatten(vector)
+    prefix = "" if model == "normed" else "body."
+    hidden = x * (1 if model == "normed" else 2)
+    hidden = hidden @ weights[prefix + "0.weight"].t() + weights[prefix + "0.bias"]
+    mean, var = hidden.mean(0), hidden.var(0)
+
+    def loss(w):
+        part = {name.removeprefix(prefix): p for name, p in pool.layout.unflatten(w).items()}
+        below = x * (1 if model == "normed" else 2)
+        below = below @ part["0.weight"].t() + part["0.bias"]
+        below = (below - mean) / (var + 1e-5).sqrt() * part["1.weight"] + part["1.bias"]
+        return cross_entropy(below.relu() @ part["4.weight"].t() + part["4.bias"], y)
+
+    largest = torch.linalg.eigvalsh(torch.func.hessian(loss)(vector)).abs().max().item()
+    assert pool.smoothness(vector, 2, 0) == pytest.approx(largest, rel=0.02)
+    assert pool.model.training
+
+
+class Tokens(Sorted):
+    """Sequences of five symbols."""
+
+    num_classes, input_shape = 6, (5,)
+
+    def train(self, silo):
+        rng = torch.Generator().manual_seed(silo)
+        x, y = torch.randint(6, (2, 24, 5), generator=rng)
+        return SiloData(x, y)
+
+
+def test_smoothness_and_accuracy_of_a_recurrent_model():
+    """Second derivatives go through the LSTM; accuracy counts every position."""
+    pool = pool_of(setting="tests.silos.test_statistics:Tokens", model="char-lstm", width=1 / 128,
+                   smoothness_iterations=500)  # fmt: skip
+    vector = 2 * pool.initial_parameters()
+    at = torch.from_numpy(batch_indices(0, 0, 2, 24, 8))
+    data = pool.setting.train(0)
+
+    def gradient(w):
+        leaf = w.double().requires_grad_()
+        model = pool_of(setting="tests.silos.test_statistics:Tokens", model="char-lstm",
+                        width=1 / 128).model.double()  # fmt: skip
+        outputs = functional_call(model, pool.layout.unflatten(leaf), (data.x[at],))
+        loss = cross_entropy(outputs.flatten(0, 1), data.y[at].flatten())
+        return torch.autograd.grad(loss, leaf)[0]
+
+    columns, step = [], 1e-5
+    for unit in torch.eye(len(vector), dtype=torch.double):  # central differences
+        ahead, behind = gradient(vector + step * unit), gradient(vector - step * unit)
+        columns.append((ahead - behind) / (2 * step))
+    largest = torch.linalg.eigvalsh(torch.stack(columns)).abs().max().item()
+    assert pool.smoothness(vector, 2, 0) == pytest.approx(largest, rel=0.02)
+
+    test = pool.setting.test(0)
+    pool.model.eval()
+    outputs = functional_call(pool.model, pool.layout.unflatten(vector), (test.x,))
+    expected = 100 * (outputs.argmax(2) == test.y).double().mean().item()
+    assert pool.evaluate(vector, 0).accuracy == pytest.approx(expected)
