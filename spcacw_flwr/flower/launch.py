@@ -8,7 +8,7 @@ of it is gone afterwards.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import shutil
 import socket
@@ -39,7 +39,7 @@ from spcacw_flwr.flower.processes import (
     wait_for_port,
 )
 
-ROOMS = ("", ".baselines", ".partitions")
+ROOMS = ("spcacw_flwr", "baselines", "partitions")
 """What the Flower app ships of the package."""
 CONNECTION = "spcacw"
 ENDED = ("finished", "failed")
@@ -63,13 +63,10 @@ def write_app(directory: Path) -> None:
     """Lay out the Flower app: its manifest and the packages that it ships, nothing else."""
     directory.mkdir()
     shutil.copy(app_manifest(), directory / "pyproject.toml")
-    ignore = shutil.ignore_patterns("__pycache__", "*.toml", "experiments")
+    ignore = shutil.ignore_patterns("__pycache__", "*.toml", "experiments", *ROOMS[1:])
     for room in ROOMS:
-        spec = importlib.util.find_spec(f"spcacw_flwr{room}")
-        assert spec is not None  # a part of this package
-        (source, *_) = spec.submodule_search_locations or ()
-        place = directory / "spcacw_flwr" / room.lstrip(".")
-        shutil.copytree(source, place, ignore=ignore, dirs_exist_ok=True)
+        package = importlib.import_module(room if room == "spcacw_flwr" else f"spcacw_flwr.{room}")
+        shutil.copytree(package.__path__[0], directory / room, ignore=ignore)
 
 
 @dataclass
