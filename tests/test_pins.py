@@ -19,17 +19,17 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.core.config import Config
-from spcacw_flwr.core.registry import METHODS
-from spcacw_flwr.core.silo import SiloPool
-from spcacw_flwr.core.simulate import simulate
-from spcacw_flwr.records import model_to_arrays
-from spcacw_flwr.strategy import GradientStrategy
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower.records import model_to_arrays
+from spcacw_flwr.flower.strategy import GradientStrategy
+from spcacw_flwr.silos.pool import SiloPool
 from tests.flower.grid import LocalGrid
 
 PINS = Path(__file__).with_name("pins.json")
 DATA = Path(os.environ.get("SPCACW_DATA_DIR", Path(__file__).parents[2] / "shared" / "data"))
-SMALL_CIFAR = "experiments.small:network"
+SMALL_CIFAR = "spcacw_flwr.experiments.small:network"
 EPOCHS = {"epochs": 3, "compare_alone": False}
 SAMPLED = EPOCHS | {"participation": 0.6, "samples_per_silo": 100}
 WHOLE = EPOCHS | {"samples_per_silo": 100}
