@@ -23,8 +23,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Federation
-from spcacw_flwr.silos.protocol import Round
+from spcacw_flwr.silos.protocol import Federation, Round
 
 from .beside import BesideGlobal, GlobalKeys
 

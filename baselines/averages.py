@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.protocol import Federation
 
 UNIFORM, SIZE = "uniform", "size"
 AVERAGES = (UNIFORM, SIZE)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Federation, WeightedGradients, Weights
-from spcacw_flwr.silos.protocol import Request
+from spcacw_flwr.methods.base import WeightedGradients, Weights
+from spcacw_flwr.silos.protocol import Federation, Request
 
 from .averages import AVERAGES, UNIFORM, average_weights
 

@@ -32,8 +32,8 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Federation, Weights
-from spcacw_flwr.silos.protocol import Request, Round
+from spcacw_flwr.methods.base import Weights
+from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .personal import MeetingKeys, MeetingModels
 

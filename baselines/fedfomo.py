@@ -34,8 +34,8 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Federation, Weights, weighted_sum
-from spcacw_flwr.silos.protocol import LOSSES, Request, Round
+from spcacw_flwr.methods.base import Weights, weighted_sum
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, Round
 
 from .round_weights import RoundWeights
 

@@ -31,10 +31,10 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Federation, Method, Weights
+from spcacw_flwr.methods.base import Method, Weights
 from spcacw_flwr.silos.batches import METHOD, stream
 from spcacw_flwr.silos.models import Layout
-from spcacw_flwr.silos.protocol import LOSSES, Replies, Request, Round
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, Round
 
 from .averages import AVERAGES, UNIFORM, average_weights
 

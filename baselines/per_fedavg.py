@@ -30,8 +30,8 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Federation, WeightedGradients
-from spcacw_flwr.silos.protocol import Replies, Request, Round
+from spcacw_flwr.methods.base import WeightedGradients
+from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 
 from .averages import AVERAGES, UNIFORM, average_weights
 

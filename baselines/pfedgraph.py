@@ -31,7 +31,8 @@ from torch.nn.functional import normalize
 from spcacw_flwr.alpha import grams, project_simplex
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Federation, Weights
+from spcacw_flwr.methods.base import Weights
+from spcacw_flwr.silos.protocol import Federation
 
 from .personal import MeetingKeys, MeetingModels
 

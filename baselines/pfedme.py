@@ -29,8 +29,8 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Federation, Method, Weights
-from spcacw_flwr.silos.protocol import Request, Round
+from spcacw_flwr.methods.base import Method, Weights
+from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 
 @dataclass(frozen=True)

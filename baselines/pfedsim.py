@@ -29,9 +29,8 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.silos.models import Layout
-from spcacw_flwr.silos.protocol import Request, Round
+from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .split import SplitNetwork, head_tensors_key
 

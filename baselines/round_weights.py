@@ -16,8 +16,8 @@ import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.methods.base import Federation, Method, Weights
-from spcacw_flwr.silos.protocol import Request, Round
+from spcacw_flwr.methods.base import Method, Weights
+from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 
 class RoundWeights(Method):

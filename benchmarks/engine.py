@@ -26,7 +26,6 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.workload import make_method, make_pool, medians
 from spcacw_flwr.alpha import grams
-from spcacw_flwr.engine.loop import answer
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.spcacw import SPCACWMethod
@@ -43,7 +42,7 @@ def whole_round(pool: SiloPool, method: WeightedGradients) -> Callable[[], objec
 
     def work() -> None:
         request = method.request(1)
-        method.fold(request, answer(pool, request))
+        method.fold(request, pool.answer(request).replies)
 
     return work
 
@@ -60,7 +59,7 @@ def bare_gradients(pool: SiloPool, vector: torch.Tensor) -> Callable[[], object]
 def parts(pool: SiloPool, method: SPCACWMethod) -> dict[str, Callable[[], object]]:
     """Return the parts of a round, each by itself."""
     request = method.request(1)
-    replies = answer(pool, request)
+    replies = pool.answer(request).replies
     (batch,) = pool.data.batches(0, 1, pool.silos, 32)
     rows, silos = torch.empty_like(replies.gradients), request.silos
     return {

@@ -27,9 +27,10 @@ from spcacw_flwr.flower.stream.asker import Asker
 from spcacw_flwr.flower.stream.service import Service, server_credentials
 from spcacw_flwr.flower.stream.silo import channel_of, talk
 from spcacw_flwr.flower.stream.training import BESIDE
-from spcacw_flwr.methods.base import Federation, Method
+from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation
 
 NODE = 100
 """The id of the first node."""

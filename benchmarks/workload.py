@@ -14,8 +14,9 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.methods.base import Federation, WeightedGradients
+from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation
 from spcacw_flwr.silos.setting import Setting, SiloData
 
 

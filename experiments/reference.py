@@ -23,10 +23,9 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.methods.spcacw import SPCACWMethod
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Replies, Request
+from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 FRESH: dict[str, Any] = {"method": f"{__name__}:FreshReference", "diagnostics": False}
 RULES: dict[str, dict[str, Any]] = {

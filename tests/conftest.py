@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.methods.guard import make_method as make_guarded
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
 
@@ -37,6 +37,11 @@ def mnist() -> Path:
 def federation_of(config: Config, pool: SiloPool) -> Federation:
     silos, size = tuple(pool.describe()), config.training.batch_size
     return Federation(silos, config.run.target, size, pool.layout)
+
+
+def answer(pool: SiloPool, request: Request) -> Replies:
+    """What silos answer to a request, as it arrives at the target."""
+    return pool.answer(request).replies
 
 
 def make_pool(config: Config) -> SiloPool:

@@ -11,8 +11,8 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.experiments import reference
 from spcacw_flwr.experiments.reference import COLUMNS, RULES, Study, jobs, measure, render, run
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"epochs": 2, "data_dir": ""}

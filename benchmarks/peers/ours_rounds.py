@@ -18,10 +18,9 @@ from rounds import THREADS, Clock, batches, norm, report
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.engine.loop import answer
 from spcacw_flwr.engine.simulate import threads
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation
 from spcacw_flwr.silos.setting import Setting, SiloData
 
 METHOD = sys.argv[3]
@@ -61,7 +60,7 @@ def run(silos: int, rounds: int, clock: Clock) -> float:
     with threads(THREADS, silos * config.training.batch_size, pool):
         for round_ in range(1, rounds + 1):
             request = method.request(round_)
-            method.fold(request, answer(pool, request))
+            method.fold(request, pool.answer(request).replies)
             if round_ % ROUNDS_PER_EPOCH == 0:
                 clock.tick()
     return norm([method.parameters])

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from spcacw_flwr.silos.pool import Gradients, SiloPool
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 
 from .attacks import ATTACKS, Known
 
@@ -61,17 +60,19 @@ class AttackedPool:
         """Whatever else a pool can do."""
         return getattr(self.pool, name)
 
-    def gradients(self, points: Tensor, round_: int, silos: Sequence[int], *rest: Any) -> Gradients:
-        """Return the silos' gradients, the attackers' as the attack makes them."""
-        found = self.pool.gradients(points, round_, silos, *rest)
+    def answer(self, request: Request) -> Answers:
+        """Return the silos' answers, the attackers' gradients as the attack makes them."""
+        found = self.pool.answer(request)
+        if request.want == LOSSES:
+            return found
+        rows, silos = found.replies.gradients, request.silos
         at = [k for k, silo in enumerate(silos) if silo in self.attackers]
         if at:
             alike = [k for k, silo in enumerate(silos) if silo in self.cluster]
-            rng = np.random.default_rng((ROWS, self.pool.config.run.seed, round_))
+            rng = np.random.default_rng((ROWS, self.pool.config.run.seed, request.round))
             known = Known(
-                round_, self.rounds, self.epoch, found.rows[at], found.rows[alike],
+                request.round, self.rounds, self.epoch, rows[at], rows[alike],
                 self.pool.config.training.max_norm, rng,
             )  # fmt: skip
-            found.rows[at] = self.attack(known)
-            found.norms[at] = torch.linalg.vector_norm(found.rows[at], dim=1)
-        return found
+            rows[at] = self.attack(known)
+        return Answers(found.replies)

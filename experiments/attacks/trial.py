@@ -12,9 +12,10 @@ from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.config.registry import make_setting
 from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.loop import train
-from spcacw_flwr.methods.base import Federation, Weights
+from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.methods.guard import Guarded, make_method
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation
 from spcacw_flwr.silos.setting import Setting
 
 from .silos import AttackedPool, draw_attackers

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.methods.base import Federation, WeightedGradients
-from spcacw_flwr.silos.protocol import Replies
+from spcacw_flwr.methods.base import WeightedGradients
+from spcacw_flwr.silos.protocol import Federation, Replies
 
 from .measure import Cell
 from .problems import Pool

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.silos.pool import Gradients, SiloInfo
+from spcacw_flwr.silos.pool import Gradients
+from spcacw_flwr.silos.protocol import Answers, Replies, Request, SiloInfo
 
 Array = NDArray[np.float64]
 BLOCK = 256
@@ -82,10 +83,14 @@ class Pool:
             for i in self.silos
         )
 
+    def answer(self, request: Request) -> Answers:
+        """Return the gradients of some silos at one model (d,); losses are not made up: zeros."""
+        found = self.gradients(request.points, request.round, request.silos, request.draw)
+        return Answers(Replies(request.silos, found.rows, found.losses), norms=found.norms)
+
     def gradients(
-        self, points: Tensor, round_: int, silos: tuple[int, ...], draw: int = 0,
-        samples: None = None, fold: None = None, number: int = 0,
-    ) -> Gradients:  # fmt: skip
+        self, points: Tensor, round_: int, silos: tuple[int, ...], draw: int = 0
+    ) -> Gradients:
         """Return the gradients of some silos at one model (d,); losses are not made up: zeros."""
         point = points.numpy().astype(np.float64)
         rows = self.problem.answers(self.config.run.seed, point, round_, draw)

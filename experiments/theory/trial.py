@@ -13,7 +13,8 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.loop import play
-from spcacw_flwr.methods.base import Federation, Method
+from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.protocol import Federation
 
 from .problems import Array, Pool, Problem
 

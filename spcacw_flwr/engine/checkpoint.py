@@ -23,7 +23,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.models import Layout
-from spcacw_flwr.silos.pool import SiloInfo
+from spcacw_flwr.silos.protocol import SiloInfo
 
 FORMAT = 1
 DIRECTORY, NOTES = "checkpoint", "checkpoint.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.silos.protocol import LOSSES, Fault, Replies, Request
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request
 from spcacw_flwr.silos.wire import slack
 
 REASONS = (
@@ -23,18 +22,6 @@ ROUNDING = 1e-4
 """By how much, relatively, a clipped gradient may be longer than the clipping norm."""
 LONGEST = 1e18
 """Beyond this norm squares of gradients overflow in float32, which no method could bear."""
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What came back to a question, before anything of it is believed."""
-
-    replies: Replies
-    """Of silos that were asked, as they were asked: float32 rows of the right length."""
-    faults: Mapping[int, Fault] = field(default_factory=dict)
-    """What else came from silos that were asked, and why it is no answer."""
-    norms: Tensor | None = None
-    """(k,) norms of the gradients where an engine knows them; not finite is looked at again."""
 
 
 def norm_bound(config: Config) -> float:

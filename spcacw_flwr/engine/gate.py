@@ -23,18 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.checks import (
-    REASONS,
-    ROUNDING,
-    Answers,
-    judge,
-    norm_bound,
-    nothing,
-    without,
-)
+from spcacw_flwr.engine.checks import REASONS, ROUNDING, judge, norm_bound, nothing, without
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.batches import PARTICIPATION, stream
-from spcacw_flwr.silos.protocol import Fault, Request
+from spcacw_flwr.silos.protocol import Answers, Fault, Request
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.gate import Gate
-from spcacw_flwr.methods.base import Federation, Method
+from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.protocol import Federation
 
 
 @dataclass
@@ -54,8 +55,6 @@ class History:
         self.accuracy_alone: list[float] = []
         self.state: Mapping[str, Tensor] = {}
         """The model after the last epoch, as ``state_dict`` names it."""
-        self.ended: Epoch | None = None
-        """An epoch whose accuracy is not known yet."""
         self._started = time.perf_counter()
 
     @property
@@ -69,7 +68,7 @@ class History:
         ``objects`` has by name whatever changes from round to round: ``{"method": method, …}``. A
         run that goes on finds them here in the state in which it left them.
         """
-        self.federation, self.rounds, self.ended = federation, rounds, None
+        self.federation, self.rounds = federation, rounds
         return 0
 
     def keep(self, round_: int) -> None:
@@ -84,7 +83,7 @@ class History:
         rounds, alphas = [round_ for round_, _ in self.alphas], [a for _, a in self.alphas]
         return {
             "epochs": self.epochs, "figures": dict(self.figures), "round": self.round,
-            "rounds": rounds, "alphas": np.array(alphas), "ended": self.ended,
+            "rounds": rounds, "alphas": np.array(alphas),
             "state": {name: part.detach().clone() for name, part in self.state.items()},
             "seconds": self.seconds,
         }  # fmt: skip
@@ -93,7 +92,7 @@ class History:
         """Go on from what :meth:`memory` returned."""
         self.epochs, self.figures, self.round = memory["epochs"], memory["figures"], memory["round"]
         self.alphas = list(zip(memory["rounds"], memory["alphas"], strict=True))
-        self.ended, self.state = memory["ended"], memory["state"]
+        self.state = memory["state"]
         self._started = time.perf_counter() - memory["seconds"]
 
     def weights(self, round_: int, alpha: NDArray[np.float64] | None) -> None:
@@ -109,7 +108,7 @@ class History:
         """Note an epoch, the accuracy (percent) of its model, and the buffers that gave it."""
         assert self.federation is not None  # since start
         assert self.federation.layout is not None  # every engine knows its model
-        self.ended, self.figures = None, ended.figures
+        self.figures = ended.figures
         self.state = {**self.federation.layout.unflatten(ended.personal), **buffers}
         self.epochs.append({
             "epoch": len(self.epochs) + 1, "round": ended.round, "accuracy": accuracy,

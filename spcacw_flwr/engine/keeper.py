@@ -25,7 +25,7 @@ from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import lengths
 from spcacw_flwr.engine.restore import restore
 from spcacw_flwr.engine.snapshot import Snapshot, inputs_of, state_of
-from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from spcacw_flwr.engine import directory as places
 from spcacw_flwr.engine.history import Epoch, History
 from spcacw_flwr.engine.keeper import Keeper
 from spcacw_flwr.engine.stop import Stop, Stopped
-from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from spcacw_flwr.engine.directory import run_directory
 from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.loop import train, train_alone
 from spcacw_flwr.engine.recorder import Recorder
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation
 
 SMALL_ROUND = 512
 """Samples of a round, M·b, up to which a second thread gains nothing (docs/engine.md)."""

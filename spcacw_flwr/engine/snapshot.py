@@ -30,8 +30,8 @@ from torch import Tensor, nn
 
 from spcacw_flwr.config.config import SECTIONS, Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.protocol import Federation
 
 KEPT = (
     Config, Federation, Layout, torch.device, torch.dtype, type, partial, logging.Logger,

@@ -12,10 +12,9 @@ from flwr.app import Context, MetricRecord
 from flwr.common.logger import log
 
 from spcacw_flwr.flower import records
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.silos.accounting import Ledger
-from spcacw_flwr.silos.pool import SiloInfo, SiloPool
-from spcacw_flwr.silos.protocol import Request
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation, Request, SiloInfo
 
 
 def ledger_of(pool: SiloPool) -> Ledger:

@@ -1,9 +1,9 @@
 """The Flower ClientApp of a silo: a thin shell around the silo functions.
 
 Query: which silos the node holds. Train: the clipped mini-batch gradient of each silo that is
-asked, with its loss and sample count, or its losses at several models, and, where the target is
-asked for them, L and the accuracy of its model. Evaluate: accuracy and loss on a silo's test data.
-With an accuracy come the buffers that the model was evaluated with, if it has any (BatchNorm).
+asked, with its loss and sample count, or its losses at several models, and L where the target is
+asked for it. Evaluate: accuracy and loss on a silo's test data, and the buffers that the model was
+evaluated with, if it has any (BatchNorm).
 Train, action ``alone``: the target's silo trains without peers. Train, action ``stream``: the node
 opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.flower.stream`).
 
@@ -24,11 +24,10 @@ from typing import Any
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from torch import Tensor
 
 from spcacw_flwr.config.config import Config, kebab
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.loop import compute, packed, train_alone
+from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.account import note_told
 from spcacw_flwr.silos.pool import SiloPool
@@ -124,23 +123,16 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Return gradients or losses of the silos that are asked, at the models that came along."""
     pool, content = pool_of(context), message.content
-    request, target = records.content_to_request(content), pool.config.run.target
-    replies, _ = compute(pool, request)
-    more: dict[str, float] = {}
-    buffers: dict[str, Tensor] = {}
-    if replies.smoothness is not None:
-        more[records.SMOOTHNESS] = replies.smoothness
-    if records.ACCURACY in records.wanted(content):
-        more[records.ACCURACY], _, buffers = pool.evaluate(records.personal(content), target)
+    request = records.content_to_request(content)
+    replies, _ = pool.replies(request)
     sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
     private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
     if private and not simulated():
         note_told(pool, request, context)
-    parts = packed(pool.config, request, replies)
-    reply = records.replies_to_content(request, replies, parts, sizes, more, private)
-    if buffers:
-        reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
-    return Message(reply, reply_to=message)
+    parts = pool.packed(request, replies)
+    return Message(
+        records.replies_to_content(request, replies, parts, sizes, private), reply_to=message
+    )
 
 
 @app.evaluate()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from logging import WARNING
 
 from flwr.app import Message, RecordDict
@@ -17,22 +16,10 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.checks import Answers
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.bundle import Answer, for_all, opened, stacked
-from spcacw_flwr.silos.protocol import Fault, Request
+from spcacw_flwr.silos.protocol import Answers, Fault, Request
 from spcacw_flwr.silos.wire import FLOAT32
-
-
-@dataclass
-class Collected:
-    """What came out of a round's messages."""
-
-    answers: Answers
-    of_target: dict[str, float]
-    """What the target sent beside its gradient."""
-    buffers: dict[str, Tensor]
-    """The buffers of the target's model, if they came with its accuracy."""
 
 
 def collect(
@@ -42,9 +29,8 @@ def collect(
     request: Request,
     rows: Tensor,
     target: int,
-    wanted: list[str],
     how: str = FLOAT32,
-) -> Collected:
+) -> Answers:
     """Read the messages that answer a request and put them together.
 
     Parameters
@@ -61,16 +47,13 @@ def collect(
         (M, d) float32, overwritten: the gradients come in its first rows, in silo order.
     target : int
         The target silo.
-    wanted : list of str
-        Metrics that the target was asked for beside its gradient.
     how : str
         The key ``wire``: what gradients travel as.
     """
     nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in sent}
     found: dict[int, Answer] = {}
     faults: dict[int, Fault] = {}
-    of_target: dict[str, float] = {}
-    buffers: dict[str, Tensor] = {}
+    smoothness: float | None = None
     answered = set()
     for message in messages:
         node = nodes.get(message.metadata.reply_to_message_id)
@@ -100,25 +83,18 @@ def collect(
         except Exception as error:  # a stranger's bytes may make a parser raise anything
             faults |= for_all(silos, "malformed", str(error))
             continue
-        if target in silos:
+        if target in silos and request.smoothness:
             try:
-                of_target, buffers = _of_target(content, wanted)
+                smoothness = _smoothness(content)
             except Exception as error:
                 faults |= for_all([target], "malformed", str(error))
     usable = {silo: answer for silo, answer in found.items() if silo not in faults}
-    smoothness = of_target.get(records.SMOOTHNESS)
-    return Collected(
-        Answers(stacked(usable, request, rows, smoothness), faults), of_target, buffers
-    )
+    return Answers(stacked(usable, request, rows, smoothness), faults)
 
 
-def _of_target(
-    content: RecordDict, wanted: list[str]
-) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Return what the target was asked for beside its answer."""
-    metrics = {}
-    for name in wanted:
-        (metrics[name],) = records.metric(content, name)
-        if not math.isfinite(metrics[name]):
-            raise SpcacwError(f"its {name} is {metrics[name]}")
-    return metrics, records.buffers(content)
+def _smoothness(content: RecordDict) -> float:
+    """Return L, which the target was asked for beside its answer."""
+    (smoothness,) = records.metric(content, records.SMOOTHNESS)
+    if not math.isfinite(smoothness):
+        raise SpcacwError(f"its {records.SMOOTHNESS} is {smoothness}")
+    return smoothness

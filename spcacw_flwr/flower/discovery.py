@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
-from spcacw_flwr.silos.pool import SiloInfo
+from spcacw_flwr.silos.protocol import SiloInfo
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1

@@ -11,6 +11,8 @@ of the question, and the silos that the rows are of.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -22,15 +24,14 @@ from spcacw_flwr.flower.bundle import Bundle
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.models import Layout
-from spcacw_flwr.silos.pool import SiloInfo
 from spcacw_flwr.silos.privacy import BATCHES, Mechanism
-from spcacw_flwr.silos.protocol import Replies, Request
+from spcacw_flwr.silos.protocol import Replies, Request, SiloInfo
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
 """With an accuracy: what the model holds beside its parameters (BatchNorm's statistics)."""
-WANTED, SMOOTHNESS, ACCURACY = "wanted", "smoothness", "accuracy"
-"""A request lists under ``wanted`` what the target's silo is to send beside its gradient."""
+SMOOTHNESS, ACCURACY = "smoothness", "accuracy"
+"""What the target's silo is asked for: L beside its gradient, accuracy in an evaluation."""
 GONE = (
     ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE,
     ErrorCode.CLIENT_APP_CRASHED,
@@ -38,8 +39,8 @@ GONE = (
 """Flower's codes of a node that was killed, or whose answer was lost on its way."""
 ERROR = "error"
 """Key of a reply's config that carries the one sentence of a silo that cannot take part."""
-POINTS, PERSONAL = "points", "personal"
-"""Models, flat; and the target's own model, where another one than it is asked at is evaluated."""
+POINTS = "points"
+"""Several models, flat."""
 STREAM = "stream"
 """Flower action ``train.stream``: the node opens a stream to the target and answers there."""
 PRIVACY, PRIVATE = "privacy", "private"
@@ -153,12 +154,6 @@ def model(content: RecordDict) -> Tensor:
     return arrays_to_model(content.array_records[ARRAYS])[1]
 
 
-def personal(content: RecordDict) -> Tensor:
-    """Return the model (d,) to be evaluated: the target's own, or the one it is asked at."""
-    own = content.array_records.get(PERSONAL)
-    return arrays_to_model(own)[1] if own else model(content)
-
-
 def points_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
     """Return one model (d,) by the names of its parameters, or several (k, d) as they are."""
     if points.ndim == 1:
@@ -166,12 +161,12 @@ def points_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
     return ArrayRecord({POINTS: Array(points.cpu().numpy())})
 
 
-def request_to_config(request: Request, silos: list[int]) -> ConfigRecord:
+def request_to_config(request: Request, silos: list[int], smoothness: bool) -> dict[str, Any]:
     """Return what a request says beside its points, for some of its silos."""
-    record = ConfigRecord(
-        {"round": request.round, "silos": silos, "want": request.want, "draw": request.draw,
-         "number": request.number}
-    )  # fmt: skip
+    record: dict[str, Any] = {
+        "round": request.round, "silos": silos, "want": request.want, "draw": request.draw,
+        "number": request.number, SMOOTHNESS: smoothness,
+    }  # fmt: skip
     if request.samples is not None:
         record["samples"] = [request.samples[request.silos.index(silo)] for silo in silos]
     if request.fold is not None:
@@ -197,14 +192,8 @@ def content_to_request(content: RecordDict) -> Request:
         samples=tuple(asked(content, "samples")) if "samples" in config else None,
         fold=Fold(fold[0], fold[1], bool(fold[2])) if fold else None,
         whole=bool(config.get("whole", False)),
-        smoothness=SMOOTHNESS in wanted(content),
+        smoothness=bool(config.get(SMOOTHNESS, False)),
     )
-
-
-def wanted(content: RecordDict) -> list[str]:
-    """Return what a request wants of the target beside its gradient."""
-    names = content.config_records[CONFIG].get(WANTED)
-    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def buffers_to_arrays(buffers: dict[str, Tensor]) -> ArrayRecord:
@@ -220,17 +209,19 @@ def buffers(content: RecordDict) -> dict[str, Tensor]:
 
 def replies_to_content(
     request: Request, replies: Replies, parts: dict[str, Tensor], sizes: list[int],
-    more: dict[str, float], private: list[int] | None = None,
+    private: list[int],
 ) -> RecordDict:  # fmt: skip
-    """Return a node's reply to a training request; ``more`` is what was wanted of the target.
+    """Return a node's reply to a training request.
 
-    ``parts`` are what the gradients travel as (:mod:`spcacw_flwr.silos.wire`); ``private`` are the
-    silos whose rows bear noise.
+    ``parts`` are what the gradients travel as (``silos/wire.py``); ``private`` are the silos whose
+    rows bear noise.
     """
     metrics = MetricRecord({
         "round": request.round, "draw": request.draw, "silos": list(replies.silos),
-        "loss": replies.losses.flatten().tolist(), "num-examples": sizes, **more,
+        "loss": replies.losses.flatten().tolist(), "num-examples": sizes,
     })  # fmt: skip
+    if replies.smoothness is not None:
+        metrics[SMOOTHNESS] = replies.smoothness
     if private:
         metrics[PRIVATE] = private
     arrays = {name: np.ascontiguousarray(part.cpu().numpy()) for name, part in parts.items()}

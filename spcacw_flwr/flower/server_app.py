@@ -19,7 +19,7 @@ from spcacw_flwr.engine.recorder import Recorder, default_output
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.polling import PromptGrid
 from spcacw_flwr.flower.strategy import GradientStrategy
-from spcacw_flwr.flower.stream import training as streams
+from spcacw_flwr.flower.stream.training import StreamStrategy, check
 from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.report.table import print_report
 from spcacw_flwr.silos.pool import SiloPool
@@ -59,21 +59,16 @@ def _quiet_rounds(record: logging.LogRecord) -> bool:
 def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     """Run the configured training on a grid of nodes and fill the recorder."""
     setting = config.make_setting()
-    strategy = GradientStrategy(config, setting.num_silos, recorder)
+    streams = config.transport.exchange == STREAM
+    kind = StreamStrategy if streams else GradientStrategy
+    strategy = kind(config, setting.num_silos, recorder)
     federation = strategy.discover(grid)
     model = SiloPool(config, setting, ())  # holds no silo: only the model that they all share
-    if config.transport.exchange == STREAM:
-        streams.train(grid, strategy, model, recorder)
-    else:
-        strategy.start(
-            grid=grid,
-            initial_arrays=records.model_to_arrays(model.layout, model.initial_parameters()),
-            num_rounds=config.run.epochs * federation.rounds_per_epoch,
-            timeout=config.run.round_timeout,
-        )
+    arrays = records.model_to_arrays(model.layout, model.initial_parameters())
+    strategy.start(grid, arrays, config.run.epochs * federation.rounds_per_epoch)
     if config.run.compare_alone and config.run.method != "local":
         try:
-            recorder.accuracy_alone = strategy.train_alone(grid)
+            recorder.accuracy_alone = strategy.train_alone(grid, arrays)
         except SpcacwError as error:  # a comparison that failed must not cost a finished training
             log(logging.WARNING, "There is no comparison with training alone: %s", error)
 
@@ -94,7 +89,7 @@ def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
     try:
         with recorder.failing():
             if config.transport.exchange == STREAM:
-                streams.check(simulated, recorder)
+                check(simulated, recorder)
             train(grid, config, recorder)
             recorder.finish()
     finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,10 +23,8 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.methods.optimiser import Optimiser
 from spcacw_flwr.silos.accounting import Ledger
-from spcacw_flwr.silos.batches import PARTICIPATION, rounds_per_pass, stream
-from spcacw_flwr.silos.models import Layout
-from spcacw_flwr.silos.pool import SiloInfo
-from spcacw_flwr.silos.protocol import GRADIENTS, Replies, Request, Round
+from spcacw_flwr.silos.batches import PARTICIPATION, stream
+from spcacw_flwr.silos.protocol import GRADIENTS, Federation, Replies, Request, Round
 from spcacw_flwr.silos.wire import FLOAT32, size_of
 
 Weights = NDArray[np.float64]
@@ -35,37 +33,6 @@ Weights = NDArray[np.float64]
 def weighted_sum(weights: Weights, rows: Tensor) -> Tensor:
     """Return Σ α^{(i)} x^{(i)}, (d,), of the rows of a (k, d) tensor; a new tensor."""
     return torch.from_numpy(weights).to(rows) @ rows
-
-
-@dataclass(frozen=True)
-class Federation:
-    """The silos as the target knows them after asking: one entry per silo, in silo order."""
-
-    silos: tuple[SiloInfo, ...]
-    target: int
-    batch_size: int
-    layout: Layout | None = None
-    """Names and shapes of the model's parameters, for methods that split the network."""
-
-    @property
-    def num_silos(self) -> int:
-        """M, the number of silos."""
-        return len(self.silos)
-
-    @property
-    def sizes(self) -> Weights:
-        """n_i, the samples of each silo."""
-        return np.array([info.size for info in self.silos], dtype=float)
-
-    @property
-    def shares(self) -> Weights:
-        """p_i = n_i / Σ n, the weights of FedAvg."""
-        return self.sizes / self.sizes.sum()
-
-    @property
-    def rounds_per_epoch(self) -> int:
-        """⌈n₀/b⌉: an epoch is the target's own pass over its data (READING.md 17)."""
-        return rounds_per_pass(self.silos[self.target].size, self.batch_size)
 
 
 class Method:

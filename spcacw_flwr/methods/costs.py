@@ -26,7 +26,8 @@ from spcacw_flwr.alpha import (
     grams,
 )
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.methods.base import Federation, Weights
+from spcacw_flwr.methods.base import Weights
+from spcacw_flwr.silos.protocol import Federation
 
 Matrix = NDArray[np.float64]
 LOGGED = 1000

@@ -33,11 +33,10 @@ from torch import Tensor
 from spcacw_flwr.alpha import BiasTracker
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.methods.costs import CostBook
 from spcacw_flwr.methods.optimiser import Optimiser
 from spcacw_flwr.silos.batches import Fold
-from spcacw_flwr.silos.protocol import Replies, Request
+from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 if TYPE_CHECKING:
     from spcacw_flwr.methods.spcacw import SPCACWMethod

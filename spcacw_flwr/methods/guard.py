@@ -29,9 +29,9 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.methods.base import Federation, Method, Weights
+from spcacw_flwr.methods.base import Method, Weights
 from spcacw_flwr.silos.batches import Fold
-from spcacw_flwr.silos.protocol import LOSSES, Request, Round
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, Round
 
 LOCAL = "local"
 log = logging.getLogger(__name__)

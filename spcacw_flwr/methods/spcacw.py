@@ -26,11 +26,11 @@ from torch import Tensor
 from spcacw_flwr.alpha import BiasTracker, CountSketch, RunningVariance, Smoothed, make_learner
 from spcacw_flwr.config.config import Config, SPCACWKeys
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.methods.base import Federation, WeightedGradients
+from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.costs import CostBook, Heard
 from spcacw_flwr.methods.cross_fit import evidence, make_folds
 from spcacw_flwr.silos.batches import PARTICIPATION, SKETCH, stream
-from spcacw_flwr.silos.protocol import Replies, Request, Round
+from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 
 
 class SPCACWMethod(WeightedGradients):

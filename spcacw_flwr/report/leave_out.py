@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 from torch import Tensor
 
 from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.loop import train
 from spcacw_flwr.engine.simulate import threads
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.methods.guard import make_method
-from spcacw_flwr.silos.evaluation import Evaluation
-from spcacw_flwr.silos.pool import Gradients, SiloInfo, SiloPool
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Answers, Evaluation, Federation, Request, SiloInfo
 
 
 class Remaining:
@@ -53,17 +51,11 @@ class Remaining:
             for info in self.pool.describe() if info.silo in number
         ]  # fmt: skip
 
-    def gradients(self, points: Tensor, round_: int, silos: Sequence[int], *rest: Any) -> Gradients:
-        """Return gradients as :meth:`SiloPool.gradients` does."""
-        return self.pool.gradients(points, round_, self._old(silos), *rest)
-
-    def losses(self, points: Tensor, round_: int, silos: Sequence[int], *rest: Any) -> Tensor:
-        """Return losses as :meth:`SiloPool.losses` does."""
-        return self.pool.losses(points, round_, self._old(silos), *rest)
-
-    def smoothness(self, vector: Tensor, round_: int, silo: int, *rest: Any) -> float:
-        """Return L as :meth:`SiloPool.smoothness` does."""
-        return self.pool.smoothness(vector, round_, self.kept[silo], *rest)
+    def answer(self, request: Request) -> Answers:
+        """Answer as :meth:`SiloPool.answer` does."""
+        answers = self.pool.answer(replace(request, silos=tuple(self._old(request.silos))))
+        answers.replies.silos = request.silos
+        return answers
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Evaluate as :meth:`SiloPool.evaluate` does."""
@@ -72,8 +64,7 @@ class Remaining:
 
 def train_without(pool: SiloPool, absent: Collection[int]) -> History:
     """Run the configuration of a pool that holds all silos, without those that are absent."""
-    # Not a subclass: a pool's own calls use old numbers throughout.
-    remaining = cast(SiloPool, Remaining(pool, absent))
+    remaining = Remaining(pool, absent)
     config, infos = remaining.config, tuple(remaining.describe())
     size = config.samples_per_round
     federation = Federation(infos, config.run.target, size, pool.layout)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from spcacw_flwr.methods.base import Federation
+from spcacw_flwr.silos.protocol import Federation
 
 
 def _figure(width: float, height: float) -> Figure:

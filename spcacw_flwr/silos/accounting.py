@@ -40,8 +40,7 @@ from spcacw_flwr.silos.protocol import GRADIENTS, Request
 
 if TYPE_CHECKING:
     from spcacw_flwr.config.config import Config
-    from spcacw_flwr.methods.base import Federation
-    from spcacw_flwr.silos.pool import SiloInfo
+    from spcacw_flwr.silos.protocol import Federation, SiloInfo
 
 ORDERS = (*(1 + k / 10 for k in range(1, 10)), *range(2, 65), 80, 96, 128, 192, 256)
 """Rényi orders among which the best is taken; any set is sound."""

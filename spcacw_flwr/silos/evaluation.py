@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
@@ -14,17 +12,6 @@ from spcacw_flwr.silos.statistics import evaluating
 
 CHUNK = 1024
 """Samples of the test data that go through the model at a time."""
-
-
-class Evaluation(NamedTuple):
-    """What an evaluation found."""
-
-    accuracy: float
-    """Percent of the labels (of all positions, for sequences) that the model finds."""
-    loss: float
-    """Mean loss."""
-    buffers: dict[str, Tensor]
-    """What the model holds beside its trained parameters: BatchNorm's statistics, say."""
 
 
 @torch.no_grad()

@@ -19,22 +19,25 @@ from torch import Tensor
 from spcacw_flwr.alpha import noise_curvature, spectral_norm
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import (
     MODEL_NOISE,
     POWER_ITERATION,
+    WIRE,
     Fold,
     batch_indices,
     rounds_per_pass,
     stream,
 )
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
-from spcacw_flwr.silos.evaluation import Evaluation, accuracy_and_loss
+from spcacw_flwr.silos.evaluation import accuracy_and_loss
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.losses import make_loss
 from spcacw_flwr.silos.models import Layout, make_model, others_of, parameters_of
 from spcacw_flwr.silos.own_model import try_model
-from spcacw_flwr.silos.privacy import Mechanism, mechanisms
+from spcacw_flwr.silos.privacy import mechanisms
 from spcacw_flwr.silos.private_silos import PrivateSilos
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
 from spcacw_flwr.silos.randomness import Chances, seeded
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.stacked import Batch, Stacked, find_device
@@ -42,22 +45,6 @@ from spcacw_flwr.silos.statistics import buffers_at, evaluating, shuffled_batche
 
 NOISE_DRAWS = 1 << 20, (1 << 20) + 1
 """The draws whose difference is the noise that L is measured along: no method asks for so many."""
-
-
-@dataclass(frozen=True)
-class SiloInfo:
-    """What a silo tells about itself when asked: never its data."""
-
-    silo: int
-    size: int
-    label_counts: tuple[int, ...]
-    """Empty if the silo keeps its data private."""
-    group: float | None = None
-    """True cluster or angle, where the setting knows it: for reports and the Oracle only."""
-    oracle: tuple[int, ...] = ()
-    """The silos of the same true cluster, where the setting knows it."""
-    privacy: Mechanism | None = None
-    """What it does to its gradients to keep its data private."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +147,54 @@ class SiloPool:
         names = training.model, training.loss, silo
         try_model(self.model, batch.x[0], batch.y[0], self.setting.num_classes, self.loss, names)
         self._tried = True
+
+    def answer(self, request: Request) -> Answers:
+        """Return what the silos answer to a request, unchecked, as it arrives at the target."""
+        replies, norms = self.replies(request)
+        how = self.config.transport.wire
+        if how == wire.FLOAT32 or request.want == LOSSES:
+            return Answers(replies, norms=norms)
+        count, size = replies.gradients.shape
+        replies.gradients = wire.unpack(self.packed(request, replies), how, (count, size))
+        return Answers(replies)
+
+    def replies(self, request: Request) -> tuple[Replies, Tensor]:
+        """Return what the silos answer to a request, and the norms of their gradients.
+
+        With ``local-batches`` both are means over so many independent mini-batches.
+        """
+        round_, silos, target = request.round, request.silos, self.config.run.target
+        batches = self.config.transport.local_batches
+        draws = range(batches * request.draw, batches * (request.draw + 1))
+        if request.want == LOSSES:
+            of = request.fold, request.whole
+            tables = [self.losses(request.points, round_, silos, draw, *of) for draw in draws]
+            losses = torch.stack(tables).mean(dim=0) if batches > 1 else tables[0]
+            nothing = losses.new_zeros(len(silos), 0)
+            return Replies(silos, nothing, losses), nothing.sum(dim=1)
+        parts = request.samples, request.fold, request.number
+        found = self.gradients(request.points, round_, silos, draws[0], *parts)
+        rows, losses, norms = found.rows, found.losses, found.norms
+        if batches > 1:
+            rows, losses = rows / batches, losses / batches
+            for draw in draws[1:]:
+                more = self.gradients(request.points, round_, silos, draw, *parts)
+                rows.add_(more.rows, alpha=1 / batches)
+                losses.add_(more.losses, alpha=1 / batches)
+            norms = torch.linalg.vector_norm(rows, dim=1)
+        smoothness = None
+        if request.smoothness:
+            point = request.of([target]).view(-1)
+            smoothness = self.smoothness(point, round_, target, request.fold)
+        return Replies(silos, rows, losses, smoothness), norms
+
+    def packed(self, request: Request, replies: Replies) -> dict[str, Tensor]:
+        """Return the parts that the gradients of an answer travel as (``silos/wire.py``)."""
+        how = self.config.transport.wire if replies.gradients.shape[1] else wire.FLOAT32
+        key, seed = (request.round, request.draw), self.config.run.seed
+        drawing = replies.silos if how == wire.INT8 else ()
+        rngs = [stream(WIRE, seed, silo, *key) for silo in drawing]
+        return wire.pack(replies.gradients, how, rngs)
 
     def gradients(
         self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0,

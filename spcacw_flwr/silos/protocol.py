@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.silos.batches import Fold
+from spcacw_flwr.silos.batches import Fold, rounds_per_pass
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.privacy import Mechanism
 
 GRADIENTS, LOSSES = "gradients", "losses"
 
@@ -111,3 +116,83 @@ class Replies:
 
 
 Round = Generator[Request, Replies, None]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came back to a question, before anything of it is believed."""
+
+    replies: Replies
+    """Of silos that were asked, as they were asked: float32 rows of the right length."""
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+    """What else came from silos that were asked, and why it is no answer."""
+    norms: Tensor | None = None
+    """(k,) norms of the gradients where an engine knows them; not finite is looked at again."""
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation found."""
+
+    accuracy: float
+    """Percent of the labels (of all positions, for sequences) that the model finds."""
+    loss: float
+    """Mean loss."""
+    buffers: dict[str, Tensor]
+    """What the model holds beside its trained parameters: BatchNorm's statistics, say."""
+
+
+class Silos(Protocol):
+    """Whom the loop of training asks: a pool, Flower's nodes, or streams."""
+
+    def answer(self, request: Request) -> Answers:
+        """Return the answers that came, unchecked, and what was wrong with others."""
+
+    def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
+        """Return how good a model is on the test data of a silo."""
+
+
+@dataclass(frozen=True)
+class SiloInfo:
+    """What a silo tells about itself when asked: never its data."""
+
+    silo: int
+    size: int
+    label_counts: tuple[int, ...]
+    """Empty if the silo keeps its data private."""
+    group: float | None = None
+    """True cluster or angle, where the setting knows it: for reports and the Oracle only."""
+    oracle: tuple[int, ...] = ()
+    """The silos of the same true cluster, where the setting knows it."""
+    privacy: Mechanism | None = None
+    """What it does to its gradients to keep its data private."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The silos as the target knows them after asking: one entry per silo, in silo order."""
+
+    silos: tuple[SiloInfo, ...]
+    target: int
+    batch_size: int
+    layout: Layout | None = None
+    """Names and shapes of the model's parameters, for methods that split the network."""
+
+    @property
+    def num_silos(self) -> int:
+        """M, the number of silos."""
+        return len(self.silos)
+
+    @property
+    def sizes(self) -> NDArray[np.float64]:
+        """n_i, the samples of each silo."""
+        return np.array([info.size for info in self.silos], dtype=float)
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """p_i = n_i / Σ n, the weights of FedAvg."""
+        return self.sizes / self.sizes.sum()
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """⌈n₀/b⌉: an epoch is the target's own pass over its data (READING.md 17)."""
+        return rounds_per_pass(self.silos[self.target].size, self.batch_size)

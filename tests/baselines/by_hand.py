@@ -9,10 +9,9 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.methods.base import Federation, Method
+from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.models import Layout
-from spcacw_flwr.silos.pool import SiloInfo
-from spcacw_flwr.silos.protocol import LOSSES, Replies, Request
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, SiloInfo
 
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "max_norm": 0.0}
 """Keys under which a step is w − ηg."""

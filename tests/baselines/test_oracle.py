@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from spcacw_flwr.baselines.oracle import Oracle, draw_counts
-from spcacw_flwr.engine.loop import answer
 from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
-from tests.conftest import make_method, make_pool
+from tests.conftest import answer, make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import bare, play, small
 

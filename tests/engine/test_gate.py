@@ -12,14 +12,21 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.engine.checks import LONGEST, REASONS, Answers, judge, norm_bound
+from spcacw_flwr.engine.checks import LONGEST, REASONS, judge, norm_bound
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play, train
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower.bundle import Bundle, opened, stacked
-from spcacw_flwr.methods.base import Federation, Method
-from spcacw_flwr.silos.pool import SiloInfo
-from spcacw_flwr.silos.protocol import LOSSES, Fault, Replies, Request
+from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.protocol import (
+    LOSSES,
+    Answers,
+    Fault,
+    Federation,
+    Replies,
+    Request,
+    SiloInfo,
+)
 from tests.conftest import make_method, make_pool
 from tests.flower.test_fuzz import TamperingGrid
 

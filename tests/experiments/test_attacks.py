@@ -19,6 +19,7 @@ from spcacw_flwr.experiments.attacks.trial import run
 from spcacw_flwr.experiments.conf import rows
 from spcacw_flwr.experiments.options import DIGITS
 from spcacw_flwr.experiments.results import read_csv
+from spcacw_flwr.silos.protocol import Request
 from tests.conftest import make_pool
 
 ROOT = Path(__file__).parents[2]
@@ -88,12 +89,11 @@ def test_the_pool_replaces_attackers_rows_and_nothing_else():
     point, silos = honest.initial_parameters(), tuple(range(7))
     expected = honest.gradients(point, 3, silos).rows.clone()
     attacked = AttackedPool(make_pool(config), "ipm", (1, 5), 70, 7)
-    found = attacked.gradients(point, 3, silos)
+    found = attacked.answer(Request(3, silos, point)).replies
     same = [k for k in silos if k not in (1, 5)]
-    assert torch.equal(found.rows[same], expected[same])
+    assert torch.equal(found.gradients[same], expected[same])
     ipm = -0.5 * expected[:3].mean(dim=0)  # silos 0, 1 and 2 are the target's cluster
-    torch.testing.assert_close(found.rows[[1, 5]], torch.stack([ipm, ipm]))
-    torch.testing.assert_close(found.norms[1], torch.linalg.vector_norm(ipm))
+    torch.testing.assert_close(found.gradients[[1, 5]], torch.stack([ipm, ipm]))
     assert attacked.describe()[5].size == 200
 
 

@@ -105,7 +105,7 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
     strategy = GradientStrategy(config, 7)
     strategy.discover(grid)
     pool = make_pool(local)
-    assert strategy.train_alone(grid) == train_alone(local, pool)
+    assert strategy.train_alone(grid, initial_arrays(config)) == train_alone(local, pool)
     expected = [pool.evaluate(bare(local, t).parameters, 0)[0] for t in (7, 14)]
     assert train_alone(local, pool) == expected
 
@@ -116,9 +116,8 @@ def test_only_whom_the_method_wants_is_asked():
     play(config, grid)
     trains = [m for m in grid.sent if m.metadata.message_type == "train"]
     assert len(trains) == ROUNDS
-    # Accuracy comes with the next epoch's first gradient: one evaluation, of the final model.
     assert [m.metadata.message_type for m in grid.sent[-2:]] == ["train", "evaluate"]
-    assert sum(m.metadata.message_type == "evaluate" for m in grid.sent) == 1
+    assert sum(m.metadata.message_type == "evaluate" for m in grid.sent) == 2  # epochs
     assert len({m.metadata.dst_node_id for m in trains}) == 1
 
 

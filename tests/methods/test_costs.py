@@ -14,10 +14,8 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.methods.costs import CostBook, Heard
-from spcacw_flwr.silos.pool import SiloInfo
-from spcacw_flwr.silos.protocol import Replies
+from spcacw_flwr.silos.protocol import Federation, Replies, SiloInfo
 
 M, D = 4, 6
 

@@ -10,11 +10,9 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.loop import play, train
 from spcacw_flwr.engine.recorder import Recorder
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.methods.guard import Guarded, make_method
 from spcacw_flwr.silos.batches import Fold
-from spcacw_flwr.silos.pool import SiloInfo
-from spcacw_flwr.silos.protocol import LOSSES
+from spcacw_flwr.silos.protocol import LOSSES, Federation, SiloInfo
 from tests.baselines.by_hand import PLAIN, converse, quadratics
 from tests.conftest import make_method as make_on
 from tests.conftest import make_pool

@@ -10,9 +10,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
 from spcacw_flwr.engine.loop import play as run_round
-from spcacw_flwr.methods.base import Federation
-from spcacw_flwr.silos.pool import SiloInfo
-from spcacw_flwr.silos.protocol import Replies
+from spcacw_flwr.silos.protocol import Federation, Replies, SiloInfo
 from tests.conftest import make_method, make_pool
 
 SIZES = (64, 32, 32)

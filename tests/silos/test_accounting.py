@@ -9,13 +9,11 @@ import pytest
 from scipy.stats import norm
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.silos import accounting
 from spcacw_flwr.silos.accounting import Ledger, gaussian_delta, gaussian_epsilon, sampled_epsilon
 from spcacw_flwr.silos.batches import batch_indices
-from spcacw_flwr.silos.pool import SiloInfo
 from spcacw_flwr.silos.privacy import ANY, PASS, SAMPLED, Mechanism
-from spcacw_flwr.silos.protocol import LOSSES, Request
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, SiloInfo
 
 
 def test_delta_is_the_analytic_gaussian_mechanisms():

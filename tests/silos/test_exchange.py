@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.loop import answer, play
+from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.protocol import LOSSES, Request
-from tests.conftest import make_method, make_pool
+from tests.conftest import answer, make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import initial_arrays
 

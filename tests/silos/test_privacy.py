@@ -14,17 +14,16 @@ from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.checks import Answers, judge
+from spcacw_flwr.engine.checks import judge
 from spcacw_flwr.engine.gate import Gate
-from spcacw_flwr.engine.loop import answer
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import privacy
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.privacy import PASS, Mechanism, clipped_mean, privatise
-from spcacw_flwr.silos.protocol import LOSSES, Request
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.randomness import BATCH, NOISE, Secret, secret, seeded
-from tests.conftest import make_method, make_pool
+from tests.conftest import answer, make_method, make_pool
 
 
 def private(**keys) -> Config:

@@ -15,7 +15,6 @@ from spcacw_flwr.alpha import spectral_norm
 from spcacw_flwr.alpha.smoothness import CURVATURES
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.loop import compute
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import pool as silo
 from spcacw_flwr.silos.batches import batch_indices
@@ -121,8 +120,8 @@ def test_measuring_smoothness_leaves_the_replies_as_they_are(curvature):
     pool = make_pool(Config.from_keys(curvature=curvature))
     vector = pool.initial_parameters()
     asked = Request(3, (0, 1, 2), vector)
-    rows = compute(pool, asked)[0].gradients.clone()
-    replies, _ = compute(pool, replace(asked, smoothness=True))
+    rows = pool.replies(asked)[0].gradients.clone()
+    replies, _ = pool.replies(replace(asked, smoothness=True))
     assert replies.smoothness > 0
     assert torch.equal(replies.gradients, rows)
 

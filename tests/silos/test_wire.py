@@ -8,12 +8,11 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.loop import answer, packed
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import WIRE, stream
 from spcacw_flwr.silos.protocol import LOSSES, Request
-from tests.conftest import make_pool
+from tests.conftest import answer, make_pool
 
 ROWS = torch.randn(3, 700, generator=torch.Generator().manual_seed(0)) * 0.01
 """Not a multiple of a block of 256."""
@@ -102,7 +101,7 @@ def test_losses_travel_as_they_are():
     replies = answer(pool, Request(1, (0, 1), points, want=LOSSES))
     assert replies.losses.shape == (2, 2)
     request = Request(1, (0, 1), points, want=LOSSES)
-    assert packed(pool.config, request, replies)["gradients"].shape == (2, 0)
+    assert pool.packed(request, replies)["gradients"].shape == (2, 0)
 
 
 @pytest.mark.parametrize(

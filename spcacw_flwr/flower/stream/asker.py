@@ -25,18 +25,14 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.checks import Answers
-from spcacw_flwr.engine.loop import Elsewhere
 from spcacw_flwr.flower.bundle import Answer as SiloAnswer
 from spcacw_flwr.flower.bundle import Bundle, for_all, opened, stacked
 from spcacw_flwr.flower.stream.exchange_pb2 import Answer, Fold, Frame, Question
 from spcacw_flwr.flower.stream.frames import Heard, Piece, described, frames, pieces
 from spcacw_flwr.flower.stream.service import Event, Link, Service
 from spcacw_flwr.flower.stream.silo import BUFFER, EVALUATION, LOSSES_TABLE, POINTS
-from spcacw_flwr.methods.base import Federation
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.evaluation import Evaluation
-from spcacw_flwr.silos.protocol import LOSSES, Fault, Request
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Fault, Federation, Request
 from spcacw_flwr.silos.stacked import find_device
 
 log = logging.getLogger(__name__)
@@ -56,7 +52,7 @@ class Asked:
     """What was wrong with what came, where that ended the stream."""
 
 
-class Asker(Elsewhere):
+class Asker:
     """Asks silos through their streams.
 
     Parameters

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.loop import compute, packed
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower.account import ledger_of, log_told
 from spcacw_flwr.flower.stream.exchange_pb2 import Answer, Frame, Question
@@ -79,12 +78,12 @@ def _answered(
     )  # fmt: skip
     if ledger is not None:
         ledger.note(request, silos)
-    replies, _ = compute(pool, request)
+    replies, _ = pool.replies(request)
     if replies.smoothness is not None:
         reply.smoothness = replies.smoothness
     parts = {LOSSES_TABLE: replies.losses}
     if request.want != LOSSES:
-        parts |= packed(pool.config, request, replies)
+        parts |= pool.packed(request, replies)
     return {name: part.cpu().numpy() for name, part in parts.items()}
 
 

@@ -1,21 +1,20 @@
-"""The loop of training in the ServerApp, where silos answer in streams."""
+"""The strategy whose silos answer in streams, which Flower's messages start and end."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from flwr.serverapp import Grid
-
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine import loop
 from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.simulate import threads
+from spcacw_flwr.flower.grid import GridSilos
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.flower.stream.asker import Asker
 from spcacw_flwr.flower.stream.invitations import Invitations
 from spcacw_flwr.flower.stream.service import Service, server_credentials
-from spcacw_flwr.methods.guard import make_method
-from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation, Silos
 
 BESIDE = 1 << 20
 """Bytes that an answer may have beside a gradient of float32: losses, and small models' buffers."""
@@ -37,35 +36,22 @@ def check(simulated: bool, history: History) -> None:
     server_credentials(history.config.transport)
 
 
-def train(grid: Grid, strategy: GradientStrategy, model: SiloPool, history: History) -> None:
-    """Invite all nodes, train with the silos that are there, and end all streams.
+class StreamStrategy(GradientStrategy):
+    """Invites all nodes to streams, trains with those that come, and ends all streams."""
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's, for invitations.
-    strategy : GradientStrategy
-        Knows which node holds which silo.
-    model : SiloPool
-        The model that all share.
-    history : History
-        Filled.
+    config: Config
 
-    Raises
-    ------
-    SpcacwError
-        If the target cannot be heard; what was learned so far is in ``history``.
-    """
-    config = strategy.config
-    federation = replace(strategy.discover(grid), layout=model.layout)
-    found, transport, run = strategy.found, config.transport, config.run
-    service = Service(
-        transport.stream_address, server_credentials(transport), len(set(found.nodes.values())),
-        4 * model.layout.size + BESIDE,
-    )  # fmt: skip
-    samples = federation.num_silos * config.samples_per_round
-    with Invitations(grid, service, found, run.node_timeout), threads(run.threads, samples):
-        asker = Asker(config, federation, service, found.nodes)
-        asker.wait_for_all(run.node_timeout)
-        method = make_method(config, federation, model.initial_parameters())
-        loop.train(asker, method, history)
+    @contextmanager
+    def connected(self, silos: GridSilos, federation: Federation) -> Iterator[Silos]:
+        """Yield what the loop asks: the streams. SpcacwError if the target opens none."""
+        found, transport, run = silos.found, self.config.transport, self.config.run
+        service = Service(
+            transport.stream_address, server_credentials(transport), len(set(found.nodes.values())),
+            4 * silos.layout.size + BESIDE,
+        )  # fmt: skip
+        samples = federation.num_silos * self.config.samples_per_round
+        invited = Invitations(silos.grid, service, found, run.node_timeout)
+        with invited, threads(run.threads, samples):
+            asker = Asker(self.config, federation, service, found.nodes)
+            asker.wait_for_all(run.node_timeout)
+            yield asker

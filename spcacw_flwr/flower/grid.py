@@ -1,0 +1,124 @@
+"""The silos behind Flower's messages, as the loop of training asks them.
+
+A node is one message for all of its silos. Silos are found by asking every node which ones it holds
+(``discovery.py``), never by the order of nodes; one that has fallen silent is looked for among the
+nodes that have appeared since.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower import records
+from spcacw_flwr.flower.collect import collect
+from spcacw_flwr.flower.discovery import Found, Lookout
+from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.protocol import Answers, Evaluation, Request
+from spcacw_flwr.silos.stacked import find_device
+
+
+class GridSilos:
+    """Silos that are asked by messages.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's nodes.
+    config : Config
+        The run's configuration.
+    found : Found
+        Who holds what; changed when a silo comes back on another node.
+    layout : Layout
+        Names and shapes of the model's parameters.
+    timeout : float
+        Seconds that a node has to answer; 0 is the key ``round-timeout``.
+    train_config, evaluate_config : ConfigRecord, optional
+        What the ClientApps are told beside our own words.
+    """
+
+    def __init__(
+        self, grid: Grid, config: Config, found: Found, layout: Layout, timeout: float = 0,
+        train_config: ConfigRecord | None = None, evaluate_config: ConfigRecord | None = None,
+    ) -> None:  # fmt: skip
+        self.grid, self.config, self.found, self.layout = grid, config, found, layout
+        self.timeout = timeout or config.run.round_timeout
+        self.told: dict[str, ConfigRecord | dict[str, Any]] = {
+            MessageType.TRAIN: train_config or {}, MessageType.EVALUATE: evaluate_config or {}
+        }  # fmt: skip
+        self._lookout = Lookout(grid, found)
+        self._silent: set[int] = set()
+        """The silos that were asked last and gave no answer that can be used."""
+        device = find_device(config.run.device)
+        self._rows = torch.empty(len(found.nodes), layout.size, device=device)
+
+    def answer(self, request: Request) -> Answers:
+        """Return the answers that came in time, unchecked, and what was wrong with others."""
+        if self._silent:
+            self._lookout.look()
+        asked: dict[int, list[int]] = defaultdict(list)
+        for silo in request.silos:
+            asked[self.found.nodes[silo]].append(silo)
+        messages = self._messages(request, asked)
+        replies = self.grid.send_and_receive(messages, timeout=self.timeout)
+        target, how = self.config.run.target, self.config.transport.wire
+        answers = collect(replies, messages, asked, request, self._rows, target, how)
+        self._silent = set(request.silos) - set(answers.replies.silos)
+        return answers
+
+    def _messages(self, request: Request, asked: dict[int, list[int]]) -> list[Message]:
+        shared, messages = request.points.ndim == 1, []
+        whole = records.points_to_arrays(self.layout, request.points) if shared else None
+        for node, silos in asked.items():
+            arrays = whole or records.points_to_arrays(self.layout, request.of(silos))
+            smoothness = request.smoothness and self.config.run.target in silos
+            config = records.request_to_config(request, silos, smoothness)
+            messages.append(self._message(MessageType.TRAIN, node, arrays, config))
+        return messages
+
+    def _message(
+        self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
+    ) -> Message:
+        told = ConfigRecord({**self.told.get(kind, {}), **config})
+        content = RecordDict({records.CONFIG: told})
+        if arrays is not None:
+            content[records.ARRAYS] = arrays
+        return Message(content, dst_node_id=node, message_type=kind)
+
+    def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
+        """Return how good a model is on the test data of the target.
+
+        Raises
+        ------
+        SpcacwError
+            If its silo does not say.
+        """
+        arrays = records.model_to_arrays(self.layout, vector)
+        node = self.found.nodes[silo]
+        message = self._message(MessageType.EVALUATE, node, arrays, {"silo": silo})
+        content = self._one_answer([message], self.timeout)
+        (accuracy,), (loss,) = (records.metric(content, k) for k in (records.ACCURACY, "loss"))
+        return Evaluation(accuracy, loss, records.buffers(content))
+
+    def train_alone(self) -> list[float]:
+        """Let the target's silo train without peers; return its accuracy after each epoch."""
+        node = self.found.nodes[self.config.run.target]
+        message = self._message(f"train.{records.ALONE}", node, None, {})
+        content = self._one_answer([message], 10 * self.timeout)  # a whole training, not a round
+        return records.metric(content, records.ACCURACY)
+
+    def _one_answer(self, messages: Iterable[Message], timeout: float) -> RecordDict:
+        for reply in self.grid.send_and_receive(messages, timeout=timeout):
+            return records.usable(reply)
+        raise SpcacwError(
+            f"Target silo {self.config.run.target} did not answer within {timeout:g} s "
+            "(round-timeout): check the node that holds it."
+        )
