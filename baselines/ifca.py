@@ -32,9 +32,9 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Method, Weights
-from spcacw_flwr.silos.batches import METHOD, stream
 from spcacw_flwr.silos.models import Layout
 from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, Round
+from spcacw_flwr.silos.streams import METHOD, stream
 
 from .averages import AVERAGES, UNIFORM, average_weights
 
@@ -83,7 +83,7 @@ class IFCA(Method):
         super().__init__(config, federation, parameters)
         assert federation.layout is not None  # every engine knows its model
         seed, layout = config.run.seed, federation.layout
-        rngs = [stream(METHOD, seed, k) for k in range(1, self.own.clusters)]
+        rngs = [stream(seed, METHOD, k) for k in range(1, self.own.clusters)]
         further = [shuffled(parameters, layout, rng) for rng in rngs]
         self.models = torch.stack([parameters, *further])
         self.average = average_weights(federation, self.own.weights)

@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.methods.base import Method, WeightedGradients, Weights, weighted_sum
-from spcacw_flwr.silos.batches import METHOD, batch_indices, stream
+from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.protocol import Request, Round
+from spcacw_flwr.silos.streams import METHOD, stream
 
 Counts = NDArray[np.int64]
 
@@ -115,7 +116,7 @@ class Oracle(Method):
             len(batch_indices(seed, silo, round_, size, batch))
             for silo, size in zip(pool, sizes, strict=True)
         ]
-        rng = stream(METHOD, seed, round_)
+        rng = stream(seed, METHOD, round_)
         found = draw_counts(np.array(sizes), np.array(room), batch, rng)
         return dict(zip(pool, found.tolist(), strict=True))
 

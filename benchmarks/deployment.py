@@ -29,6 +29,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.transport import MESSAGE
 from spcacw_flwr.flower.deploy.federation import Federation, lay_out
 from spcacw_flwr.flower.deploy.places import Server
+from spcacw_flwr.silos.setup import checked_setting
 
 MANY = 300
 """Epochs of two rounds each, of exchanges other than messages."""
@@ -61,7 +62,7 @@ def measure(
     })  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="spcacw-deployment-") as name:
         root = Path(name) / "federation"
-        flat = lay_out(root, config, config.checked_setting()).to_flat()
+        flat = lay_out(root, config, checked_setting(config)).to_flat()
         output = root / "results"
         output.mkdir()
         federation = Federation(root, silos)

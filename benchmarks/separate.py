@@ -31,6 +31,7 @@ from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation
+from spcacw_flwr.silos.setup import setting_of
 
 NODE = 100
 """The id of the first node."""
@@ -67,7 +68,7 @@ def hold(flat: dict[str, Any], silos: Sequence[int], door: dict[str, Any],
     """
     torch.set_num_threads(1)
     config = Config.from_flat(flat)
-    setting = config.make_setting()
+    setting = setting_of(config)
     setting.prepare()
     pool = SiloPool(config, setting, silos)
     gradients = pool.gradients
@@ -130,7 +131,7 @@ def separate(
     certificates = certificate(tls) if tls else ("", "")
     keys = {"stream-certificate": str(certificates[0]), "stream-key": str(certificates[1])}
     config = Config.from_flat(config.to_flat() | keys)
-    setting = config.make_setting()
+    setting = setting_of(config)
     setting.prepare()
     pool = SiloPool(config, setting, range(setting.num_silos))
     silos, target, transport = tuple(pool.describe()), config.run.target, config.transport

@@ -18,6 +18,7 @@ from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation
 from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.setup import setting_of
 
 
 class RandomImages(Setting):
@@ -48,7 +49,7 @@ def make_pool(num_silos: int, **keys: object) -> SiloPool:
     config = Config.from_keys(
         setting="benchmarks.workload:RandomImages", silos=num_silos, smoothness=1.0, **keys
     )
-    return SiloPool(config, config.make_setting(), range(num_silos))
+    return SiloPool(config, setting_of(config), range(num_silos))
 
 
 def make_method(pool: SiloPool) -> WeightedGradients:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pandas as pd
 
+from spcacw_flwr.silos.setup import setting_of
+
 from . import conf
 from .conf import CONF, Column, Job, Keys, Row, make_jobs, read
 from .render import line
@@ -63,7 +65,7 @@ def row_of(job: Job, run: Run) -> dict[str, Any]:
     last = json.loads((run.directory / "metrics.jsonl").read_text().splitlines()[-1])
     note, alpha = json.loads(job.note), summary["alpha"]
     target = run.config.run.target
-    cluster = set(run.config.make_setting().oracle(target)) - {target}
+    cluster = set(setting_of(run.config).oracle(target)) - {target}
     return {
         "study": note["study"], "column": job.column, "keys": json.dumps(note["keys"]),
         "seed": job.seed, "best_accuracy": round(summary["best_accuracy"], 3),

@@ -27,6 +27,7 @@ from spcacw_flwr.partitions.leaf import VOCABULARY
 from spcacw_flwr.partitions.shakespeare import Shakespeare
 from spcacw_flwr.partitions.sources import data_root
 from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.setup import checked_setting
 
 from . import draw
 
@@ -137,7 +138,7 @@ def draw_setting(name: str, data_dir: str, output: Path, changes: dict[str, obje
     """Draw all pictures of one setting; SpcacwError if its data cannot be had."""
     # In [0, 1], so that pixels are colours.
     flat = {"data-dir": data_dir, **changes, "setting": name, "input-scale": "unit"}
-    setting = Config.from_flat(flat).checked_setting()
+    setting = checked_setting(Config.from_flat(flat))
     setting.prepare()
     labels = labels_of(setting, data_dir)
     output.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.spcacw import SPCACWMethod
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
+from spcacw_flwr.silos.setup import setting_of
 
 FRESH: dict[str, Any] = {"method": f"{__name__}:FreshReference", "diagnostics": False}
 RULES: dict[str, dict[str, Any]] = {
@@ -70,7 +71,7 @@ class FreshReference(SPCACWMethod):
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
-        setting, target = config.make_setting(), federation.target
+        setting, target = setting_of(config), federation.target
         setting.prepare()
         unseen = setting.test(target)
         setting.train = lambda silo: unseen  # type: ignore[method-assign]
@@ -101,7 +102,7 @@ def measure(keys: dict[str, Any]) -> dict[str, Any]:
         "floats": result.epochs[-1]["floats"], "seconds": round(seconds, 1),
     }  # fmt: skip
     if alpha is not None:
-        cluster = sum(alpha[i] for i in config.make_setting().oracle(target) if i != target)
+        cluster = sum(alpha[i] for i in setting_of(config).oracle(target) if i != target)
         line |= {
             "alpha_target": round(alpha[target], 4), "alpha_cluster": round(cluster, 4),
             "alpha_wrong": round(1 - alpha[target] - cluster, 4),

@@ -18,6 +18,7 @@ from typing import Any
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower.launch import read_status
+from spcacw_flwr.silos.setup import checked_setting
 
 from .conf import Job
 
@@ -96,7 +97,7 @@ def prepare(runs: Sequence[Run]) -> None:
             continue
         data = (run.config.run.setting, run.config.run.seed, run.config.partition)
         try:
-            setting = run.config.checked_setting()
+            setting = checked_setting(run.config)
         except SpcacwError as error:
             run.fail(str(error))
             continue

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.silos.setup import setting_of
 
 from .conf import Column, Job, Keys, Row, make_jobs
 from .render import NONE, line
@@ -30,7 +31,7 @@ def targets_of(column: Column, more: Keys, wanted: str) -> list[int]:
     """Return the silos that ``wanted`` names: ``all``, or numbers with commas."""
     if wanted != "all":
         return [int(number) for number in wanted.split(",")]
-    return list(range(Config.from_flat({**column.keys, **more}).make_setting().num_silos))
+    return list(range(setting_of(Config.from_flat({**column.keys, **more})).num_silos))
 
 
 def silo_jobs(

@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.transport import WIRES
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.silos.wire import WIRES
 
 COLUMNS = (
     "setting", "wire", "seed", "epochs", "best_accuracy", "last_accuracy", "floats", "bytes",

@@ -23,6 +23,7 @@ from spcacw_flwr.engine.recorder import as_json, write_atomically
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.engine.stop import Stopped
 from spcacw_flwr.flower import launch
+from spcacw_flwr.silos.setup import checked_setting
 
 
 def note_failure(directory: Path, sentence: str) -> None:
@@ -44,7 +45,7 @@ def compute(config: Config) -> None:
     if config.run.engine == "in-process":
         simulate(config, watch_parent)
     else:
-        launch.run(config, config.checked_setting().num_silos, watch_parent)
+        launch.run(config, checked_setting(config).num_silos, watch_parent)
 
 
 def work(flat: dict[str, Any]) -> None:

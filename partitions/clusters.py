@@ -17,12 +17,12 @@ from torch import Tensor
 
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.streams import NOISE, SPLIT, TEST, stream
 
 from .allocation import check_nobody_empty, counts_of, deal, latent_clusters
 from .augment import crop_and_flip
 from .cifar import Cifar100, load_cifar100
 from .sizes import clusters_of, parse_sizes
-from .streams import NOISE, SPLIT, TEST, stream
 
 _PER_CLASS = {"train": 500, "test": 100}
 # Of the training pixels in [0, 1], per channel.

@@ -4,7 +4,7 @@
 
 ``silo-<i>.safetensors`` holds ``train.x``, ``train.y`` and, of a silo that is tested (the target),
 ``test.x``, ``test.y`` and perhaps ``test.weight``; what they may be is said in
-``own``. :func:`write_silo` writes one from tensors, or from a silo of any setting.
+``own``. ``silos/files.py`` writes one from tensors, or from a silo of any setting.
 """
 
 from __future__ import annotations
@@ -13,41 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.silos.files import silo_file
 from spcacw_flwr.silos.setting import SiloData
 
 from .own import OwnSilos
-
-
-def silo_file(directory: Path, silo: int) -> Path:
-    """Return the file of a silo in the directory of its data."""
-    return directory / f"silo-{silo}.safetensors"
-
-
-def write_silo(directory: Path, silo: int, train: SiloData, test: SiloData | None) -> Path:
-    """Write a silo's data into its file and return it; without ``test`` it cannot be the target.
-
-    Raises
-    ------
-    SpcacwError
-        If the file cannot be written.
-    """
-    parts = {"train.x": train.x, "train.y": train.y}
-    if test is not None:
-        parts |= {"test.x": test.x, "test.y": test.y}
-        if test.weight is not None:
-            parts["test.weight"] = test.weight
-    path = silo_file(directory, silo)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        save_file({name: part.contiguous().clone() for name, part in parts.items()}, path)
-    except OSError as error:
-        raise SpcacwError(f"{path} cannot be written: {error}.") from error
-    return path
 
 
 class SiloFiles(OwnSilos):

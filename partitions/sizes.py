@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
 
@@ -39,3 +42,10 @@ def counted_silos(keys: PartitionKeys, name: str) -> int:
     if not keys.silos:
         raise SpcacwError(f"silos = 0 leaves open how many silos {name} has: set silos.")
     return keys.silos
+
+
+def kept_rows(available: int, wanted: int, rng: np.random.Generator) -> slice | NDArray[np.int64]:
+    """Return which rows to keep if at most ``wanted`` (0: all) are: drawn by ``rng``, in order."""
+    if 0 < wanted < available:
+        return np.sort(rng.permutation(available)[:wanted])
+    return slice(None)

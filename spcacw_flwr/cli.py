@@ -71,6 +71,7 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     from spcacw_flwr.engine.recorder import claim_directory, default_output
     from spcacw_flwr.engine.simulate import simulate
     from spcacw_flwr.flower import launch
+    from spcacw_flwr.silos.setup import checked_setting
     from spcacw_flwr.silos.stacked import find_device
 
     config = Config.from_flat(flat)
@@ -79,7 +80,7 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     data_dir = config.partition.data_dir and absolute(config.partition.data_dir)
     places = {"output": output, "resume": config.run.resume and output, "data-dir": data_dir}
     config = Config.from_flat(config.to_flat() | places)
-    setting = config.checked_setting()
+    setting = checked_setting(config)
     setting.prepare()
     find_device(config.run.device)
     claim_directory(Path(output), bool(config.run.resume))
@@ -130,15 +131,16 @@ def tune(
     output: Annotated[Path, typer.Option(help="directory of trials and choices")] = Path("tuned"),
 ) -> None:
     """Choose each method's hyper-parameters on held-out training data of the target."""
+    from spcacw_flwr.config.declare import import_by_path
     from spcacw_flwr.config.given import absolute
     from spcacw_flwr.console import one_sentence
-    from spcacw_flwr.experiments.tune import tune as tune_all
 
     where = absolute(str(data_dir)) if data_dir else ""
     console = Console()
     with one_sentence(console):
-        choice = tune_all(setting, methods.split(",") if methods else [], seeds, epochs, where,
-                          output)  # fmt: skip
+        names = methods.split(",") if methods else []
+        tune_all = import_by_path("spcacw_flwr.experiments.tune:tune", "command")
+        choice = tune_all(setting, names, seeds, epochs, where, output)
     table = Table("method", "choice", title=f"tuned on held-out training data of {setting}")
     for name, chosen in choice.items():
         table.add_row(name, ", ".join(f"{key} = {value}" for key, value in chosen.items()))
@@ -156,9 +158,9 @@ def deploy(ctx: typer.Context) -> None:
 @app.command(add_help_option=False, context_settings=ELSEWHERE)
 def table1(ctx: typer.Context) -> None:
     """Fill and write the paper's Table 1: methods × settings × seeds (--help says more)."""
-    from spcacw_flwr.experiments.__main__ import main
+    from spcacw_flwr.config.declare import import_by_path
 
-    main(["table1", *ctx.args])
+    import_by_path("spcacw_flwr.experiments.__main__:main", "command")(["table1", *ctx.args])
 
 
 @app.command()

@@ -16,6 +16,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.methods.guard import make_method as make_guarded
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
+from spcacw_flwr.silos.setup import checked_setting
 
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
 
@@ -45,7 +46,7 @@ def answer(pool: SiloPool, request: Request) -> Replies:
 
 
 def make_pool(config: Config) -> SiloPool:
-    setting = config.checked_setting()
+    setting = checked_setting(config)
     return SiloPool(config, setting, range(setting.num_silos))
 
 

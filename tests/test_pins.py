@@ -25,6 +25,7 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.records import model_to_arrays
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setup import setting_of
 from tests.flower.grid import LocalGrid
 
 PINS = Path(__file__).with_name("pins.json")
@@ -123,7 +124,7 @@ def in_process(name: str) -> dict[str, Any]:
 def through_messages(name: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     config = config_of(name)
-    setting = config.make_setting()
+    setting = setting_of(config)
     pool = SiloPool(config, setting, ())
     strategy = GradientStrategy(config, setting.num_silos)
     grid = LocalGrid(config, setting.num_silos)

@@ -13,6 +13,7 @@ from spcacw_flwr.experiments import reference
 from spcacw_flwr.experiments.reference import COLUMNS, RULES, Study, jobs, measure, render, run
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation
+from spcacw_flwr.silos.setup import setting_of
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"epochs": 2, "data_dir": ""}
@@ -45,7 +46,7 @@ def test_every_rule_is_a_run_of_its_own():
 
 def test_biases_are_folded_once_and_relative_to_the_test_data_at_the_model_that_was_asked():
     config = Config.from_keys(samples_per_silo=50, smoothness=1.0, beta=0.5, update_every=9)
-    pool = SiloPool(config, config.make_setting(), range(7))
+    pool = SiloPool(config, setting_of(config), range(7))
     federation = Federation(tuple(pool.describe()), 0, 32)
     start = pool.initial_parameters()
     method = reference.FreshReference(config, federation, start)

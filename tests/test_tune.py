@@ -15,6 +15,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.experiments import tune
 from spcacw_flwr.experiments.conf import tuned_keys
+from spcacw_flwr.silos.setup import setting_of
 
 BUDGET = 6
 
@@ -67,8 +68,8 @@ def test_a_column_has_its_own_keys_and_steps_around_its_own(tmp_path, monkeypatc
 
 def test_a_trial_sees_no_test_data():
     trial = tune.Trial("digits-relabel", "local", "{}", 0, 1)
-    setting = trial.config("").make_setting()
-    plain = Config.from_keys().make_setting()
+    setting = setting_of(trial.config(""))
+    plain = setting_of(Config.from_keys())
     kept, held, whole = setting.train(0), setting.test(0), plain.train(0)
     assert (len(kept.y), len(held.y)) == (160, 40)
     rows = {tuple(row.flatten().tolist()) for row in whole.x}

@@ -9,7 +9,6 @@ from typing import cast
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.config.registry import make_setting
 from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.loop import train
 from spcacw_flwr.methods.base import Weights
@@ -17,6 +16,7 @@ from spcacw_flwr.methods.guard import Guarded, make_method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation
 from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.setup import make_setting
 
 from .silos import AttackedPool, draw_attackers
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from spcacw_flwr.silos.streams import NOISE, SPLIT, stream
+
 from ..allocation import check_nobody_empty, deal, latent_clusters
-from ..streams import NOISE, SPLIT, stream
 from .rows import Ints, RowsPartitioner
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from spcacw_flwr.silos.streams import ROLE, stream
+
 from ..roles import draw_roles
-from ..streams import ROLE, stream
 from .rows import Ints, RowsPartitioner
 
 

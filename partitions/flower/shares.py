@@ -9,9 +9,9 @@ from datasets import Dataset
 from PIL.Image import Resampling
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.streams import SPLIT, stream
 
 from ..relabel import permutations
-from ..streams import SPLIT, stream
 from .rows import Ints, RowsPartitioner
 
 

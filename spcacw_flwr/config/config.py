@@ -18,11 +18,9 @@ from spcacw_flwr.alpha.learners import SOLVERS
 from spcacw_flwr.alpha.smoothness import CURVATURES
 from spcacw_flwr.config.declare import SpcacwError, check, did_you_mean, key
 from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.config.registry import METHODS, SETTINGS, make_setting, method_class, setting_class
+from spcacw_flwr.config.privacy import PrivacyKeys
+from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting_class
 from spcacw_flwr.config.transport import TransportKeys
-from spcacw_flwr.silos.holdout import HeldOut
-from spcacw_flwr.silos.privacy import PrivacyKeys, mechanisms
-from spcacw_flwr.silos.setting import Setting
 
 AUTO = "auto"
 ENGINES = ("ray", "in-process")
@@ -343,30 +341,6 @@ class Config:
         tables = {section: keys(**values[section]) for section, keys in SECTIONS.items()}
         return cls(**tables, method=own.keys(**values[own.name]) if own.keys else None)
 
-    def checked_setting(self) -> Setting:
-        """Return the setting, after checking the keys that depend on its number of silos.
-
-        Raises
-        ------
-        SpcacwError
-            If ``target`` is not a silo, there would be more nodes than silos, or silos cannot be
-            private as they are told to be.
-        """
-        setting = self.make_setting()
-        silos = setting.num_silos
-        if self.run.target >= silos:
-            raise SpcacwError(
-                f"target = {self.run.target} is not a silo: {self.run.setting} has silos "
-                f"0…{silos - 1}."
-            )
-        if self.run.nodes > silos:
-            raise SpcacwError(
-                f"nodes = {self.run.nodes} is more than the {silos} silos of "
-                f"{self.run.setting}: use 0 (one node per silo) or at most {silos}."
-            )
-        mechanisms(self, silos)
-        return setting
-
     @classmethod
     def from_keys(cls, **keys: Any) -> Config:
         """Return the configuration with some keys, in snake_case, set; the others default.
@@ -388,9 +362,3 @@ class Config:
             for name, (section, field) in fields(self.run.method).items()
             if section in tables
         }
-
-    def make_setting(self) -> Setting:
-        """Return the setting that this configuration names, with ``holdout`` applied."""
-        run = self.run
-        setting = make_setting(run.setting, self.partition, run.seed)
-        return HeldOut(setting, run.target, run.holdout) if run.holdout else setting

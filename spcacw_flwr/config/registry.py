@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path
-from spcacw_flwr.config.partition import PartitionKeys
 
 METHODS = {
     "spcacw": "spcacw_flwr.methods.spcacw:SPCACWMethod",
@@ -93,16 +92,3 @@ def setting_class(name: str) -> Any:
             "defines its abstract methods."
         )
     return found
-
-
-def make_setting(name: str, keys: PartitionKeys, seed: int) -> Any:
-    """Make a setting: a pure function of its name, the keys and the seed (a whole number ≥ 0).
-
-    Reads no data yet. Raises SpcacwError if there is no such setting, or it refuses the keys.
-    """
-    if keys.silo and name != "own":
-        raise SpcacwError(
-            f"silo = {keys.silo!r} needs setting = 'own', but setting = {name!r}: set one or the "
-            "other."
-        )
-    return setting_class(name)(keys, seed)

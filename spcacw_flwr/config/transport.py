@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.silos.wire import WIRES
 
 MESSAGE, STREAM = "message", "stream"
+FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
+WIRES = (FLOAT32, FLOAT16, BFLOAT16, INT8)
 
 
 @dataclass(frozen=True)

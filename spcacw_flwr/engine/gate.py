@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.checks import REASONS, ROUNDING, judge, norm_bound, nothing, without
 from spcacw_flwr.methods.base import Method
-from spcacw_flwr.silos.batches import PARTICIPATION, stream
 from spcacw_flwr.silos.protocol import Answers, Fault, Request
+from spcacw_flwr.silos.streams import PARTICIPATION, stream
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Gate:
 
     def _probed(self, round_: int) -> NDArray[np.bool_]:
         """Return whom a probe reaches at round t, (M,): a pure function of (seed, round)."""
-        rng = stream(PARTICIPATION, self.seed, round_, 2)
+        rng = stream(self.seed, PARTICIPATION, round_, 2)
         chosen: NDArray[np.bool_] = rng.random(len(self.strikes)) < self.keys.quarantine_probe
         return chosen
 

@@ -275,7 +275,7 @@ class Recorder(History):
 
     def finish(self) -> None:
         """Write summary.json and the pictures."""
-        from spcacw_flwr.report import (
+        from spcacw_flwr.engine import (
             plots,  # here: Matplotlib takes a second, and some never finish
         )
 

@@ -33,6 +33,7 @@ from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation
+from spcacw_flwr.silos.setup import checked_setting
 
 SMALL_ROUND = 512
 """Samples of a round, M·b, up to which a second thread gains nothing (docs/engine.md)."""
@@ -82,7 +83,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     SpcacwError
         If the configuration, the data or the run is wrong; what was learned so far is on disk.
     """
-    setting = config.checked_setting()
+    setting = checked_setting(config)
     method_class(config.run.method)  # a wrong name is said before any data is read
     setting.prepare()
     output = run_directory(config)

@@ -27,12 +27,13 @@ from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config, kebab
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.privacy import PrivacyKeys
 from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.account import note_told
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.privacy import PrivacyKeys
 from spcacw_flwr.silos.randomness import secret
+from spcacw_flwr.silos.setup import setting_of
 
 app = ClientApp()
 OWNERS = tuple(kebab(field.name) for field in fields(PrivacyKeys))
@@ -71,7 +72,7 @@ def _pool(run: tuple[tuple[str, Any], ...], node: tuple[tuple[str, Any], ...]) -
         flat["data-dir"] = str(node_config["data-dir"])
     owners = {name: node_config[name] for name in OWNERS if name in node_config}
     config = Config.from_flat(flat | owners)
-    setting = config.make_setting()
+    setting = setting_of(config)
     silos = silos_of_node(node_config, setting.num_silos)
     if owners.get("privacy-noise"):  # whichever silos the run thinks of
         owners["privacy-silos"] = ",".join(map(str, silos))

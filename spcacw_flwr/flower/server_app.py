@@ -23,6 +23,7 @@ from spcacw_flwr.flower.stream.training import StreamStrategy, check
 from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.report.table import print_report
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setup import checked_setting, setting_of
 
 app = ServerApp()
 PULL_SECONDS = 0.005
@@ -58,7 +59,7 @@ def _quiet_rounds(record: logging.LogRecord) -> bool:
 
 def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     """Run the configured training on a grid of nodes and fill the recorder."""
-    setting = config.make_setting()
+    setting = setting_of(config)
     streams = config.transport.exchange == STREAM
     kind = StreamStrategy if streams else GradientStrategy
     strategy = kind(config, setting.num_silos, recorder)
@@ -106,7 +107,7 @@ def main(grid: Grid, context: Context) -> None:
     logging.getLogger("spcacw_flwr").parent = logger  # what the core says is to be seen as well
     try:
         config = Config.from_flat(context.run_config)
-        config.checked_setting()
+        checked_setting(config)
         if config.run.engine != "ray":
             raise SpcacwError(
                 f"engine = '{config.run.engine}' runs without Flower: use 'spcacw run --engine "

@@ -23,8 +23,8 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.methods.optimiser import Optimiser
 from spcacw_flwr.silos.accounting import Ledger
-from spcacw_flwr.silos.batches import PARTICIPATION, stream
 from spcacw_flwr.silos.protocol import GRADIENTS, Federation, Replies, Request, Round
+from spcacw_flwr.silos.streams import PARTICIPATION, stream
 from spcacw_flwr.silos.wire import FLOAT32, size_of
 
 Weights = NDArray[np.float64]
@@ -152,7 +152,7 @@ class Method:
         count, p = self.federation.num_silos, self.config.training.participation
         chosen = np.arange(count) if candidates is None else candidates
         if p < 1:
-            rng = stream(PARTICIPATION, self.config.run.seed, round_)
+            rng = stream(self.config.run.seed, PARTICIPATION, round_)
             chosen = chosen[rng.random(count)[chosen] < p]
         silos = chosen.tolist()
         return tuple(silos) if self.target in silos else tuple(sorted([*silos, self.target]))

@@ -24,7 +24,7 @@ import copy
 import dataclasses
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,6 @@ from spcacw_flwr.methods.costs import CostBook
 from spcacw_flwr.methods.optimiser import Optimiser
 from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
-
-if TYPE_CHECKING:
-    from spcacw_flwr.methods.spcacw import SPCACWMethod
 
 LEAST = 2
 """Fewest samples of a fold: batch statistics need more than one."""
@@ -88,11 +85,12 @@ def make_folds(
 
 
 def evidence(
-    method: SPCACWMethod, request: Request
+    method: Any, request: Request
 ) -> Generator[Request, Replies, tuple[NDArray[np.float64], float]]:
     """Ask at every fold's model; return the mean of their H_t (M, M), and the largest ‖g̃‖.
 
-    ``request`` is the round's question at w: the same silos are asked again.
+    ``method`` is an ``SPCACWMethod``, ``request`` the round's question at w: the same silos are
+    asked again.
     """
     count, smoothness = len(method.folds), method.smoothness.value
     total, largest = np.zeros((method.federation.num_silos,) * 2), 0.0

@@ -29,8 +29,8 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.costs import CostBook, Heard
 from spcacw_flwr.methods.cross_fit import evidence, make_folds
-from spcacw_flwr.silos.batches import PARTICIPATION, SKETCH, stream
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
+from spcacw_flwr.silos.streams import PARTICIPATION, SKETCH, stream
 
 
 class SPCACWMethod(WeightedGradients):
@@ -102,7 +102,7 @@ class SPCACWMethod(WeightedGradients):
         due = keys.smoothness == 0 and (round_ - 1) % keys.smoothness_interval == 0
         silos = self.sampled(round_)
         if keys.probe < 1:
-            rng = stream(PARTICIPATION, self.config.run.seed, round_, 1)
+            rng = stream(self.config.run.seed, PARTICIPATION, round_, 1)
             probed = rng.random(self.federation.num_silos) < keys.probe
             kept = probed | (self.alpha > 0)
             kept[self.target] = True
@@ -226,7 +226,7 @@ def make_sketch(config: Config, dimension: int, device: torch.device) -> CountSk
             f"sketch = {size} is more than the model's {dimension} parameters: use less, or 0 for "
             "exact inner products."
         )
-    return CountSketch(dimension, size, stream(SKETCH, config.run.seed), device)
+    return CountSketch(dimension, size, stream(config.run.seed, SKETCH), device)
 
 
 class RegularisedSPCACW(SPCACWMethod):

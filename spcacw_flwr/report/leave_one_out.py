@@ -22,6 +22,7 @@ from spcacw_flwr.report.leave_out import train_without
 from spcacw_flwr.report.read import LEAVE_ONE_OUT, read
 from spcacw_flwr.report.words import duration, listed
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setup import checked_setting
 
 COLUMNS = ("seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples")
 Say = Callable[[str], None]
@@ -55,7 +56,7 @@ def leave_one_out(
     run = read(directory)
     facts = facts_of(run)
     config = Config.from_flat({**run.config, **changes, "engine": "in-process", "output": ""})
-    silos = config.checked_setting().num_silos
+    silos = checked_setting(config).num_silos
     peers = facts.weights.peers if facts.weights else [i for i in range(silos) if i != facts.target]
     chosen = peers[:count] + (peers[-1:] if lowest and count < len(peers) else [])
     if not chosen:
@@ -75,7 +76,7 @@ def leave_one_out(
 
 def _one_seed(config: Config, chosen: Sequence[int], say: Say) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a seed; its silos' data are made once."""
-    setting, seed, target = config.checked_setting(), config.run.seed, config.run.target
+    setting, seed, target = checked_setting(config), config.run.seed, config.run.target
     try:
         setting.prepare()
         pool = SiloPool(config, setting, range(setting.num_silos))

@@ -15,19 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-(
-    BATCHES, PARTICIPATION, POWER_ITERATION, MODEL, MODEL_NOISE, SKETCH, AUGMENTATION, STATISTICS,
-    _UNUSED, METHOD, FOLDS, WIRE, PRIVACY,
-) = range(13)  # fmt: skip
-"""Purposes: one independent random stream each, so that none depends on another's use.
-
-Nothing draws from number 8; it stays, for another number is another stream for all purposes after.
-"""
-
-
-def stream(purpose: int, *key: int) -> np.random.Generator:
-    """Return the random generator of one purpose at one key, such as (seed, silo, pass)."""
-    return np.random.default_rng((purpose, *key))
+from spcacw_flwr.silos.streams import BATCHES, FOLDS, stream
 
 
 def rounds_per_pass(samples: int, batch_size: int) -> int:
@@ -37,7 +25,7 @@ def rounds_per_pass(samples: int, batch_size: int) -> int:
 
 @lru_cache(maxsize=1 << 14)  # one order for each silo of a large simulation
 def _order(seed: int, silo: int, epoch: int, samples: int, *draw: int) -> NDArray[np.int64]:
-    return stream(BATCHES, seed, silo, epoch, *draw).permutation(samples)
+    return stream(seed, BATCHES, silo, epoch, *draw).permutation(samples)
 
 
 def batch_indices(
@@ -75,7 +63,7 @@ class Fold:
 
     def rows(self, seed: int, silo: int, samples: int) -> NDArray[np.int64]:
         """Return the samples of the part: a pure function of (seed, silo), sizes differ by ≤ 1."""
-        order = stream(FOLDS, seed, silo).permutation(samples)
+        order = stream(seed, FOLDS, silo).permutation(samples)
         folds = np.array_split(order, self.of)
         rest = folds[: self.index] + folds[self.index + 1 :]
         return np.sort(folds[self.index] if self.within else np.concatenate(rest))

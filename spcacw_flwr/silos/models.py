@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean
 from spcacw_flwr.silos.architectures import MLP, VGG16, VGG16_SIDE, CharLSTM, scaled
-from spcacw_flwr.silos.batches import MODEL, stream
 from spcacw_flwr.silos.own_model import own_model
+from spcacw_flwr.silos.streams import MODEL, stream
 
 Shape = tuple[int, ...]
 
@@ -74,7 +74,7 @@ def make_model(
         If there is no such model, it is not for such inputs, or a user's own cannot be used.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(stream(MODEL, seed).integers(2**62)))
+        torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
         if name in MODELS:
             return MODELS[name](input_shape, classes, hidden, width)
         if ":" in name:

@@ -20,15 +20,7 @@ from spcacw_flwr.alpha import noise_curvature, spectral_norm
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.batches import (
-    MODEL_NOISE,
-    POWER_ITERATION,
-    WIRE,
-    Fold,
-    batch_indices,
-    rounds_per_pass,
-    stream,
-)
+from spcacw_flwr.silos.batches import Fold, batch_indices, rounds_per_pass
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
 from spcacw_flwr.silos.evaluation import accuracy_and_loss
 from spcacw_flwr.silos.gradients import SiloGradients
@@ -42,6 +34,7 @@ from spcacw_flwr.silos.randomness import Chances, seeded
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.stacked import Batch, Stacked, find_device
 from spcacw_flwr.silos.statistics import buffers_at, evaluating, shuffled_batches
+from spcacw_flwr.silos.streams import MODEL_NOISE, POWER_ITERATION, WIRE, stream
 
 NOISE_DRAWS = 1 << 20, (1 << 20) + 1
 """The draws whose difference is the noise that L is measured along: no method asks for so many."""
@@ -71,7 +64,7 @@ def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
 
 
 def _noise_seed(silos: Sequence[int], seed: int, key: tuple[int, ...], k: int) -> int:
-    return int(stream(MODEL_NOISE, seed, silos[k], *key).integers(2**62))
+    return int(stream(seed, MODEL_NOISE, silos[k], *key).integers(2**62))
 
 
 class SiloPool:
@@ -193,7 +186,7 @@ class SiloPool:
         how = self.config.transport.wire if replies.gradients.shape[1] else wire.FLOAT32
         key, seed = (request.round, request.draw), self.config.run.seed
         drawing = replies.silos if how == wire.INT8 else ()
-        rngs = [stream(WIRE, seed, silo, *key) for silo in drawing]
+        rngs = [stream(seed, WIRE, silo, *key) for silo in drawing]
         return wire.pack(replies.gradients, how, rngs)
 
     def gradients(
@@ -309,7 +302,7 @@ class SiloPool:
         if along_noise:
             start = self._noise(vector, round_, silo, fold)
         else:
-            rng = stream(POWER_ITERATION, seed, silo, round_)
+            rng = stream(seed, POWER_ITERATION, silo, round_)
             start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
         loss = frozen_loss(self.model, self.layout, self.loss, vector, x, y)
         with evaluating(self.model), twice_differentiable(self.model):

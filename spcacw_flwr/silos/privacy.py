@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.privacy import PASS, SAMPLED
 from spcacw_flwr.silos.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -34,40 +35,11 @@ if TYPE_CHECKING:
 
 ROOM = 1 << 26
 """Numbers of per-sample gradients that are in memory at once; more samples come in groups."""
-PASS, SAMPLED, ANY = BATCHES = ("pass", "sampled", "any")
+ANY = "any"
+BATCHES = (PASS, SAMPLED, ANY)
 """Batches of a pass over the data, freshly sampled ones, and any: of which nothing is known."""
 TAIL = 1e-9
 """Chance that an honest answer is longer than :func:`norm_bound` says."""
-
-
-@dataclass(frozen=True)
-class PrivacyKeys:
-    """How peers keep their data private (ours, not the paper's: docs/trust.md)."""
-
-    privacy_noise: float = key(
-        0.0,
-        "z, standard deviation of the noise that private silos add to each gradient, in units of "
-        "its sensitivity; 0 is off. A real silo's node config has the last word.",
-        least=0,
-    )
-    privacy_silos: str = key(
-        "", "Which peers are private where privacy-noise is above 0, as '2,3'; empty is all."
-    )
-    privacy_clip: str = key(
-        "sample",
-        "What a private silo clips to max-norm: the gradient of each sample (sensitivity 2C/b), or "
-        "that of the batch (2C).",
-        choices=("sample", "batch"),
-    )
-    privacy_batches: str = key(
-        "pass",
-        "How a private silo draws its batches: in passes over its data that the target could "
-        "foretell, or freshly sampled, which it cannot (its ε needs the extra 'privacy').",
-        choices=(PASS, SAMPLED),
-    )
-    privacy_delta: float = key(
-        1e-5, "δ of the (ε, δ) that is reported; well below 1/n.", above=0, below=1
-    )
 
 
 @dataclass(frozen=True)

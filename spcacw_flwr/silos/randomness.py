@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.silos.batches import PRIVACY, stream
+from spcacw_flwr.silos.streams import PRIVACY, stream
 
 NOISE, BATCH = range(2)
 """Purposes: what the chance is for."""
@@ -76,7 +76,7 @@ def seeded(seed: int) -> Chances:
 
 
 def _seeded(seed: int, *key: int) -> Randomness:
-    return Seeded(stream(PRIVACY, seed, *key))
+    return Seeded(stream(seed, PRIVACY, *key))
 
 
 def secret(purpose: int, silo: int, round_: int, number: int, draw: int) -> Randomness:

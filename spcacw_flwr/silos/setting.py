@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.partitions.streams import TUNE, stream
+from spcacw_flwr.silos.streams import TUNE, stream
 
 __all__ = ["PartitionKeys", "Setting", "SiloData"]
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.batches import AUGMENTATION, Fold, batch_indices, stream
+from spcacw_flwr.silos.batches import Fold, batch_indices
 from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.streams import AUGMENTATION, stream
 
 
 def find_device(name: str) -> torch.device:
@@ -90,7 +91,7 @@ class Stacked:
             x = self.x.index_select(0, index).view(shape + self.x.shape[1:])
             if self.augment is not None:
                 key = (round_, draw) if draw else (round_,)
-                draws = (stream(AUGMENTATION, seed, silos[k], *key) for k in at)
+                draws = (stream(seed, AUGMENTATION, silos[k], *key) for k in at)
                 x = torch.stack([self.augment(*one) for one in zip(x, draws, strict=True)])
             yield Batch(at, x, self.y.index_select(0, index).view(shape + self.y.shape[1:]))
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from spcacw_flwr.silos.batches import STATISTICS, stream
 from spcacw_flwr.silos.stateless import call
+from spcacw_flwr.silos.streams import STATISTICS, stream
 
 
 @contextmanager
@@ -88,6 +88,6 @@ def shuffled_batches(x: Tensor, batch_size: int, seed: int, silo: int) -> Iterat
     Shuffled, for data may be stored class by class; equal in size up to one sample, for each counts
     the same; none shorter than b (a silo with fewer than b samples is one batch).
     """
-    order = torch.from_numpy(stream(STATISTICS, seed, silo).permutation(len(x)))
+    order = torch.from_numpy(stream(seed, STATISTICS, silo).permutation(len(x)))
     for part in np.array_split(order.numpy(), max(1, len(x) // batch_size)):
         yield x[torch.from_numpy(part).to(x.device)]

@@ -20,9 +20,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.transport import BFLOAT16, FLOAT16, FLOAT32, INT8
 
-FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
-WIRES = (FLOAT32, FLOAT16, BFLOAT16, INT8)
 BLOCK = 256
 """Entries that share a scale."""
 PARTS = GRADIENTS, SCALES = "gradients", "scales"

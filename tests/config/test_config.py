@@ -10,6 +10,7 @@ import pytest
 from spcacw_flwr.config.config import AUTO, Config, fields, flattened
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import SETTINGS, setting_class
+from spcacw_flwr.silos.setup import checked_setting
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -76,6 +77,6 @@ def test_a_bad_value_is_one_sentence_with_key_and_allowed_values(flat, words):
 )
 def test_target_and_nodes_must_fit_the_setting(keys, words):
     with pytest.raises(SpcacwError) as error:
-        Config.from_keys(**keys).checked_setting()
+        checked_setting(Config.from_keys(**keys))
     for word in words:
         assert word in str(error.value)

@@ -19,6 +19,7 @@ from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.simulate import simulate, threads
 from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setup import checked_setting
 
 FILES = ("alpha.csv", "config.toml", "metrics.jsonl", "model.safetensors", "status.json")
 
@@ -183,7 +184,7 @@ def test_a_small_round_takes_one_thread_and_all_are_back_afterwards(
 
 
 def test_a_model_that_cannot_be_split_has_pytorchs_threads():
-    pool = SiloPool(config(), config().checked_setting(), [0])
+    pool = SiloPool(config(), checked_setting(config()), [0])
     torch.set_num_threads(1)
     with threads(2, 10_000, pool):
         assert (hands(), torch.get_num_threads()) == (2, 1)

@@ -11,8 +11,9 @@ import pytest
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.config.registry import make_setting, setting_class
+from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.partitions import hub, sources
+from spcacw_flwr.silos.setup import make_setting
 
 
 @pytest.fixture(scope="session")

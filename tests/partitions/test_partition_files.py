@@ -9,12 +9,12 @@ from safetensors.torch import save_file
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.config.registry import make_setting
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.deploy.export import export, exported
-from spcacw_flwr.partitions.files import silo_file, write_silo
+from spcacw_flwr.silos.files import silo_file, write_silo
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import SiloData
+from spcacw_flwr.silos.setup import checked_setting, make_setting, setting_of
 
 DATA = SiloData(torch.rand(5, 2, 2), torch.tensor([0, 1, 2, 0, 1]))
 
@@ -46,7 +46,7 @@ def test_a_node_needs_its_own_file_alone(tmp_path):
     config = Config.from_keys(
         setting="files", data_dir=str(tmp_path), silos=3, classes=3, input_shape="2,2"
     )
-    setting = config.checked_setting()
+    setting = checked_setting(config)
     setting.prepare()
     (info,) = SiloPool(config, setting, (2,)).describe()
     assert (info.silo, info.size, info.label_counts) == (2, 5, (2, 2, 1))
@@ -73,7 +73,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path):
 
 def test_training_on_exported_files_is_training_on_the_setting(tmp_path):
     config = Config.from_keys(samples_per_silo=64, epochs=2, compare_alone=False)
-    setting = config.checked_setting()
+    setting = checked_setting(config)
     setting.prepare()
     export(setting, config.run.target, lambda _: tmp_path)
     assert len(list(tmp_path.iterdir())) == 7
@@ -88,4 +88,4 @@ def test_training_on_exported_files_is_training_on_the_setting(tmp_path):
 def test_what_is_drawn_for_each_batch_cannot_be_exported(tmp_path):
     config = Config.from_keys(setting="cifar100-clusters")
     with pytest.raises(SpcacwError, match="augmentation = false"):
-        export(config.make_setting(), 0, lambda _: tmp_path)
+        export(setting_of(config), 0, lambda _: tmp_path)

@@ -9,11 +9,11 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.config.registry import make_setting
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.silos.holdout import HeldOut
 from spcacw_flwr.silos.setting import SiloData
+from spcacw_flwr.silos.setup import checked_setting, make_setting
 from tests.conftest import make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import initial_arrays
@@ -99,7 +99,7 @@ def test_a_share_outside_its_range_is_refused(share):
 
 def test_a_target_that_is_no_silo_is_still_named():
     with pytest.raises(SpcacwError, match="target = 9 is not a silo"):
-        Config.from_keys(holdout=0.2, target=9).checked_setting()
+        checked_setting(Config.from_keys(holdout=0.2, target=9))
 
 
 @pytest.mark.parametrize(("stride", "samples"), [(50, 0), (7, 0), (7, 60)])
@@ -139,7 +139,7 @@ def load(silo):
 def test_data_of_ones_own_and_a_node_that_holds_nobody_elses():
     keys = {"silo": f"{__name__}:load", "silos": 3, "classes": 3, "input_shape": "2,2"}
     config = Config.from_keys(setting="own", holdout=0.3, target=1, **keys)
-    setting = config.checked_setting()
+    setting = checked_setting(config)
     setting.prepare()
     assert (len(setting.train(1).y), len(setting.test(1).y)) == (7, 3)
     both = torch.cat((setting.train(1).x, setting.test(1).x)).flatten(1).sum(1)

@@ -8,8 +8,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.config.registry import make_setting
 from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.silos.setup import make_setting
 from tests.conftest import make_pool
 
 X, Y = torch.rand(6, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])

@@ -10,11 +10,13 @@ from torch.nn.functional import cross_entropy
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.architectures import MLP, VGG16, CharLSTM
-from spcacw_flwr.silos.batches import AUGMENTATION, batch_indices, stream
+from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.models import Layout, make_model, parameters_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.setup import setting_of
+from spcacw_flwr.silos.streams import AUGMENTATION, stream
 from tests.silos.test_gradients import plain
 
 
@@ -135,7 +137,7 @@ PICTURES = {"setting": "tests.silos.test_models:Pictures", "model": "vgg16", "wi
 
 def pictures(**keys) -> SiloPool:
     config = Config.from_keys(**PICTURES, batch_size=4, max_norm=0.0, **keys)
-    return SiloPool(config, config.make_setting(), range(3))
+    return SiloPool(config, setting_of(config), range(3))
 
 
 def test_ragged_silos_of_vgg16_and_their_augmented_batches():
@@ -150,7 +152,7 @@ def test_ragged_silos_of_vgg16_and_their_augmented_batches():
             data = pool.setting.train(silo)
             at = torch.from_numpy(batch_indices(0, silo, round_, len(data.y), 4))
             seen.add((silo, len(at)))
-            x = pool.setting.augment(data.x[at], stream(AUGMENTATION, 0, silo, round_))
+            x = pool.setting.augment(data.x[at], stream(0, AUGMENTATION, silo, round_))
             seed_of = pool._seed_of([silo], round_)
             expected, losses = plain(pool.model, vector, x[None], data.y[at][None], seed_of)
             assert_near(rows[k], expected[0])

@@ -16,6 +16,7 @@ from spcacw_flwr.silos.losses import make_loss
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import SiloData
+from spcacw_flwr.silos.setup import setting_of
 from tests.silos.test_gradients import plain
 from tests.silos.test_models import assert_near
 
@@ -70,7 +71,7 @@ def squares(outputs, y):
 def test_each_way_with_a_loss_of_ones_own(model, way, caplog):
     """Every way gives plain PyTorch's gradients; only the loop is told, and once."""
     config = Config.from_keys(model=f"{HERE}:{model}", loss=f"{HERE}:squares", max_norm=0.0)
-    pool = SiloPool(config, config.make_setting(), range(7))
+    pool = SiloPool(config, setting_of(config), range(7))
     vector = pool.initial_parameters()
     (batch,) = pool.data.batches(0, 1, [2, 5], 32)
     with caplog.at_level(logging.WARNING):
@@ -184,7 +185,7 @@ def test_what_cannot_be_applied_is_one_sentence_before_training(keys, words):
     named = {k: f"{HERE}:{v}" if isinstance(v, str) else v for k, v in keys.items()}
     config = Config.from_keys(**named)
     state = torch.get_rng_state()
-    pool = SiloPool(config, config.make_setting(), range(7))
+    pool = SiloPool(config, setting_of(config), range(7))
     with pytest.raises(SpcacwError) as error:
         pool.describe()
     assert torch.equal(torch.get_rng_state(), state)
@@ -195,7 +196,7 @@ def test_what_cannot_be_applied_is_one_sentence_before_training(keys, words):
 
 def test_the_silo_with_a_single_sample_is_named(monkeypatch):
     config = Config.from_keys(model=f"{HERE}:normed")
-    pool = SiloPool(config, config.make_setting(), range(7))
+    pool = SiloPool(config, setting_of(config), range(7))
     whole = pool.setting.train(4)
     train = pool.setting.train
     one = SiloData(whole.x[:1], whole.y[:1])

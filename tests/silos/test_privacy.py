@@ -23,6 +23,7 @@ from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.privacy import PASS, Mechanism, clipped_mean, privatise
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.randomness import BATCH, NOISE, Secret, secret, seeded
+from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import answer, make_method, make_pool
 
 
@@ -154,7 +155,7 @@ def test_a_methods_questions_are_numbered_within_a_round(monkeypatch):
 def test_a_secret_is_no_function_of_what_the_target_knows():
     """Silos that are told the same draw other noise, and other batches, than each other."""
     config = private()
-    setting = config.checked_setting()
+    setting = checked_setting(config)
 
     def pool(chances):
         return SiloPool(config, setting, range(7), chances)
@@ -319,5 +320,5 @@ def normalised(shape, classes):
 def test_without_dp_accounting_sampled_batches_name_the_extra(monkeypatch):
     monkeypatch.setattr(privacy, "find_spec", lambda name: None)
     with pytest.raises(SpcacwError, match=r"spcacw-flwr\[privacy\]"):
-        private(privacy_batches="sampled").checked_setting()
-    private().checked_setting()
+        checked_setting(private(privacy_batches="sampled"))
+    checked_setting(private())

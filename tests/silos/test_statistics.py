@@ -13,6 +13,7 @@ from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.models import others_of, parameters_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.statistics import buffers_at, shuffled_batches
 
 
@@ -61,7 +62,7 @@ def pool_of(name="normed", **given) -> SiloPool:
     keys = {"batch_size": 8, "setting": f"{here}:Sorted", "model": f"{here}:{name}"}
     keys = keys | given
     config = Config.from_keys(**keys)
-    return SiloPool(config, config.make_setting(), range(2))
+    return SiloPool(config, setting_of(config), range(2))
 
 
 def test_statistics_by_hand():

@@ -8,10 +8,11 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.transport import WIRES
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.batches import WIRE, stream
 from spcacw_flwr.silos.protocol import LOSSES, Request
+from spcacw_flwr.silos.streams import WIRE, stream
 from tests.conftest import answer, make_pool
 
 ROWS = torch.randn(3, 700, generator=torch.Generator().manual_seed(0)) * 0.01
@@ -19,7 +20,7 @@ ROWS = torch.randn(3, 700, generator=torch.Generator().manual_seed(0)) * 0.01
 
 
 def rngs(draw: int = 0) -> list[np.random.Generator]:
-    return [stream(WIRE, 0, silo, 1, draw) for silo in range(3)]
+    return [stream(0, WIRE, silo, 1, draw) for silo in range(3)]
 
 
 def through(rows: torch.Tensor, how: str, draw: int = 0) -> torch.Tensor:
@@ -128,7 +129,7 @@ def test_sizes_are_those_of_the_parts(how, size):
     assert wire.size_of(700, how) == size
 
 
-@pytest.mark.parametrize("how", wire.WIRES)
+@pytest.mark.parametrize("how", WIRES)
 def test_the_log_counts_bytes(how):
     keys = {"wire": how, "epochs": 1, "compare_alone": False}
     result = simulate(Config.from_keys(**keys))

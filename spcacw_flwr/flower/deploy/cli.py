@@ -39,6 +39,7 @@ from spcacw_flwr.flower.deploy.places import Server, Silo
 from spcacw_flwr.flower.deploy.programs import Program
 from spcacw_flwr.flower.processes import POLL_SECONDS, end, free_port
 from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.setup import checked_setting
 
 app = typer.Typer(
     no_args_is_help=True, help="Run a federation of real silos.", add_completion=False,
@@ -227,7 +228,7 @@ def checked(
     """Return a configuration and its setting, with data that are there."""
     where = {"data-dir": data_dir and absolute(str(data_dir))}
     resolved = Config.from_flat({"exchange": STREAM} | flat_keys(config, set_, where))
-    setting = resolved.checked_setting()
+    setting = checked_setting(resolved)
     setting.prepare()
     return resolved, setting
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.partitions.files import SiloFiles, write_silo
+from spcacw_flwr.silos.files import write_silo
 from spcacw_flwr.silos.setting import Setting
 
 
@@ -32,7 +32,7 @@ def export(setting: Setting, target: int, directory_of: Callable[[int], Path]) -
 def exported(config: Config, setting: Setting) -> Config:
     """Return the configuration of the same training on exported files."""
     files = {
-        "setting": SiloFiles.name, "data-dir": "", "silos": setting.num_silos, "silo": "",
+        "setting": "files", "data-dir": "", "silos": setting.num_silos, "silo": "",
         "classes": setting.num_classes, "input-shape": ",".join(map(str, setting.input_shape)),
     }  # fmt: skip
     return Config.from_flat(config.to_flat() | files)

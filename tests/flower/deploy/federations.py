@@ -19,6 +19,7 @@ from spcacw_flwr.flower import launch
 from spcacw_flwr.flower.deploy.federation import Federation, lay_out
 from spcacw_flwr.flower.deploy.places import Silo
 from spcacw_flwr.flower.processes import family
+from spcacw_flwr.silos.setup import checked_setting
 from tests.watching import wait_until
 
 SILOS = 4
@@ -35,7 +36,7 @@ BIAS, REPORTS = "method.folds[0].bias.estimate", "method.folds[0].bias.reports"
 def laid_out(root: Path, **keys: object) -> Config:
     """A federation's directories, made in ``root``."""
     config = Config.from_flat(KEYS | keys)
-    return lay_out(root, config, config.checked_setting())
+    return lay_out(root, config, checked_setting(config))
 
 
 def scattered(root: Path, elsewhere: Callable[[str], Path]) -> Federation:

@@ -37,6 +37,7 @@ from spcacw_flwr.flower.stream.frames import (
 from spcacw_flwr.flower.stream.frames import NODE as NODE_KEY
 from spcacw_flwr.flower.stream.silo import channel_of, talk
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setup import setting_of
 from tests.watching import wait_until
 
 SHARES = [[0], [1, 4], [2, 3, 5, 6]]
@@ -296,7 +297,7 @@ def secured(tmp_path_factory):
 
 
 def attempt(made: Separate, token: str, node: int, silos: list[int], root: str) -> str:
-    pool = SiloPool(made.config, made.config.make_setting(), silos)
+    pool = SiloPool(made.config, setting_of(made.config), silos)
     with pytest.raises(SpcacwError) as caught:
         talk(pool, channel_of(made.service.address, root, bool(root)), token, node)
     return str(caught.value)
