@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,12 +75,15 @@ def table(
         bool, typer.Option(help="also the twins that choose the honest epoch")
     ] = True,
     targets: Annotated[str, typer.Option(help="all, or silos: each as target in turn")] = "",
+    minutes: Annotated[
+        float, typer.Option(help="after which unfinished runs are left for another time")
+    ] = math.inf,
     report_only: ReportOnly = False, set_: Set = None,
 ) -> list[Path]:  # fmt: skip
     """Fill and write the paper's Table 1; with --targets, the table over silos as targets."""
     more = more_keys(data_dir, engine, set_)
     of, which = conf.columns(names(columns)), conf.rows(names(rows))
-    where = table1.Where(output, tuple(names(device)), workers, report_only)
+    where = table1.Where(output, tuple(names(device)), workers, report_only, 60 * minutes)
     if targets:
         jobs = silos.silo_jobs(of, which, range(seeds), more, targets, tuned)
         return silos.report(jobs, where.run(jobs, Console()), of, which, output)

@@ -167,3 +167,42 @@ def test_slots_share_devices():
     assert slots(["cpu", "cpu"], 0) == ["cpu", "cpu"]
     with pytest.raises(SpcacwError, match="device"):
         slots(["nowhere"], 1)
+
+
+def test_a_sweep_stops_in_time_and_goes_on_later(tmp_path):
+    jobs = small_jobs()
+    runs = plan(jobs, tmp_path)
+    sweep(runs, ["cpu"], tmp_path, Silent(), seconds=0)
+    assert [run.state for run in plan(jobs, tmp_path)] == [WAITING] * 2
+    assert [run.state for run in made(jobs, tmp_path)] == [FINISHED] * 2
+
+
+class Patient(Silent):
+    """Lets a sweep end once its run has trained for some epochs."""
+
+    def __init__(self, run) -> None:
+        super().__init__()
+        self.run = run
+
+    def tick(self) -> None:
+        if self.run.status().get("epoch", 0) >= 3:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(tmp_path):
+    jobs = small_jobs(rows=ROWS[:1])
+    jobs[0].keys["epochs"] = 60
+    (run,) = plan(jobs, tmp_path / "stopped")
+    with pytest.raises(KeyboardInterrupt):
+        sweep([run], ["cpu"], tmp_path / "stopped", Patient(run))
+    assert not run.done
+    assert (run.directory / "checkpoint" / "checkpoint.json").exists()
+    begun = (run.directory / "metrics.jsonl").read_text().splitlines()[0]
+    (again,) = made(jobs, tmp_path / "stopped")
+    (whole,) = made(jobs, tmp_path / "whole")
+    assert again.state == whole.state == FINISHED
+    assert not (again.directory / "checkpoint").exists()
+    # The first epoch, with its seconds, is still that of the first sweep.
+    assert (again.directory / "metrics.jsonl").read_text().splitlines()[0] == begun
+    for name in ("alpha.csv", "silos.csv"):
+        assert (again.directory / name).read_bytes() == (whole.directory / name).read_bytes()
