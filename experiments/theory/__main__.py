@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from ..table import line
+from ..render import line
 from . import moving, participation, pictures, rates, schedule, separation
 from .logistic import Logistic
 from .measure import Cell, measured, run, spread

@@ -1,6 +1,6 @@
-"""A checkpoint on disk: tensors as safetensors, everything else as JSON, and checksums of both.
+"""A checkpoint on disk: the state of objects, notes in JSON, and checksums of both.
 
-A directory ``checkpoint`` holds ``checkpoint.json`` and the safetensors file that it names. Both
+A directory ``checkpoint`` holds ``checkpoint.json`` and the file of states that it names. Both
 are written beside the ones before and flushed to the disk; the rename of the JSON file is the
 moment at which the new checkpoint replaces the old, which is deleted only then. A crash at any
 moment leaves a complete checkpoint.
@@ -11,21 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from typing import IO, Any
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.models import Layout
 from spcacw_flwr.silos.protocol import SiloInfo
 
-FORMAT = 1
+FORMAT = 2
 DIRECTORY, NOTES = "checkpoint", "checkpoint.json"
 FREE = (
     "engine", "nodes", "node-gpus", "device", "threads", "output", "resume", "data-dir",
@@ -43,8 +39,8 @@ def package_version() -> str:
         return ""
 
 
-def save(directory: Path, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
-    """Replace the checkpoint in ``directory``.
+def save(directory: Path, write: Callable[[IO[bytes]], None], content: Mapping[str, Any]) -> None:
+    """Replace the checkpoint in ``directory``; ``write`` writes the state into a file.
 
     Raises
     ------
@@ -52,27 +48,30 @@ def save(directory: Path, tensors: Mapping[str, Tensor], content: Mapping[str, A
         If the disk is full or cannot be written; the checkpoint before is still there.
     """
     directory.mkdir(exist_ok=True)
-    part = directory / ".part"
+    part = directory / "part"
     try:
-        save_file({name: tensor.cpu() for name, tensor in tensors.items()}, part)
-        with part.open("rb+") as file:
+        with part.open("wb+") as file:
+            try:
+                write(file)
+            except RuntimeError as error:  # what PyTorch makes of a full disk
+                raise OSError(str(error.__context__ or error).partition("\n")[0]) from error
+            file.flush()
+            file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
-        name = f"{digest[:16]}.safetensors"
+        name = f"{digest[:16]}.pt"
         os.replace(part, directory / name)
-        text = json.dumps({**content, "format": FORMAT, "tensors": name, "tensors_sha256": digest})
+        text = json.dumps({**content, "format": FORMAT, "state": name, "state_sha256": digest})
         with part.open("w", encoding="utf-8") as file:
             file.write(json.dumps({"sha256": _digest(text)})[:-1] + f', "content": {text}}}\n')
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, directory / NOTES)
         _flush(directory)
-    except SafetensorError as error:  # what safetensors makes of a full disk
-        raise OSError(str(error)) from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-    for old in directory.glob("*.safetensors"):
+    for old in directory.glob("*.pt"):
         if old.name != name:
             old.unlink()
 
@@ -95,8 +94,8 @@ def exists(directory: Path) -> bool:
     return (directory / NOTES).exists()
 
 
-def load(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return content and tensors of the checkpoint in ``directory``.
+def load(directory: Path) -> tuple[dict[str, Any], Path]:
+    """Return the content of the checkpoint in ``directory``, and its file of states.
 
     Raises
     ------
@@ -104,32 +103,29 @@ def load(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         If a file is missing, cut off or altered, or of another version of this package.
     """
     notes = directory / NOTES
-    try:
+    with _intact(notes):
         whole = json.loads(notes.read_text(encoding="utf-8"))
         content = dict(whole["content"])
         if _digest(json.dumps(whole["content"])) != whole["sha256"]:
             raise ValueError("its checksum is another")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SpcacwError(
-            f"The checkpoint {notes} is damaged ({error}): there is no going on from it; start "
-            "the run anew in another directory."
-        ) from error
     for what, here in (("format", FORMAT), ("version", package_version())):
         if content[what] != here:
             raise SpcacwError(
                 f"The checkpoint {notes} has {what} {content[what]}, and this spcacw-flwr has "
                 f"{here}: go on with the one that wrote it."
             )
-    return content, _tensors(directory / content["tensors"], content["tensors_sha256"])
+    path = directory / content["state"]
+    with _intact(path), path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != content["state_sha256"]:
+            raise ValueError("its checksum is another")
+    return content, path
 
 
-def _tensors(path: Path, digest: str) -> dict[str, Tensor]:
+@contextmanager
+def _intact(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise ValueError("its checksum is another")
-        return dict(load_file(path))
-    except (OSError, ValueError, SafetensorError) as error:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpcacwError(
             f"The checkpoint's file {path} is damaged ({error}): there is no going on from it; "
             "start the run anew in another directory."

@@ -8,23 +8,20 @@ configuration, the model's tensors, what the silos told of themselves, versions.
 from __future__ import annotations
 
 import dataclasses
+import io
 import logging
 import shutil
 import time
 import tomllib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine import checkpoint, state
 from spcacw_flwr.engine.directory import lengths
-from spcacw_flwr.engine.restore import restore
-from spcacw_flwr.engine.snapshot import Snapshot, inputs_of, state_of
 from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
@@ -59,21 +56,17 @@ class Keeper:
         self.home, self.directory = directory, directory / checkpoint.DIRECTORY
         self.config, self.federation = config, federation
         self.objects = dict(objects)
-        self.inputs = inputs_of(config, federation)
-        self.device: torch.device = objects["method"].parameters.device
-        first = self._snapshot(self.objects)
-        self._needed, self._bytes = first.needed, first.nbytes
+        self.inputs = state.inputs_of(config, federation)
+        self.device = str(objects["method"].parameters.device)
+        self._bytes = len(_bytes_of(self.objects, self.inputs))
         self._written, self._cost = time.perf_counter(), 0.0
-
-    def _snapshot(self, objects: Mapping[str, Any]) -> Snapshot:
-        return state_of(objects, self.inputs, self.device)
 
     def check_room(self) -> None:
         """See, before training, that checkpoints can be written; SpcacwError if not."""
         try:
             self.directory.mkdir(exist_ok=True)
-            (self.directory / ".part").write_bytes(b"")
-            (self.directory / ".part").unlink()
+            (self.directory / "part").write_bytes(b"")
+            (self.directory / "part").unlink()
             free = shutil.disk_usage(self.directory).free
         except OSError as error:
             raise SpcacwError(f"{self.directory} cannot be written: {error}.") from error
@@ -101,17 +94,13 @@ class Keeper:
         """
         start = time.perf_counter()
         try:
-            found = self._snapshot(self.objects | {"history": history})
-            if new := sorted(found.needed - self._needed):
-                raise SpcacwError(
-                    f"{new[0]} has become something that no checkpoint can hold: make it when the "
-                    "method is made."
-                )
-            checkpoint.save(self.directory, found.tensors, {
+            objects = self.objects | {"history": history}
+            checkpoint.save(self.directory, partial(state.save, objects, self.inputs), {
                 "version": checkpoint.package_version(), "round": round_,
                 "config": self.config.to_flat(), "model": checkpoint.of_model(
                     self.federation.layout), "silos": checkpoint.of_silos(self.federation.silos),
-                "lengths": lengths(self.home), **notes, "objects": found.plain,
+                "lengths": lengths(self.home), **notes, "objects": sorted(self.objects),
+                "device": self.device,
             })  # fmt: skip
         except (OSError, SpcacwError) as error:
             log.warning("Round %s goes on without a checkpoint (%s).", round_, error)
@@ -134,7 +123,7 @@ class Keeper:
         if not checkpoint.exists(self.directory):
             self._see_same(unfinished(self.home))
             return None
-        content, tensors = checkpoint.load(self.directory)
+        content, path = checkpoint.load(self.directory)
         self._see_same(
             content["config"],
             checkpoint.differing_model(content["model"], checkpoint.of_model(
@@ -144,17 +133,14 @@ class Keeper:
         )  # fmt: skip
         if content["config"]["epochs"] != self.config.run.epochs:
             self._see_growing(content["config"]["epochs"])
-        kept = set(content["objects"]) - {"history"}
-        if kept != set(self.objects):
+        if content["objects"] != sorted(self.objects):
             raise SpcacwError(
-                f"The checkpoint in {self.directory} holds {', '.join(sorted(kept))}, and this run "
-                f"has {', '.join(sorted(self.objects))}: go on with the version that wrote it."
+                f"The checkpoint in {self.directory} holds {', '.join(content['objects'])}, and "
+                f"this run has {', '.join(sorted(self.objects))}: go on with the version that "
+                "wrote it."
             )
-        return content | {"history": self._restored(content["objects"], tensors)}
-
-    def _restored(self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        found = restore(self.objects, tensors, plain, self.inputs, self.device)
-        return dict(found["history"])
+        devices = {content["device"]: self.device}
+        return content | state.load(path, self.objects, self.inputs, devices)
 
     def _see_same(self, config: Mapping[str, Any], *more: list[str]) -> None:
         phrases = checkpoint.differing_keys(config, self.config.to_flat())
@@ -171,16 +157,20 @@ class Keeper:
         run = dataclasses.replace(self.config.run, epochs=before)
         shorter = dataclasses.replace(self.config, run=run)
         made = type(method)(shorter, self.federation, method.parameters)
-        one = self._snapshot({"method": method})
-        other = state_of({"method": made}, inputs_of(shorter, self.federation), self.device)
-        if one.plain != other.plain or any(
-            not torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items()
-        ):
+        inputs = state.inputs_of(shorter, self.federation)
+        if _bytes_of({"method": method}, self.inputs) != _bytes_of({"method": made}, inputs):
             raise SpcacwError(
                 f"epochs was {before} and is {self.config.run.epochs}: what "
                 f"{self.config.run.method} does depends on how many epochs there are, so it cannot "
                 "go on for more; start the run anew in another directory."
             )
+
+
+def _bytes_of(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bytes:
+    """Return a state as it would be written; SpcacwError if it cannot be kept."""
+    buffer = io.BytesIO()
+    state.save(objects, inputs, buffer)
+    return buffer.getvalue()
 
 
 def unfinished(home: Path) -> dict[str, Any]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
-from torch import Tensor
+import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.state import giving
 from spcacw_flwr.flower import launch
 from spcacw_flwr.flower.deploy.federation import Federation, lay_out
 from spcacw_flwr.flower.deploy.places import Silo
@@ -29,7 +32,6 @@ KEYS = {
 }  # fmt: skip
 """Silos 0 and 1 are alike, and share the weight for ever; four rounds an epoch."""
 
-BIAS, REPORTS = "method.folds[0].bias.estimate", "method.folds[0].bias.reports"
 """In a checkpoint: b̂ (M, d), and how often each silo was heard."""
 
 
@@ -101,15 +103,17 @@ class Run:
         assert not self.thread.is_alive()
         return self.error
 
-    def state(self) -> dict[str, Tensor]:
-        """The method's state as the last checkpoint has it, which may be written anew just now."""
+    def state(self) -> Any:
+        """The method as the last checkpoint has it, which may be written anew just now."""
         while True:
             with suppress(SpcacwError, OSError, RuntimeError):  # of a file that is gone
-                return checkpoint.load(self.output / checkpoint.DIRECTORY)[1]
+                path = checkpoint.load(self.output / checkpoint.DIRECTORY)[1]
+                with giving(defaultdict(lambda: None)):
+                    return torch.load(path, weights_only=False)["method"]
 
     def reports(self, silo: int) -> int:
         """How many answers of a silo the method has used."""
-        return int(self.state()[REPORTS][silo])
+        return int(self.state().folds[0].bias.reports[silo])
 
     def metrics(self) -> list[dict]:
         lines = (self.output / "metrics.jsonl").read_text().splitlines()

@@ -22,9 +22,7 @@ from spcacw_flwr.flower.deploy.federation import register, silo_program
 from spcacw_flwr.flower.deploy.places import Silo
 from spcacw_flwr.flower.processes import end, family, free_port
 from tests.flower.deploy.federations import (
-    BIAS,
     KEYS,
-    REPORTS,
     SILOS,
     Run,
     kill,
@@ -120,11 +118,12 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
         run.wait_for_epochs(5)
         after = run.state()
         # Not heard, not blamed: its bias estimate stays what it was, and it keeps its weight.
-        assert (after[REPORTS] > before[REPORTS]).tolist() == [True, False, True, True]
-        assert torch.equal(after[BIAS][1], before[BIAS][1])
-        assert not torch.equal(after[BIAS][3], before[BIAS][3])
-        assert float(before["method.alpha"][1]) > 0.2
-        assert float(after["method.alpha"][1]) > 0.2
+        old, new = before.folds[0].bias, after.folds[0].bias
+        assert (new.reports > old.reports).tolist() == [True, False, True, True]
+        assert torch.equal(new.estimate[1], old.estimate[1])
+        assert not torch.equal(new.estimate[3], old.estimate[3])
+        assert float(before.alpha[1]) > 0.2
+        assert float(after.alpha[1]) > 0.2
 
         (late,) = processes(federation.silos[2].home, "flwr-clientapp")
         late.send_signal(signal.SIGSTOP)
@@ -139,7 +138,7 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
         known = run.reports(1)
         wait_until(lambda: run.reports(1) > known + 8)
         run.wait_for_epochs(5)
-        assert float(run.state()["method.alpha"][1]) > 0.2
+        assert float(run.state().alpha[1]) > 0.2
     assert isinstance(run.error, KeyboardInterrupt)
     said = (run.output / "run.log").read_text()
     assert f"Node {node} does not take part" in said

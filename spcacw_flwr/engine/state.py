@@ -1,0 +1,177 @@
+"""The state of objects in a file, by ``torch.save`` and ``torch.load(weights_only=True)``.
+
+Objects are kept whole, with what they share. What they were made from (configuration, federation)
+is kept by name only: whoever loads brings it. Arrays travel as tensors. Only classes of this
+project, of the packages that the objects themselves are from, and a few of Python's and PyTorch's
+are made anew; anything else ends in an :class:`SpcacwError` when it is to be saved.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+import random
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+
+from spcacw_flwr.config.config import SECTIONS, Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.protocol import Federation
+
+CONTAINERS = (
+    set, frozenset, slice, range, complex, bytearray, random.Random, list, dict, int, float,
+    collections.deque, collections.defaultdict,
+)  # fmt: skip
+OURS, MODULES = "spcacw_flwr", ("torch.nn.modules", "torch.optim")
+_given: Mapping[str, Any] = {}
+"""What objects were made from, by name, while a state is loaded."""
+
+
+def inputs_of(config: Config, federation: Federation) -> dict[str, Any]:
+    """Return what a method is made from, and may keep parts of, by name."""
+    tables = (*SECTIONS, "method")
+    named = {"config": config, "federation": federation, "layout": federation.layout}
+    named |= {f"config.{name}": getattr(config, name) for name in tables}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def given(name: str) -> Any:
+    """Return what is kept by name."""
+    return _given[name]
+
+
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """Return an array that travelled as a tensor, its axes in memory as they were."""
+    return tensor.cpu().numpy()
+
+
+def as_scalar(tensor: Tensor) -> Any:
+    """Return a NumPy scalar that travelled as a tensor."""
+    return tensor.cpu().numpy()[()]
+
+
+def as_generator(kind: str, state: dict[str, Any]) -> np.random.Generator:
+    """Return a generator in the state that it was in."""
+    bits = getattr(np.random, kind)()
+    bits.state = state
+    return np.random.Generator(bits)
+
+
+def _pickler(inputs: Mapping[str, Any]) -> types.ModuleType:
+    """Return what ``torch.save`` takes for the module pickle."""
+    names = {id(value): name for name, value in inputs.items()}
+
+    class Pickler(pickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            if id(value) in names:
+                return given, (names[id(value)],)
+            if type(value) is np.ndarray:
+                return as_array, (torch.from_numpy(np.require(value, requirements="W")),)
+            if isinstance(value, np.generic):
+                return as_scalar, (torch.from_numpy(np.array(value)),)
+            if type(value) is collections.deque:
+                return collections.deque, (list(value), value.maxlen)
+            if type(value) is collections.defaultdict:
+                return collections.defaultdict, (value.default_factory, dict(value))
+            if type(value) is np.random.Generator:
+                bits = value.bit_generator
+                return as_generator, (type(bits).__name__, bits.state)
+            return NotImplemented
+
+    module = types.ModuleType("spcacw_pickle")
+    vars(module).update(Pickler=Pickler)
+    return module
+
+
+def _allowed(objects: Mapping[str, Any]) -> list[Any]:
+    """Return what a state of these objects may name."""
+    kinds = [kind for value in objects.values() for kind in type(value).__mro__]
+    tops = {OURS, *(kind.__module__.partition(".")[0] for kind in kinds)} - {"builtins"}
+    found: list[Any] = [given, as_array, as_scalar, as_generator, *CONTAINERS]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in tops or name.startswith(MODULES):
+            found += [
+                one for one in vars(module).values()
+                if isinstance(one, type) and one.__module__ == name
+            ]  # fmt: skip
+    return found
+
+
+def save(objects: Mapping[str, Any], inputs: Mapping[str, Any], file: IO[bytes]) -> None:
+    """Write the state of named objects into a file that can be read as well.
+
+    Raises
+    ------
+    SpcacwError
+        If something in it cannot be kept; the sentence names the attribute.
+    """
+    try:
+        torch.save(dict(objects), file, pickle_module=_pickler(inputs))
+    except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+        raise _unknown(objects, inputs, str(error)) from error
+    file.seek(0)
+    with safe_globals(_allowed(objects)):
+        if unsafe := get_unsafe_globals_in_checkpoint(file):
+            raise _unknown(objects, inputs, unsafe[0])
+
+
+def _unknown(objects: Mapping[str, Any], inputs: Mapping[str, Any], what: str) -> SpcacwError:
+    """Return the sentence for something that cannot be kept, with the attribute's name."""
+    where, kind = next(iter(objects)), what
+    for name, value in objects.items():
+        for attribute, part in vars(value).items() if hasattr(value, "__dict__") else ():
+            if not _storable(part, objects, inputs):
+                where, kind = f"{name}.{attribute}", type(part).__qualname__
+    return SpcacwError(
+        f"{where} is a {kind} ({what}), which no checkpoint can hold: keep numbers, tensors, "
+        "arrays, containers or plain objects of these, or set checkpoint-every = -1 to go without "
+        "checkpoints."
+    )
+
+
+def _storable(value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer, pickle_module=_pickler(inputs))
+    except Exception:
+        return False
+    buffer.seek(0)
+    with safe_globals(_allowed(objects)):
+        return not get_unsafe_globals_in_checkpoint(buffer)
+
+
+@contextmanager
+def giving(inputs: Mapping[str, Any]) -> Iterator[None]:
+    """Bring, for the duration of a block, what is kept by name only."""
+    global _given
+    _given = inputs
+    try:
+        yield
+    finally:
+        _given = {}
+
+
+def load(
+    file: Path, fresh: Mapping[str, Any], inputs: Mapping[str, Any], devices: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return named objects; those in ``fresh`` are changed in place.
+
+    ``devices`` maps where tensors were to where they shall be.
+    """
+    with safe_globals(_allowed(fresh)), giving(inputs):
+        found = torch.load(file, map_location=dict(devices), weights_only=True)
+    for name, value in fresh.items():
+        vars(value).clear()
+        vars(value).update(vars(found[name]))
+    return {**found, **fresh}
