@@ -6,10 +6,25 @@ needs them.
 """
 
 import os.path
+from importlib import import_module
 
 __version__ = "0.1.0"
+__all__ = ("SPCACW", "Config", "Method", "Setting", "SiloData", "WeightedGradients", "simulate")
 
 # The folders baselines, partitions and experiments are subpackages of this one, so that none of
 # their names can clash with a folder of the user's own. A wheel holds them inside this folder; a
 # checkout, and the app that Flower ships, hold them beside it.
 __path__.append(os.path.dirname(__path__[0]))
+
+_HOMES = {
+    "SPCACW": "flower.strategy", "Config": "config.config", "Method": "methods.base",
+    "Setting": "silos.setting", "SiloData": "silos.setting",
+    "WeightedGradients": "methods.base", "simulate": "engine.simulate",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

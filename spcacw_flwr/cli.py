@@ -5,6 +5,7 @@ Each command imports what it needs, for PyTorch takes seconds that ``--help`` ne
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,8 @@ def run(
     setting: Annotated[str | None, typer.Option(help="who holds what")] = None,
     method: Annotated[str | None, typer.Option(help="method of the target")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of everything random")] = None,
+    target: Annotated[int | None, typer.Option(help="the target silo")] = None,
+    epochs: Annotated[int | None, typer.Option(help="passes of the target over its data")] = None,
     engine: Annotated[
         str | None, typer.Option(help="what computes the rounds: ray or in-process")
     ] = None,
@@ -46,8 +49,8 @@ def run(
     console = Console()
     with one_sentence(console):
         named = {
-            "setting": setting, "method": method, "seed": seed, "engine": engine,
-            "device": device,
+            "setting": setting, "method": method, "seed": seed, "target": target,
+            "epochs": epochs, "engine": engine, "device": device,
             "data-dir": data_dir and str(data_dir), "output": output and str(output),
             "resume": resume and str(resume),
         }  # fmt: skip
@@ -186,12 +189,47 @@ def settings() -> None:
 
 
 @app.command()
-def keys() -> None:
-    """List every run-config key with its default, its allowed values and its meaning."""
-    from spcacw_flwr.config.config import fields
-    from spcacw_flwr.config.declare import allowed
+def keys(
+    name: Annotated[str, typer.Argument(help="one key; empty is those that matter most")] = "",
+    setting: Annotated[str, typer.Option(help="those that a setting decides")] = "",
+    method: Annotated[str, typer.Option(help="those of a method of its own")] = "",
+    all_: Annotated[bool, typer.Option("--all", help="every key")] = False,
+) -> None:
+    """List run-config keys with their default, what they may be and what they mean."""
+    from rich.markup import escape
+    from rich.padding import Padding
 
-    table = Table("key", "default", "allowed", "meaning")
-    for name, (_, field) in fields().items():
-        table.add_row(name, repr(field.default), allowed(field), field.metadata["doc"])
-    Console().print(table)
+    from spcacw_flwr.config.config import asked_keys
+    from spcacw_flwr.config.declare import allowed
+    from spcacw_flwr.console import one_sentence
+
+    console = Console()
+    with one_sentence(console):
+        found = asked_keys(name, setting, method, all_)
+    for key, (default, field) in found.items():
+        head = escape(f"{default!r}  ({allowed(field)})")
+        console.print(f"[bold]{key}[/] = {head}", highlight=False)
+        console.print(Padding(escape(field.metadata["doc"]), (0, 0, 0, 4)), highlight=False)
+    if not (name or all_):
+        console.print("\n'spcacw keys --all' lists every key, 'spcacw keys NAME' one.")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from spcacw_flwr import __version__
+
+        typer.echo(f"spcacw-flwr {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="say which it is")
+    ] = False,
+) -> None:
+    """SP-CACW for Flower: one silo learns from its peers without being harmed by them."""
+    # PyTorch's threads (GNU OpenMP) spin for milliseconds after each operation, and would keep
+    # NumPy's BLAS from the cores; read when PyTorch is imported, which no command has done yet.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    os.environ.setdefault("SPCACW_PATH", os.getcwd())  # where a method of one's own may lie

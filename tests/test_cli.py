@@ -6,11 +6,13 @@ import io
 import json
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
+from spcacw_flwr import __version__
 from spcacw_flwr.cli import app
-from spcacw_flwr.config.config import ENGINES, fields
+from spcacw_flwr.config.config import COMMON, ENGINES, fields
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.given import parse_assignments
 from spcacw_flwr.config.registry import METHODS, SETTINGS
@@ -27,14 +29,38 @@ def invoke(*arguments: str):
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "250"})
 
 
-@pytest.mark.parametrize(
-    ("command", "names"), [("methods", METHODS), ("settings", SETTINGS), ("keys", fields())]
-)
+@pytest.mark.parametrize(("command", "names"), [("methods", METHODS), ("settings", SETTINGS)])
 def test_lists_are_complete(command, names):
     done = invoke(command)
     assert done.exit_code == 0
     for name in names:
         assert f"│ {name} " in done.output
+
+
+def listed(*arguments: str) -> list[str]:
+    done = CliRunner().invoke(app, ["keys", *arguments], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.output.splitlines() if not line.startswith("'")]
+    assert max(map(cell_len, lines)) <= 80
+    return [line.split(" = ")[0] for line in lines if line and not line.startswith(" ")]
+
+
+def test_keys_are_listed_by_what_they_are_wanted_for():
+    assert len(listed()) == len(set(listed())) == len(COMMON) <= 40
+    assert [key for key in listed("--all") if key in fields()] == list(fields())
+    assert "beta" in listed()
+    assert listed("beta") == ["beta"]
+    assert listed("--method", "ditto") == ["ditto.weights", "ditto.lambda"]
+    assert "silos" in listed("--setting", "mnist-rotate")
+    said = CliRunner().invoke(app, ["keys", "--setting", "mnist-rotate"], env={"COLUMNS": "80"})
+    assert "eta = 0.01 " in said.output
+    wrong = CliRunner().invoke(app, ["keys", "betta"])
+    assert wrong.exit_code == 1
+    assert "There is no key 'betta' (did you mean beta?)" in wrong.output
+
+
+def test_the_version_is_that_of_the_package():
+    assert CliRunner().invoke(app, ["--version"]).output == f"spcacw-flwr {__version__}\n"
 
 
 def test_help_names_every_engine():

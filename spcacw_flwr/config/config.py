@@ -283,6 +283,42 @@ def fields(own: str = "") -> dict[str, tuple[str, dataclasses.Field[Any]]]:
     return known
 
 
+COMMON = (
+    "setting", "method", "seed", "target", "epochs", "holdout", "engine", "nodes", "device",
+    "threads", "data-dir", "output", "resume", "checkpoint-every", "compare-alone", "tensorboard",
+    "round-timeout", "eta", "momentum", "weight-decay", "max-norm", "batch-size", "model", "loss",
+    "participation", "silos", "samples-per-silo", "test-samples", "beta", "update-every", "solver",
+    "bias-correction", "curvature", "guard", "privacy-noise", "exchange", "wire",
+)  # fmt: skip
+"""The keys that matter most."""
+
+
+def asked_keys(
+    name: str = "", setting: str = "", method: str = "", every: bool = False
+) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
+    """Return keys with their defaults: one, a setting's, a method's own, all, or the common ones.
+
+    Raises
+    ------
+    SpcacwError
+        If there is no key, setting or method of that name.
+    """
+    known = fields(method)
+    if name and name not in known:
+        hint = did_you_mean(name, known)
+        raise SpcacwError(f"There is no key {name!r}{hint}; 'spcacw keys --all' lists all keys.")
+    own = {kebab(key): value for key, value in setting_class(setting).defaults.items()} if (
+        setting) else {}  # fmt: skip
+    table = f"{method_class(method).name}." if method else ""
+    if name:
+        names = [name]
+    elif setting or method:
+        names = [key for key in known if key in own or (table and key.startswith(table))]
+    else:
+        names = list(known) if every else [key for key in known if key in COMMON]
+    return {key: (own.get(key, known[key][1].default), known[key][1]) for key in names}
+
+
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables as one, with dots in its keys, as Flower does."""
     flat: dict[str, Any] = {}
@@ -329,7 +365,9 @@ class Config:
         for name in flat:
             if name not in known:
                 hint = did_you_mean(name, known)
-                raise SpcacwError(f"There is no key {name!r}{hint}; 'spcacw keys' lists all keys.")
+                raise SpcacwError(
+                    f"There is no key {name!r}{hint}; 'spcacw keys --all' lists all keys."
+                )
         given = {name: value for name, value in flat.items() if value != AUTO}
         setting = check("setting", given.get("setting", RunKeys.setting), known["setting"][1])
         chosen = {kebab(k): v for k, v in setting_class(setting).defaults.items()} | given

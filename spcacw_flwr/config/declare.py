@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 import pkgutil
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,11 +30,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def import_by_path(path: str, what: str) -> Any:
     """Import ``package.module:Name``, given by a user as their own ``what``.
 
+    Modules are also looked for, last, where the command was given (``SPCACW_PATH``).
+
     Raises
     ------
     SpcacwError
         If it cannot be imported.
     """
+    if (place := os.environ.get("SPCACW_PATH")) and place not in sys.path:
+        sys.path.append(place)
     try:
         return pkgutil.resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:

@@ -102,7 +102,7 @@ def _allowed(objects: Mapping[str, Any]) -> list[Any]:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in tops or name.startswith(MODULES):
             found += [
-                one for one in vars(module).values()
+                one for one in vars(module or object).values()
                 if isinstance(one, type) and one.__module__ == name
             ]  # fmt: skip
     return found

@@ -72,7 +72,7 @@ def test_a_silo_that_comes_back_as_another_node_takes_part_again(said):
 
     grid = Changing(config, {2: goes, 5: lambda grid: grid.add(900, 6)})
     strategy = play(config, grid, rounds=10)
-    assert strategy.nodes[6] == 900
+    assert strategy.find(None).nodes[6] == 900
     assert f"Node 900 holds silos [6] now, in the place of node {gone[0]}." in said.text
     assert grid.asked(gone[0])[-1] < grid.asked(900)[0] <= 7
     assert grid.asked(900)[-1] == 10
@@ -88,7 +88,7 @@ def test_a_silo_that_comes_back_as_the_same_node_is_simply_asked_again():
 
     grid = Changing(config, {2: goes, 5: lambda grid: grid.contexts.update(kept)})
     strategy = play(config, grid, rounds=10)
-    assert strategy.nodes[6] == kept[0][0]
+    assert strategy.find(None).nodes[6] == kept[0][0]
     heard = strategy.method.bias.reports
     assert 5 <= heard[6] < heard[0] == 10
     assert strategy.gate.report()["rejected"] == 0  # nobody is blamed for being away
@@ -110,7 +110,7 @@ def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(sai
     changes = {2: goes, 4: lambda grid: grid.add(900, 6), 7: lambda grid: online.clear()}
     grid = Slow(config, changes)
     strategy = play(config, grid, rounds=10)
-    assert strategy.nodes[6] == 900
+    assert strategy.find(None).nodes[6] == 900
     assert 7 < grid.asked(900)[0] <= 9
     assert said.text.count("Node 900 does not take part") == 1
 
@@ -124,7 +124,7 @@ def test_a_node_that_left_and_returned_is_asked_again(said):
     }  # fmt: skip
     strategy = play(config, Changing(config, changes), rounds=12)
     assert "Node 900 does not take part" in said.text
-    assert strategy.nodes[6] == 900
+    assert strategy.find(None).nodes[6] == 900
 
 
 def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
@@ -169,9 +169,9 @@ def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
         grid.add(900, silo)
 
     grid = Changing(config, {2: change})
-    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).nodes)
+    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).find(None).nodes)
     strategy = play(config, grid, rounds=6)
-    assert strategy.nodes == before
+    assert strategy.find(None).nodes == before
     assert grid.asked(900) == []
     why = f"that it holds, [{silo}], are not missing" if silo < 7 else "Node 900 cannot take part"
     assert "Node 900 does not take part" in said.text
@@ -193,4 +193,4 @@ def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch)
     monkeypatch.setattr(grid, "_answer", unavailable)
     strategy = play(config, grid, rounds=1)
     assert len(dead) == 2
-    assert 103 in strategy.nodes.values()
+    assert 103 in strategy.find(None).nodes.values()

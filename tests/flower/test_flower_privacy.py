@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config
@@ -135,7 +135,7 @@ def test_a_silo_keeps_an_account_of_its_own(caplog):
 
 def question(kind: str, request: Request) -> Message:
     content = RecordDict({
-        records.CONFIG: records.request_to_config(request, [3]),
+        records.CONFIG: ConfigRecord(records.request_to_config(request, [3], False)),
         records.ARRAYS: records.points_to_arrays(make_pool(small()).layout, request.points),
     })  # fmt: skip
     return Message(content, dst_node_id=1, message_type=kind)

@@ -36,15 +36,6 @@ def test_no_state_is_kept():
         np.testing.assert_array_equal(one, other)
 
 
-def test_no_purpose_has_ever_another_number():
-    """Results that were published hang on them."""
-    names = (
-        "BATCHES PARTICIPATION POWER_ITERATION MODEL MODEL_NOISE SKETCH AUGMENTATION STATISTICS "
-        "_UNUSED METHOD FOLDS WIRE PRIVACY"
-    )
-    assert [getattr(batches, name) for name in names.split()] == list(range(13))
-
-
 def test_seeds_silos_and_passes_differ():
     base = batch_indices(0, 0, 1, 1000, 32)
     for other in [(1, 0, 1), (0, 1, 1), (0, 0, 1 + rounds_per_pass(1000, 32))]:

@@ -44,3 +44,13 @@ def test_no_two_purposes_of_a_seed_share_a_generator():
 def test_purposes_are_one_list_without_repetition():
     assert len(set(PURPOSES.values())) == len(PURPOSES) >= 20
     assert {"SPLIT", "LABEL"} <= {name for name, number in PURPOSES.items() if number > DEALING}
+
+
+def test_no_purpose_has_ever_another_number():
+    """Results that were published hang on them."""
+    assert PURPOSES == {
+        "BATCHES": 0, "PARTICIPATION": 1, "POWER_ITERATION": 2, "MODEL": 3, "MODEL_NOISE": 4,
+        "AUGMENTATION": 6, "STATISTICS": 7, "METHOD": 9, "FOLDS": 10, "WIRE": 11, "PRIVACY": 12,
+        "SKETCH": 13, "SPLIT": 101, "HOLD_OUT": 102, "NOISE": 104, "ROLE": 105, "TEST": 106,
+        "TUNE": 108, "LABEL": 120, "WINDOW": 121,
+    }  # fmt: skip
