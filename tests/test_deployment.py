@@ -20,6 +20,8 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
 from tests.test_end_to_end import EVERY, assert_same_training, flwr_run
 
+pytestmark = pytest.mark.slow
+
 HELD = "0,1,2,3", "4,5,6"
 SMALL = {"samples-per-silo": 32, "epochs": 1, "compare-alone": False}
 """One round."""

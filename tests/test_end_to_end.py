@@ -93,6 +93,7 @@ def test_spcacw_run_trains_and_tells(one_node_per_silo, bare):
         assert (directory / name).stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_the_config_that_a_run_leaves_repeats_it_bit_for_bit(one_node_per_silo, tmp_path):
     directory, _ = one_node_per_silo
     again = tmp_path / "again"
@@ -128,6 +129,7 @@ def link(tmp_path_factory):
         yield link
 
 
+@pytest.mark.slow
 def test_flwr_run_of_this_checkout_with_two_nodes(bare, link, tmp_path):
     """Flower builds the app from the checkout; two nodes share 7 silos."""
     flwr_run(link, tmp_path / "run", {}, nodes=2)
@@ -135,6 +137,7 @@ def test_flwr_run_of_this_checkout_with_two_nodes(bare, link, tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["alone"] is None
 
 
+@pytest.mark.slow
 def test_methods_have_one_trajectory_on_ray_and_in_process(link, tmp_path):
     """With momentum, weight decay, clipping, L estimated and peers sampled (p = .6)."""
     torch.set_num_threads(1)
@@ -163,11 +166,13 @@ def test_spcacw_run_in_process(bare, tmp_path):
         assert (again / name).read_bytes() == (directory / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_in_process_engine_is_refused_by_flwr_run(link, tmp_path):
     with pytest.raises(AssertionError, match="failed"):
         flwr_run(link, tmp_path / "run", {"engine": "in-process"}, nodes=2)
 
 
+@pytest.mark.slow
 def test_an_unknown_key_is_refused_by_flwr_run(link):
     with pytest.raises(launch.SpcacwError, match=r"'flwr run' failed: .*Invalid run"):
         link.cli("run", str(ROOT), "spcacw", "--run-config", "betta=0.1")

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -18,6 +19,8 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
 from tests.test_end_to_end import PLAIN, SPCACW, assert_same_training, metrics, spcacw
 from tests.watching import marked, wait_until
+
+pytestmark = pytest.mark.slow
 
 
 def start_long_run(output: Path, epochs: int = 2000) -> subprocess.Popen[str]:

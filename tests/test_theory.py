@@ -217,6 +217,7 @@ def test_partial_participation_proposition(p):
         assert found["theory_all"] > found["theory_peers"]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     main(tmp_path / "tables", tmp_path / "pictures", quick=True, workers=0)
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "tables").glob("*.csv")}

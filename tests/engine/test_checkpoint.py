@@ -279,6 +279,7 @@ def end_while_training(process: subprocess.Popen[str], output: Path, how: int, m
     return process.communicate(timeout=60)[0]
 
 
+@pytest.mark.slow
 def test_a_killed_process_and_an_interrupted_one_go_on(tmp_path):
     """SIGKILL at a random moment, then SIGINT, then to the end; nothing shows of it."""
     keys = ["--set", "epochs=100", "--set", "checkpoint-every=5", "--set", "compare-alone=false"]

@@ -189,6 +189,7 @@ class Patient(Silent):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(tmp_path):
     jobs = small_jobs(rows=ROWS[:1])
     jobs[0].keys["epochs"] = 60

@@ -445,6 +445,7 @@ def test_the_server_app_leaves_the_whole_run(tmp_path, capsys):
     assert str(tmp_path / "run") in said
 
 
+@pytest.mark.slow
 def test_a_comparison_that_fails_does_not_cost_the_training(tmp_path):
     config = small(output=str(tmp_path / "run"), compare_alone=True, round_timeout=1.0)
     grid = LocalGrid(config, 7)

@@ -227,6 +227,7 @@ def test_from_the_hub_by_flwr_datasets(tiny, tmp_path, monkeypatch):
     tiny.agrees(fresh(tmp_path / "data"))
 
 
+@pytest.mark.slow
 def test_the_real_data_are_the_official_files_bit_for_bit(cifar_dir):
     _, form = cifar.find(cifar.data_root(cifar_dir))
     base = cifar.data_root(cifar_dir) / "cifar100"

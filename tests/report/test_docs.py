@@ -36,7 +36,7 @@ def test_leave_one_out_is_the_committed_table(name, tmp_path):
 def test_links_and_pictures_lead_somewhere():
     for path in (
         "report.png",
-        "../spcacw_flwr/html",
+        "../spcacw_flwr/report",
         "../experiments/results/leave-one-out-digits.csv",
     ):
         assert f"]({path})" in PAGE

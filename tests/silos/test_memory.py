@@ -33,6 +33,7 @@ print((peak - before) / (4 * 150 * pool.layout.size))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sketch", "participation", "most"), [(0, 1.0, 2.6), (0, 0.5, 2.6), (500, 1.0, 1.6)]
 )

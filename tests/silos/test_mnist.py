@@ -31,6 +31,7 @@ def test_relabel(learn):
     assert spcacw.alpha[:3].min() > 3 * spcacw.alpha[3:].max()
 
 
+@pytest.mark.slow
 def test_rotate(learn):
     """Half of the weight on peers goes to silos within 20°, which are a ninth of all."""
     spcacw, accuracies = learn("spcacw", 8, setting="mnist-rotate")

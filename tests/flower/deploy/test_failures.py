@@ -32,6 +32,8 @@ from tests.flower.deploy.federations import (
 )
 from tests.watching import wait_until
 
+pytestmark = pytest.mark.slow
+
 LONG = {"epochs": 100_000}
 
 

@@ -105,6 +105,7 @@ def test_one_message_to_each_node_trains_as_in_process(tmp_path):
     assert max(answered) == 21 + 3  # the target's node: every round, and an evaluation each epoch
 
 
+@pytest.mark.slow
 def test_a_node_whose_stream_broke_is_invited_anew_with_another_token(tmp_path, caplog):
     config = small(tmp_path / "run", compare_alone=False, round_timeout=20.0, epochs=6)
     grid, seen = StreamGrid(config), []
