@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -41,8 +41,9 @@ def whole_round(pool: SiloPool, method: WeightedGradients) -> Callable[[], objec
     """Return a round of training; never one in which α is solved for."""
 
     def work() -> None:
-        request = method.request(1)
-        method.fold(request, pool.answer(request).replies)
+        steps = method.round(1)
+        with suppress(StopIteration):
+            steps.send(pool.answer(next(steps)).replies)
 
     return work
 

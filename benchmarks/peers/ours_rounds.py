@@ -11,6 +11,7 @@ Needs this repository on Python's path (``pip install -e .``, or PYTHONPATH).
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import cache
 
 import torch
@@ -59,8 +60,9 @@ def run(silos: int, rounds: int, clock: Clock) -> float:
     method = method_class(METHOD)(config, federation, pool.initial_parameters())
     with threads(THREADS, silos * config.training.batch_size, pool):
         for round_ in range(1, rounds + 1):
-            request = method.request(round_)
-            method.fold(request, pool.answer(request).replies)
+            steps = method.round(round_)
+            with suppress(StopIteration):
+                steps.send(pool.answer(next(steps)).replies)
             if round_ % ROUNDS_PER_EPOCH == 0:
                 clock.tick()
     return norm([method.parameters])

@@ -1,16 +1,9 @@
 """SP-CACW: Convergence-Aware Client Weighting for Selfish Personalized Learning (the method).
 
 Y. Kiselman and K. Y. Levy, arXiv:2606.29322, Algorithm 1 with the appendix Practical Algorithmic
-Details. At round t::
-
-    receive g_t^(i) from the silos that take part             fold
-    w_t ← w_{t−1} − η Opt(Σ α_{t−1}^(i) g_t^(i))              step
-    b̂_t^(i) ← (1 − β) b̂_{t−1}^(i) + β (g_t^(i) − g_t^(0))     track
-    H ← H + B̂ᵀB̂ + η L GᵀG          (so that αᵀHα = Σ L̂_t(α)) learn
-    every K rounds: α_t ← argmin_{α ∈ Δ} αᵀHα + λ_reg Σ α³    learn
-
-The paper has b̂ before the step, which needs nothing of it: in this order the next gradients are
-on their way, between real silos, while the target learns from these.
+Details; ``examples/algorithm1.py`` is the same as plain loops. :meth:`SPCACWMethod.round` is the
+pseudo-code, but for one thing: the paper has b̂ before the step, which needs nothing of it. In this
+order the next gradients are on their way, between real silos, while the target learns from these.
 """
 
 from __future__ import annotations
@@ -110,16 +103,18 @@ class SPCACWMethod(WeightedGradients):
         return Request(round_, silos, self.parameters, smoothness=unknown or due)
 
     def round(self, round_: int) -> Round:
-        """Ask for gradients at w_{t−1} and fold them; with ``cross-fit``, ask the folds as well."""
-        if not self.folds:
-            yield from super().round(round_)
-            return
+        """Run round t of Algorithm 1."""
         request = self.request(round_)
-        replies = yield request
-        self.observe(request, replies)
-        self.costs(request, replies)
-        self.step(replies)
-        self.take(round_, *(yield from evidence(self, request)))
+        replies = yield request  # g_t^(i) of the silos that take part
+        self.observe(request, replies)  # L
+        self.step(replies)  # w_t ← w_{t−1} − η Opt(Σ α_{t−1}^(i) g_t^(i)), Eq. (1)
+        self.ask_early(request, replies)
+        H, norm = self.costs(request, replies)  # b̂_t by Eq. (3); αᵀHα = L̂_t(α), Eq. (2)
+        if self.folds:
+            H, norm = yield from evidence(self, request)
+        self.add(round_, H, norm)
+        if round_ >= self.config.spcacw.t_start and round_ % self.every == 0:
+            self.update(round_)  # α_t ← argmin Σ_τ L̂_τ(α) + λ_reg Σ α³
 
     def seen(self, rows: Tensor) -> Tensor:
         """Return gradients as bias and products see them."""
@@ -149,27 +144,26 @@ class SPCACWMethod(WeightedGradients):
         counts = request.round >= self.config.spcacw.t_start
         return self.book.matrix(heard, self.smoothness.value, counts=counts)
 
-    def learn(self, request: Request, replies: Replies) -> None:
-        """Ask for the next gradients if that can be done now; learn from these."""
-        round_ = request.round
+    def ask_early(self, request: Request, replies: Replies) -> None:
+        """Ask for the next gradients while the target learns from these, if that can be done."""
         # A new α may ask others; after an epoch the target's silo has a model to evaluate first.
+        round_ = request.round
         if replies.early and round_ % self.every and not self.ends_epoch(round_):
             replies.early(self.request(round_ + 1))
-        self.take(round_, *self.costs(request, replies))
 
-    def take(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
-        """Add a round's cost matrix; every K rounds, α ← the leader so far."""
-        keys, smoothness = self.config.spcacw, self.smoothness.value
-        counts = round_ >= keys.t_start
+    def add(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
+        """Add a round's cost matrix, from T_start on, to what α is learned from."""
+        smoothness, counts = self.smoothness.value, round_ >= self.config.spcacw.t_start
         self.book.note(matrix, self.alpha, smoothness, norm if counts else None)
-        if not counts:
-            return
-        self.learner.add(matrix, self.alpha, smoothness=smoothness, gradient_norm=norm)
-        if round_ % self.every == 0:
-            if self.regularised:
-                self.lambda_reg = keys.gamma * self.variance.squared_norm()
-            self.set_weights(self.leader(), round_)
-            self.variance.reset()
+        if counts:
+            self.learner.add(matrix, self.alpha, smoothness=smoothness, gradient_norm=norm)
+
+    def update(self, round_: int) -> None:
+        """Choose α_t, the leader so far."""
+        if self.regularised:
+            self.lambda_reg = self.config.spcacw.gamma * self.variance.squared_norm()
+        self.set_weights(self.leader(), round_)
+        self.variance.reset()
 
     def leader(self) -> NDArray[np.float64]:
         """Return the weights that the rounds so far speak for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,8 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.costs import CostBook, Heard
-from spcacw_flwr.silos.protocol import Federation, Replies, SiloInfo
+from spcacw_flwr.silos.protocol import Federation, SiloInfo
+from tests.baselines.by_hand import converse, replies_of
 
 M, D = 4, 6
 
@@ -134,9 +136,8 @@ def test_regret_is_that_of_the_learners_own_cost():
     rng = np.random.default_rng(0)
     made.smoothness.update(1.0)
     for round_ in range(1, 5):
-        request = made.request(round_)
         rows = torch.from_numpy(rng.normal(size=(M, D))).float()
-        made.fold(request, Replies(request.silos, rows, torch.zeros(M)))
+        converse(made, round_, partial(replies_of, rows=rows))
     report = made.epoch_report()
     leader = made.leader()
     assert report["best_fixed_cost"] == pytest.approx(leader @ made.learner.total @ leader)
@@ -211,10 +212,9 @@ def test_closed_form_gives_silos_without_bias_weight_by_their_noise():
     rng = np.random.default_rng(0)
     sigmas, biases = np.array([1.0, 2.0, 1.0, 1.0]), np.array([0, 0, 0, 5.0])
     for round_ in range(1, 801):
-        request = made.request(round_)
         rows = rng.normal(size=(M, 2000)) / np.sqrt(2000) * sigmas[:, None]
         rows[:, 0] += biases
-        made.fold(request, Replies(request.silos, torch.from_numpy(rows).float(), torch.zeros(M)))
+        converse(made, round_, partial(replies_of, rows=torch.from_numpy(rows).float()))
     figures = made.silo_figures()
     np.testing.assert_allclose(figures["sigma"], sigmas, rtol=0.05)
     assert figures["bias"][3] == pytest.approx(5, rel=0.05)
