@@ -127,7 +127,8 @@ def through_messages(name: str) -> dict[str, Any]:
     setting = setting_of(config)
     pool = SiloPool(config, setting, ())
     strategy = GradientStrategy(config, setting.num_silos)
-    grid = LocalGrid(config, setting.num_silos)
+    nodes = range(setting.num_silos)
+    grid = LocalGrid(config, len(nodes), [{"silos": str(i), "privacy-seeded": True} for i in nodes])
     rounds = config.run.epochs * strategy.discover(grid).rounds_per_epoch
     arrays = model_to_arrays(pool.layout, pool.initial_parameters())
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds, timeout=60)

@@ -1,7 +1,6 @@
 """The paper's networks (appendix Network Architectures), as sequences of layers.
 
-Each is an ``nn.Sequential``, so that the gradients of all silos come from one pooled pass
-(:mod:`spcacw_flwr.silos.layers`). ``width`` scales every hidden layer, for runs on a CPU; 1 is the
+``width`` scales every hidden layer, for runs on a CPU; 1 is the
 paper's network, and no width changes the architecture.
 """
 

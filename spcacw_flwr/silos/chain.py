@@ -1,26 +1,78 @@
-"""The pooled pass of a plain perceptron, with the chain rule written out.
+"""The gradients of all silos of a plain perceptron in one pass, with the chain rule written out.
 
-Of chains of linear layers and ReLUs the reverse pass is so short that autograd's bookkeeping costs
-as much as a few silos' arithmetic. It is the pass of :mod:`spcacw_flwr.silos.layers`, bit for bit:
-the same products, by the same functions, in the same order (tested). Unlike that one it also takes
-a model for each silo, as methods of client-owned models need it.
+All silos share the model w_t, so that their samples can pass through it as one batch; only the
+weights' gradients must be kept apart: a product per silo in place of one over all samples. The idea
+is that of per-example gradients (I. Goodfellow, Efficient per-example gradient computations, arXiv
+1510.01799), with a silo's batch in the place of an example. Of chains of linear layers and ReLUs
+the reverse pass is so short that autograd's bookkeeping costs as much as a few silos' arithmetic.
+It also takes a model for each silo, as methods of client-owned models need it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from spcacw_flwr.silos.layers import Step
-from spcacw_flwr.silos.rules.linear import gradients_by_silo
+
+@dataclass(frozen=True)
+class Step:
+    """A layer of a chain."""
+
+    module: nn.Module
+    names: dict[str, str]
+    """The layer's own name of each of its parameters, and the model's."""
 
 
-def is_chain(steps: Sequence[Step]) -> bool:
-    """Say whether a model is a sequence of linear layers, ReLUs and flattening only."""
-    return all(type(step.module) in (nn.Linear, nn.ReLU, nn.Flatten) for step in steps)
+def _leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield name and module of the layers of nested ``nn.Sequential``, in the order of the pass."""
+    if type(model).forward is nn.Sequential.forward:
+        for name, child in model._modules.items():  # named_children() leaves out repeated modules
+            assert child is not None
+            yield from _leaves(child, f"{prefix}{name}.")
+    else:
+        yield prefix, model
+
+
+def steps_of(model: nn.Module) -> list[Step]:
+    """Return the layers of a chain: a sequence of linear layers, ReLUs and flattening only.
+
+    Empty for any other model, one whose layers share weights, have hooks, or are not all trained.
+    """
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        return []
+    steps = []
+    for prefix, module in _leaves(model):
+        mixes = isinstance(module, nn.Flatten) and module.start_dim != 1
+        if type(module) not in (nn.Linear, nn.ReLU, nn.Flatten) or mixes:
+            return []
+        own = [name for name, _ in module.named_parameters(recurse=False)]
+        steps.append(Step(module, {name: prefix + name for name in own}))
+    # A parameter that two layers share appears once among the model's and twice among the layers'.
+    found, own_ = [full for step in steps for full in step.names.values()], []
+    for name, weight in model.named_parameters():
+        own_.append(name)
+        if not weight.requires_grad:
+            return []
+    return steps if found == own_ else []
+
+
+def bytes_kept(steps: Sequence[Step]) -> int:
+    """Return what a pass keeps of a sample until its reverse pass: inputs and outputs, float32."""
+    linears = [step.module for step in steps if isinstance(step.module, nn.Linear)]
+    return sum(4 * (layer.in_features + 2 * layer.out_features) for layer in linears)
+
+
+def gradients_by_silo(delta: Tensor, x: Tensor, silos: int, rows: dict[str, Tensor]) -> None:
+    """Write a linear layer's gradients, from ∂ loss/∂ output and input, into ``rows``."""
+    by_silo = delta.reshape(silos, -1, delta.shape[-1])
+    inputs = x.reshape(silos, -1, x.shape[-1])
+    torch.bmm(by_silo.transpose(1, 2), inputs, out=rows["weight"])
+    if "bias" in rows:
+        torch.sum(by_silo, dim=1, out=rows["bias"])
 
 
 def chain_pass(
@@ -33,9 +85,9 @@ def chain_pass(
 ) -> Tensor:
     """Fill ``rows`` with the gradients of k = ``silos`` silos and return their losses.
 
-    Parameters are those of :func:`~spcacw_flwr.silos.layers.pooled_pass`, but that ``weights`` may
-    be (k, …), a model for each silo; ``loss_of`` takes outputs (k·b, …) to the silos' losses (k,)
-    and the gradient of their sum.
+    ``x`` has the silos' batches one after another (k·b, …). ``rows`` is keyed by the names of the
+    model's parameters, as ``weights`` is, which may be (k, …), a model for each silo; ``loss_of``
+    takes outputs (k·b, …) to the silos' losses (k,) and the gradient of their sum.
     """
     ends = forward(steps, weights, x)
     losses, delta = loss_of(ends[-1])

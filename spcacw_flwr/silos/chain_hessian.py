@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from spcacw_flwr.silos.chain import back_as_is, first_trained, forward
-from spcacw_flwr.silos.layers import Step
+from spcacw_flwr.silos.chain import Step, back_as_is, first_trained, forward
 from spcacw_flwr.silos.models import Layout
 
 
@@ -25,7 +24,7 @@ class ChainHessian:
     Parameters
     ----------
     steps : sequence of Step
-        A chain (:func:`~spcacw_flwr.silos.chain.is_chain`) whose outputs are (b, classes).
+        A chain (:func:`~spcacw_flwr.silos.chain.steps_of`) whose outputs are (b, classes).
     layout : Layout
         How its parameters lie in a vector.
     vector : Tensor

@@ -2,18 +2,16 @@
 
 Three ways, one result (up to the order of float32 sums):
 
-*pooled*
-    one pass of all silos' samples through the model, see :mod:`spcacw_flwr.silos.layers`; for
-    models that are sequences of known layers;
+*chain*
+    one pass of all silos' samples through a plain perceptron (``chain.py``);
 *vmap*
-    ``torch.func.vmap`` over the silos' batches, for any model that it can trace;
+    ``torch.func.vmap`` over the silos' batches, for small models that it can trace;
 *loop*
-    a silo at a time, for the rest: models with a ``forward`` of their own that draw random numbers,
-    or use operators without a batching rule (recurrent layers).
+    a silo at a time, for the rest. Of convolutions and recurrent layers that is as fast on a CPU as
+    one pass with a gradient kept for each silo (benchmarks/models.csv: VGG16 8.2 against 8.3 s,
+    CharLSTM 1.0 against 1.0 s), and it bounds the memory.
 
-A silo's random numbers come from a seed of its own in each of the ways that allow them, and its
-BatchNorm statistics from its own batch in all three. On a GPU the loop draws there, and so draws
-other numbers than a pooled pass, which draws on the CPU.
+A silo's random numbers come from a seed of its own, its BatchNorm statistics from its own batch.
 """
 
 from __future__ import annotations
@@ -27,21 +25,21 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from spcacw_flwr.alpha.crew import shares, spread
-from spcacw_flwr.silos.chain import chain_pass, is_chain
+from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, steps_of
 from spcacw_flwr.silos.chain_hessian import ChainHessian
-from spcacw_flwr.silos.layers import bytes_kept, can_pool, pooled_pass, steps_of
 from spcacw_flwr.silos.losses import Loss, losses_and_gradient, losses_of, mean_by_silo
 from spcacw_flwr.silos.models import Layout
 from spcacw_flwr.silos.stateless import call
 
 log = logging.getLogger(__name__)
 
-ROOM_CPU, ROOM = 256 << 20, 2 << 30
-"""Bytes that a pooled pass may keep for its backward pass, on a CPU and on another device.
+ROOM = 256 << 20
+"""Bytes that a pass of a chain may keep for its reverse pass; silos that need more go in groups.
 
-Silos that need more go through the model in groups: that bounds the memory, and on a CPU it is
-faster as well (of larger activations, each page is handed out anew by the system in each round).
+That is faster as well: of larger activations, the system hands out each page anew in each round.
 """
+ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase, nn.modules.dropout._DropoutNd)
+"""Layers that vmap cannot batch, or batches slowly."""
 
 
 def _later(seed_of: Callable[[int], int], start: int, k: int) -> int:
@@ -64,20 +62,19 @@ class SiloGradients:
     Attributes
     ----------
     way : str
-        "pooled", "vmap" or "loop"; "vmap" becomes "loop" when the model turns out not to allow it.
+        "chain", "vmap" or "loop"; "vmap" becomes "loop" when the model turns out not to allow it.
     """
 
     def __init__(self, model: nn.Module, layout: Layout, loss: Loss = losses_of) -> None:
         self.model, self.layout, self.loss = model, layout, loss
-        self.way = "pooled" if can_pool(model) else "vmap"
-        self._steps = steps_of(model) if self.way == "pooled" else []
-        self._chain = self.way == "pooled" and is_chain(self._steps)
-        self._kept: float | None = None
+        self._steps = steps_of(model)
+        alone = any(isinstance(module, ONE_BY_ONE) for module in model.modules())
+        self.way = "chain" if self._steps else "loop" if alone else "vmap"
 
     @property
     def splits(self) -> bool:
         """Whether threads may each compute some of the silos (:mod:`spcacw_flwr.alpha.crew`)."""
-        return self._chain
+        return self.way == "chain"
 
     def __call__(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
@@ -88,7 +85,7 @@ class SiloGradients:
         ----------
         vector : Tensor
             (d,) the shared model w, or (k, d): a model for each silo. Silos with models of their
-            own come one by one, but for plain perceptrons (:mod:`spcacw_flwr.silos.chain`).
+            own come one by one, but for plain perceptrons.
         x, y : Tensor
             (k, b, …) and (k, b): a mini-batch of b samples for each silo.
         rows : Tensor
@@ -96,14 +93,14 @@ class SiloGradients:
         seed_of : callable
             The seed of the random numbers that silo 0…k−1 draws, for models with dropout.
         """
-        if vector.ndim == 2 and not self._chain:
+        if vector.ndim == 2 and self.way != "chain":
             return torch.cat([
                 self(vector[k], x[k : k + 1], y[k : k + 1], rows[k : k + 1],
                      partial(_later, seed_of, k))
                 for k in range(len(x))
             ])  # fmt: skip
-        if self.way == "pooled":
-            return self._pooled(vector, x, y, rows, seed_of)
+        if self.way == "chain":
+            return self._in_groups(vector, x, y, rows)
         if self.way == "vmap":
             try:
                 return self._vmap(vector, x, y, rows)
@@ -123,22 +120,14 @@ class SiloGradients:
                 self.losses(vector[k], x[k : k + 1], y[k : k + 1], partial(_later, seed_of, k))
                 for k in range(len(x))
             ])  # fmt: skip
-        if self.way == "pooled":
-            weights, losses = self.layout.unflatten(vector), []
-            size = self._group_size(vector, x)
-            for start in range(0, len(x), size):
-                samples, seeds = x[start : start + size], partial(_later, seed_of, start)
-                labels = y[start : start + size].flatten(0, 1)
-                outputs = pooled_pass(
-                    self._steps, weights, weights, samples.flatten(0, 1), len(samples), seeds
-                )
-                losses.append(mean_by_silo(self.loss(outputs, labels), len(samples)))
-            return torch.cat(losses)
+        if self.way == "chain":
+            outputs = forward(self._steps, self.layout.unflatten(vector), x.flatten(0, 1))[-1]
+            return mean_by_silo(self.loss(outputs, y.flatten(0, 1)), len(x))
         return torch.stack([self._one_loss(vector, x[k], y[k], seed_of(k)) for k in range(len(x))])
 
     def hessian(self, vector: Tensor, x: Tensor, y: Tensor) -> ChainHessian | None:
         """Return v ↦ ∇²ℓ(w) v on samples (b, …), where it is written out; None elsewhere."""
-        if self._chain and self.loss is losses_of and y.ndim == 1:
+        if self._steps and self.loss is losses_of and y.ndim == 1:
             return ChainHessian(self._steps, self.layout, vector, x, y)
         return None
 
@@ -149,39 +138,18 @@ class SiloGradients:
             buffers = {name: b.clone() for name, b in self.model.named_buffers()}
             return self._loss(self.layout.unflatten(vector), buffers, x, y)
 
-    def _pooled(
-        self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
-    ) -> Tensor:
-        parts = shares(len(x), self._group_size(vector, x))
-        if len(parts) == 1:
-            return self._pooled_group(vector, x, y, rows, seed_of)
+    def _in_groups(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """Write the gradients of a chain, the silos in groups that fit the memory."""
+        parts = shares(len(x), max(1, ROOM // max(1, bytes_kept(self._steps) * x.shape[1])))
 
         def group(part: slice) -> Tensor:
-            here = vector[part] if vector.ndim == 2 else vector
-            seeds = partial(_later, seed_of, part.start)
-            return self._pooled_group(here, x[part], y[part], rows[part], seeds)
-
-        return torch.cat(spread(group, parts) if self.splits else [*map(group, parts)])
-
-    def _group_size(self, vector: Tensor, x: Tensor) -> int:
-        if self._kept is None:  # of a sample; two, for BatchNorm may be among the layers
-            few, model = x[0, :2], vector[0] if vector.ndim == 2 else vector
-            self._kept = bytes_kept(self._steps, self.layout.unflatten(model), few) / len(few)
-        room = ROOM_CPU if x.device.type == "cpu" else ROOM
-        return max(1, int(room / max(1.0, self._kept * x.shape[1])))
-
-    def _pooled_group(
-        self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
-    ) -> Tensor:
-        weights, into = self.layout.unflatten(vector), self.layout.unflatten(rows)
-        samples, labels, silos = x.flatten(0, 1), y.flatten(0, 1), len(x)
-        if self._chain:
+            here = self.layout.unflatten(vector[part] if vector.ndim == 2 else vector)
+            samples, labels = x[part].flatten(0, 1), y[part].flatten(0, 1)
+            into, silos = self.layout.unflatten(rows[part]), part.stop - part.start
             loss_of = partial(losses_and_gradient, self.loss, y=labels, silos=silos)
-            return chain_pass(self._steps, weights, into, samples, silos, loss_of)
-        outputs = pooled_pass(self._steps, weights, into, samples, silos, seed_of)
-        losses = mean_by_silo(self.loss(outputs, labels), silos)
-        losses.sum().backward()
-        return losses.detach()
+            return chain_pass(self._steps, here, into, samples, silos, loss_of)
+
+        return torch.cat(spread(group, parts)) if len(parts) > 1 else group(parts[0])
 
     def _loss(
         self, weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor

@@ -10,9 +10,8 @@ from torch import nn
 
 from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.silos import gradients
-from spcacw_flwr.silos.chain import is_chain
+from spcacw_flwr.silos.chain import steps_of
 from spcacw_flwr.silos.gradients import SiloGradients
-from spcacw_flwr.silos.layers import steps_of
 from spcacw_flwr.silos.losses import losses_and_gradient, losses_of
 from spcacw_flwr.silos.models import Layout, parameters_of
 from tests.silos.test_gradients import BATCH, SILOS, batch, compare
@@ -26,19 +25,8 @@ CHAINS = [
 
 
 @pytest.mark.parametrize("model", CHAINS)
-def test_bit_for_bit_as_autograd(model):
-    compare(model, *batch(6), way="pooled")
-    layout = Layout.of(parameters_of(model))
-    vector = torch.randn(layout.size, generator=torch.Generator().manual_seed(1))
-    found = []
-    for by_hand in (True, False):
-        compute, rows = SiloGradients(model, layout), torch.empty(SILOS, layout.size)
-        assert compute._chain
-        compute._chain = by_hand
-        found.append((compute(vector, *batch(6), rows, int), rows))
-    (losses, rows), (expected_losses, expected) = found
-    assert torch.equal(losses, expected_losses)
-    assert torch.equal(rows, expected)
+def test_the_gradients_are_plain_pytorchs(model):
+    compare(model, *batch(6), way="chain")
 
 
 @pytest.mark.parametrize("samples", [1, 5, 30, 32])
@@ -61,10 +49,10 @@ def test_a_loss_of_ones_own_by_hand():
     assert delta.flatten().tolist() == [1.0, 0.0, 2.0, 4.0]
 
 
-@pytest.mark.parametrize("room", [gradients.ROOM_CPU, 1])
+@pytest.mark.parametrize("room", [gradients.ROOM, 1])
 @pytest.mark.parametrize("model", CHAINS)
 def test_a_model_for_each_silo(model, room, monkeypatch):
-    monkeypatch.setattr(gradients, "ROOM_CPU", room)  # 1: a silo at a time
+    monkeypatch.setattr(gradients, "ROOM", room)  # 1: a silo at a time
     layout = Layout.of(parameters_of(model))
     models = torch.randn(SILOS, layout.size, generator=torch.Generator().manual_seed(1))
     compute, rows = SiloGradients(model, layout), torch.empty(SILOS, layout.size)
@@ -95,13 +83,12 @@ def test_a_crew_computes_what_one_thread_does(model, own, size):
 
 def test_flattening_between_linear_layers():
     model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3))
-    assert is_chain(steps_of(model))
-    compare(model, *batch(6, 2), way="pooled")
+    compare(model, *batch(6, 2), way="chain")
 
 
-def test_other_layers_are_left_to_autograd():
-    assert not is_chain(steps_of(nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))))
-    assert not is_chain(steps_of(nn.Sequential(nn.Linear(6, 4), nn.Dropout(), nn.Linear(4, 3))))
+def test_other_layers_make_no_chain():
+    assert not steps_of(nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)))
+    assert not steps_of(nn.Sequential(nn.Linear(6, 4), nn.Dropout(), nn.Linear(4, 3)))
 
 
 def test_threads_share_the_silos_of_plain_perceptrons_only():
@@ -116,6 +103,6 @@ def test_a_batch_is_not_written_to():
     x, y = batch(6)
     before = x.clone()
     model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(inplace=True), nn.Linear(4, 3))
-    compare(model, x, y, way="pooled")
+    compare(model, x, y, way="chain")
     assert torch.equal(x, before)
     assert x.shape == (SILOS, BATCH, 6)

@@ -1,4 +1,4 @@
-"""Three ways to the same gradients: one pooled pass, vmap, and a silo at a time."""
+"""Three ways to the same gradients: one pass of a chain, vmap, and a silo at a time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from spcacw_flwr.silos.chain import steps_of
 from spcacw_flwr.silos.gradients import SiloGradients, losses_of
-from spcacw_flwr.silos.layers import can_pool
 from spcacw_flwr.silos.models import MLP, Layout, parameters_of
 
 SILOS, BATCH = 3, 5
@@ -19,12 +19,12 @@ RELU = nn.ReLU()
 
 
 class Custom(nn.Module):
-    """A forward of its own, so that it cannot be pooled; BatchNorm has buffers."""
+    """A forward of its own, so that it is no chain; BatchNorm has buffers."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, x):
         return self.last(self.dropout(torch.tanh(self.norm(self.first(x)))))
@@ -85,54 +85,63 @@ def batch(*shape, labels=(BATCH,)):
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("model", "way"),
     [
-        MLP(6, 4, 3),
-        nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 3)),
-        nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(6, 4)), nn.GELU(), nn.Linear(4, 3)),
-        nn.Sequential(nn.Linear(6, 4), RELU, nn.Linear(4, 4), RELU, nn.Linear(4, 3)),
+        (MLP(6, 4, 3), "chain"),
+        (nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 3)), "vmap"),
+        (nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(6, 4)), nn.ReLU()), "chain"),
+        (nn.Sequential(nn.Linear(6, 4), RELU, nn.Linear(4, 4), RELU, nn.Linear(4, 3)), "chain"),
+        (nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.3), nn.Linear(4, 3)), "loop"),
     ],
 )
-def test_pooled(model):
-    compare(model, *batch(6), way="pooled")
+def test_each_way(model, way):
+    compare(model, *batch(6), way=way)
 
 
-def test_pooled_over_sequences():
+def test_a_chain_over_sequences():
     model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
-    compare(model, *batch(6, 2, labels=(BATCH, 6)), way="pooled")
+    compare(model, *batch(6, 2, labels=(BATCH, 6)), way="chain")
 
 
 def test_vmap_with_batch_statistics():
     compare(Custom(), *batch(6), way="vmap")
 
 
-def test_dropout_falls_back_to_the_loop_and_says_so_once(caplog):
+class Noisy(Custom):
+    """Draws without a layer that says so."""
+
+    def forward(self, x):
+        return super().forward(nn.functional.dropout(x, 0.5))
+
+
+def test_what_vmap_refuses_falls_back_to_the_loop_and_says_so_once(caplog):
     with caplog.at_level(logging.WARNING):
-        compare(Custom(dropout=0.5), *batch(6), way="loop")
-    assert "Custom cannot be batched over silos" in caplog.text
+        compare(Noisy(), *batch(6), way="loop")
+    assert "Noisy cannot be batched over silos" in caplog.text
 
 
-def test_recurrent_models_fall_back_or_are_batched_with_the_same_result():
-    model = Recurrent()
-    compute = SiloGradients(model, Layout.of(parameters_of(model)))
-    x, y = batch(6, 2, labels=(BATCH, 6))
-    compute(compute.layout.flatten(parameters_of(model)), x, y,
-            torch.empty(SILOS, compute.layout.size), int)  # fmt: skip
-    compare(Recurrent(), x, y, way=compute.way)
+def test_dropout_and_recurrent_layers_go_one_by_one():
+    compare(Custom(dropout=0.5), *batch(6), way="loop")
+    compare(Recurrent(), *batch(6, 2, labels=(BATCH, 6)), way="loop")
 
 
-def test_what_may_be_pooled():
+def test_what_is_a_chain():
     shared = nn.Linear(4, 4)
-    assert can_pool(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
-    assert not can_pool(nn.Sequential(shared, shared))  # one weight, two places
-    assert not can_pool(Custom())
-    assert not can_pool(nn.Sequential(nn.Flatten(0), nn.Linear(4, 4)))  # would mix samples
+    assert steps_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    assert not steps_of(nn.Sequential(shared, shared))  # one weight, two places
+    assert not steps_of(Custom())
+    assert not steps_of(nn.Sequential(nn.Flatten(0), nn.Linear(4, 4)))  # would mix samples
 
     class Loud(nn.Sequential):
         def forward(self, x):
             return super().forward(x) * 2
 
-    assert not can_pool(Loud(nn.Linear(4, 4)))
+    assert not steps_of(Loud(nn.Linear(4, 4)))
+    frozen, hooked = nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4))
+    frozen[0].bias.requires_grad = False
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert not steps_of(frozen)
+    assert not steps_of(hooked)
 
 
 def test_losses_by_hand():

@@ -79,10 +79,9 @@ def test_width_scales_every_hidden_layer_and_nothing_else():
     assert char[0].embedding_dim == char[1].hidden_size == 3
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_gradients_of_vgg16_are_those_of_plain_pytorch(batch):
-    """BatchNorm in training mode, dropout, and a batch as short as one sample (4 pixels at least,
-    but one value in the classifier's BatchNorm, which plain PyTorch refuses)."""
+def test_gradients_of_vgg16_are_those_of_plain_pytorch():
+    """With BatchNorm in training mode, and dropout."""
+    batch = 4
     model = make_model((3, 32, 32), 10, 64, 0, "vgg16", 1 / 16)
     layout, rng = Layout.of(parameters_of(model)), torch.Generator().manual_seed(5)
     x = torch.randn(3, batch, 3, 32, 32, generator=rng)
@@ -90,10 +89,7 @@ def test_gradients_of_vgg16_are_those_of_plain_pytorch(batch):
     compute, rows = SiloGradients(model, layout), torch.full((3, layout.size), torch.nan)
     vector = layout.flatten(parameters_of(model)).clone()
     losses = compute(vector, x, y, rows, lambda k: k)
-    assert compute.way == "pooled"
-    if batch == 1:
-        assert rows.isfinite().all()
-        return
+    assert compute.way == "loop"
     expected, expected_losses = plain(model, vector, x, y, lambda k: k)
     torch.testing.assert_close(losses, expected_losses)
     assert_near(rows, expected)
@@ -106,7 +102,7 @@ def test_gradients_of_char_lstm_are_those_of_plain_pytorch():
     compute, rows = SiloGradients(model, layout), torch.empty(3, layout.size)
     vector = layout.flatten(parameters_of(model)).clone()
     losses = compute(vector, x, y, rows, lambda k: k)
-    assert compute.way == "pooled"
+    assert compute.way == "loop"
     expected, expected_losses = plain(model, vector, x, y)
     torch.testing.assert_close(losses, expected_losses)
     torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-7)
