@@ -105,16 +105,17 @@ def columns(names: Sequence[str] = ()) -> list[Column]:
 
 
 def rows(names: Sequence[str] = (), path: Path = CONF / "rows.toml") -> list[Row]:
-    """Return rows of the table, in the order of the file."""
-    tables = read(path)
-    wanted = chosen(names, tables, "row")
+    """Return rows of the table, in the order of the file, then methods by their import paths."""
+    tables, own = read(path), [name for name in names if ":" in name]
+    wanted = chosen([name for name in names if name not in own], tables, "row")
+    wanted = wanted if len(own) < len(names) or not names else []
     found = []
     for name, table in tables.items():
         keys = flattened(table)
         title, without = keys.pop("title", name), tuple(keys.pop("without", ()))
         if name in wanted:
             found.append(Row(name, title, keys, without))
-    return found
+    return found + [Row(name, name.partition(":")[2], {"method": name}) for name in own]
 
 
 def tuned_keys(column: str, row: str, method: str, directory: Path = TUNED) -> dict[str, Any]:

@@ -209,7 +209,10 @@ def keys(
     for key, (default, field) in found.items():
         head = escape(f"{default!r}  ({allowed(field)})")
         console.print(f"[bold]{key}[/] = {head}", highlight=False)
-        console.print(Padding(escape(field.metadata["doc"]), (0, 0, 0, 4)), highlight=False)
+        console.print(
+            Padding(escape(field.metadata.get("doc", "A key of your own.")), (0, 0, 0, 4)),
+            highlight=False,
+        )
     if not (name or all_):
         console.print("\n'spcacw keys --all' lists every key, 'spcacw keys NAME' one.")
 

@@ -9,6 +9,7 @@ column), so that choosing ``setting`` alone gives a sensible run.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,9 @@ class RunKeys:
         "Who holds what: " + ", ".join(SETTINGS) + ", or 'package.module:Class' of your own.",
     )
     method: str = key("spcacw", "The method of the target silo; 'spcacw methods' lists them.")
+    own: str = key(
+        "", "Keys of a method of your own, in JSON: '--set my-method.key=…' puts them here."
+    )
     seed: int = key(0, "Seed of the split, the initial model and every batch.", least=0)
     target: int = key(0, "The target silo, client 0 in the paper; 0…M−1.", least=0)
     holdout: float = key(
@@ -330,6 +334,19 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _folded(keys: Any) -> str:
+    """Return the keys of a method of the user's own as one text."""
+    return json.dumps({kebab(name): value for name, value in dataclasses.asdict(keys).items()})
+
+
+def _unfolded(text: str, name: str) -> dict[str, Any]:
+    """Return what :func:`_folded` made, under the names of the keys."""
+    try:
+        return {f"{name}.{key}": value for key, value in json.loads(text).items()}
+    except (ValueError, AttributeError) as error:
+        raise SpcacwError(f"own = {text!r} is not a table in JSON: {error}.") from error
+
+
 @dataclass(frozen=True)
 class Config:
     """A resolved, checked configuration: frozen tables of keys."""
@@ -361,6 +378,8 @@ class Config:
         """
         flat = flattened(flat)
         method = str(flat.get("method", RunKeys.method))
+        if own_keys := str(flat.pop("own", "")):
+            flat = _unfolded(own_keys, method_class(method).name) | flat
         known = fields(method)
         for name in flat:
             if name not in known:
@@ -376,6 +395,8 @@ class Config:
             section, field = known[name]
             values[section][field.name] = check(name, value, field)
         own = method_class(values["run"].get("method", RunKeys.method))
+        if own.keys and method not in METHODS:  # Flower knows no keys but those of pyproject.toml
+            values["run"]["own"] = _folded(own.keys(**values[own.name]))
         tables = {section: keys(**values[section]) for section, keys in SECTIONS.items()}
         return cls(**tables, method=own.keys(**values[own.name]) if own.keys else None)
 
@@ -390,10 +411,10 @@ class Config:
     def to_flat(self) -> dict[str, Any]:
         """Return every key with its resolved value, ready for ``flwr run --run-config``.
 
-        Of methods, only the chosen one's own keys.
+        Of methods, only the chosen one's own keys; those of a user's own are in the key ``own``.
         """
         tables = {section: getattr(self, section) for section in SECTIONS}
-        if self.method is not None:
+        if self.method is not None and not self.run.own:
             tables[method_class(self.run.method).name] = self.method
         return {
             name: getattr(tables[section], field.name)

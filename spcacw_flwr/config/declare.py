@@ -48,6 +48,10 @@ def import_by_path(path: str, what: str) -> Any:
         ) from error
 
 
+BOUNDS = dict.fromkeys(("above", "least", "below", "most", "choices"))
+"""Of a field that is declared without :func:`key`, as those of a method of one's own may be."""
+
+
 def key(
     default: Any,
     doc: str,
@@ -78,7 +82,7 @@ def key(
 
 def allowed(field: dataclasses.Field[Any]) -> str:
     """Say which values a key may take, as in ``a number in (0, 1]`` or ``one of ftl, ftal``."""
-    meta = field.metadata
+    meta = BOUNDS | field.metadata
     if meta["choices"]:
         return "one of " + ", ".join(meta["choices"])
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[
@@ -96,7 +100,7 @@ def allowed(field: dataclasses.Field[Any]) -> str:
 
 def check(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     """Return ``value`` as the key's type, or raise :class:`SpcacwError` naming key and range."""
-    meta, kind = field.metadata, type(field.default)
+    meta, kind = BOUNDS | field.metadata, type(field.default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     good = type(value) is kind

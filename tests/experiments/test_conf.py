@@ -96,3 +96,11 @@ def test_calibration_tries_every_combination_by_local_alone():
     jobs = readings.calibration_jobs(of, conf.rows(["local"])[0], range(2), {})
     assert len(jobs) == 2 * 4 * 2
     assert {job.config().run.method for job in jobs} == {"local"}
+
+
+def test_a_row_may_be_a_method_of_ones_own():
+    path = "tests.config.test_own_keys:Tilted"
+    assert [(row.name, row.title, row.keys) for row in conf.rows([path])] == [
+        (path, "Tilted", {"method": path})
+    ]
+    assert [row.name for row in conf.rows(["local", path])] == ["local", path]
