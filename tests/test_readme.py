@@ -36,7 +36,7 @@ def test_ci_runs_readmes_two_commands():
     first, second = re.findall(r"^python3 -m venv .*$", README, re.M)
     assert first in ci
     assert second.endswith(".venv/bin/python -m pytest")
-    assert re.search(r"pip\" install --editable \"\.\[test\]\"", ci)
+    assert re.search(r"pip\" install --editable \"\.\[test,docs\]\"", ci)
     assert "python -m pytest" in ci
 
 
