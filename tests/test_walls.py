@@ -57,3 +57,16 @@ def test_the_maths_of_alpha_imports_nothing_of_the_project():
 @pytest.mark.parametrize("command", [[], ["run"], ["report"]])
 def test_help_does_not_wait_for_pytorch(command):
     assert "Usage: -c" in python(HELP, *command, "--help")
+
+
+def test_importing_changes_no_environment_variable():
+    """But for what other libraries do."""
+    python("""
+import os
+before = dict(os.environ)
+import spcacw_flwr
+from spcacw_flwr import SPCACW, Config, simulate
+import spcacw_flwr.cli, spcacw_flwr.flower.client_app, spcacw_flwr.flower.server_app
+theirs = {"KMP_DUPLICATE_LIB_OK", "GRPC_VERBOSITY"}
+assert {k for k, v in os.environ.items() if before.get(k) != v} <= theirs
+""")

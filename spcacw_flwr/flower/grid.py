@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -57,8 +58,12 @@ class GridSilos:
         self._lookout = Lookout(grid, found)
         self._silent: set[int] = set()
         """The silos that were asked last and gave no answer that can be used."""
-        device = find_device(config.run.device)
-        self._rows = torch.empty(len(found.nodes), layout.size, device=device)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """(M, d) float32: where the gradients of a round are put together."""
+        device = find_device(self.config.run.device)
+        return torch.empty(len(self.found.nodes), self.layout.size, device=device)
 
     def answer(self, request: Request) -> Answers:
         """Return the answers that came in time, unchecked, and what was wrong with others."""
