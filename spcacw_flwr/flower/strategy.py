@@ -25,7 +25,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.loop import train
 from spcacw_flwr.flower import records
@@ -38,30 +37,18 @@ from spcacw_flwr.silos.stacked import find_device
 
 
 class GradientStrategy(Strategy):
-    """Runs any method, named by the key ``method``, with M = ``num_silos`` silos.
-
-    ``history`` notes what happens; a Recorder also writes it to disk.
-    """
+    """Runs any method with M = ``num_silos`` silos; ``history`` notes what happens."""
 
     def __init__(self, config: Config, num_silos: int, history: History | None = None) -> None:
         self.config, self.num_silos = config, num_silos
         self.history = history or History(config)
         method_class(config.run.method)  # a wrong name is said before any silo is asked
         self._found: Found | None = None
-        self._method: Method | None = None
 
-    @property
-    def method(self) -> Method:
-        """The method with its state; SpcacwError before training has started."""
-        if self._method is None:
-            raise SpcacwError("The strategy has no method yet: it is made when training starts.")
-        return self._method
-
-    @property
-    def gate(self) -> Gate:
-        """What checks the replies, with its counts; exists once training has started."""
-        assert self.history.gate is not None
-        return self.history.gate
+    method: Method
+    """The method with its state, since training has started."""
+    nodes: GridSilos
+    """The silos behind their nodes, since training has started."""
 
     def find(self, grid: Grid) -> Found:
         """Ask all nodes, once, which silos they hold; SpcacwError if some are held by none."""
@@ -94,12 +81,12 @@ class GradientStrategy(Strategy):
         layout, vector = records.arrays_to_model(initial_arrays)
         federation = replace(self.discover(grid), layout=layout)
         told = train_config, evaluate_config
-        nodes = GridSilos(grid, self.config, self.find(grid), layout, timeout, *told)
+        self.nodes = GridSilos(grid, self.config, self.find(grid), layout, timeout, *told)
         vector = vector.to(find_device(self.config.run.device))
-        with self.connected(nodes, federation) as silos:
-            self._method = make_method(self.config, federation, vector)
-            train(silos, self._method, self.history, num_rounds)
-        result = Result(arrays=records.model_to_arrays(layout, self._method.personal))
+        with self.connected(self.nodes, federation) as silos:
+            self.method = make_method(self.config, federation, vector)
+            train(silos, self.method, self.history, num_rounds)
+        result = Result(arrays=records.model_to_arrays(layout, self.method.personal))
         for line in self.history.epochs:
             round_ = int(line["round"])
             result.train_metrics_clientapp[round_] = MetricRecord({"loss": line["loss"]})
@@ -109,11 +96,6 @@ class GradientStrategy(Strategy):
             result.evaluate_metrics_serverapp[num_rounds] = metrics
         return result
 
-    def train_alone(self, grid: Grid, initial_arrays: ArrayRecord) -> list[float]:
-        """Let the target's silo train without peers; return its accuracy after each epoch."""
-        layout = records.arrays_to_model(initial_arrays)[0]
-        return GridSilos(grid, self.config, self.find(grid), layout).train_alone()
-
     def summary(self) -> None:
         """Log what is about to run."""
         run = self.config.run
@@ -122,8 +104,7 @@ class GradientStrategy(Strategy):
     def _by_the_loop(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError("The rounds of this strategy are asked by its own start().")
 
-    configure_train = aggregate_train = _by_the_loop
-    configure_evaluate = aggregate_evaluate = _by_the_loop
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _by_the_loop
 
 
 class SPCACW(GradientStrategy):
@@ -136,6 +117,4 @@ class SPCACW(GradientStrategy):
     def __init__(self, num_silos: int, target: int = 0, **keys: Any) -> None:
         super().__init__(Config.from_keys(target=target, **keys), num_silos)
         if target >= num_silos:
-            raise SpcacwError(
-                f"target = {target} is not a silo: there are silos 0…{num_silos - 1}."
-            )
+            raise SpcacwError(f"target = {target} is not a silo: they are 0…{num_silos - 1}.")

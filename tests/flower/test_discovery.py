@@ -91,7 +91,7 @@ def test_a_silo_that_comes_back_as_the_same_node_is_simply_asked_again():
     assert strategy.find(None).nodes[6] == kept[0][0]
     heard = strategy.method.bias.reports
     assert 5 <= heard[6] < heard[0] == 10
-    assert strategy.gate.report()["rejected"] == 0  # nobody is blamed for being away
+    assert strategy.history.gate.report()["rejected"] == 0  # nobody is blamed for being away
 
 
 def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(said):

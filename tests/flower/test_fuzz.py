@@ -284,7 +284,7 @@ def test_a_malformed_reply_is_as_silence(kind, data, method, rounds):
     strategy = run(config_of(method), tamper, rounds)
     assert leaves(strategy.method) == silent(method, tuple(sorted(rounds)))
     asked = sum(BAD in strategy.method.sampled(t) for t in rounds)
-    counts = strategy.gate.counts
+    counts = strategy.history.gate.counts
     assert counts[BAD].sum() == counts.sum() == asked * (tamper not in UNBLAMED)
 
 
@@ -293,7 +293,7 @@ def test_every_method_bears_a_reply_of_1e30(method):
     config = config_of(method, participation=1.0)
     spoil = Content([partial(entry, at=7, value=1e30)])
     found = run(config, spoil, [2, 3])
-    asked = found.gate.counts.sum()
+    asked = found.history.gate.counts.sum()
     assert asked == (0 if method in ("local", "oracle", "oracle-averaged") else 2)
     expected = run(config, silence, [2, 3])
     assert leaves(found.method) == leaves(expected.method)
@@ -352,7 +352,7 @@ def test_of_a_node_with_several_silos_only_the_bad_one_is_lost():
         arrays = initial_arrays(config)
         strategy.start(grid=grid, initial_arrays=arrays, num_rounds=ROUNDS, timeout=5)
         methods.append(leaves(strategy.method))
-        counts.append(strategy.gate.rejections())
+        counts.append(strategy.history.gate.rejections())
     assert counts == [
         {"4": {"not-finite": ROUNDS}}, {"4": {"silo": ROUNDS}},
         {"3": {"silo": ROUNDS}, "4": {"silo": ROUNDS}},
@@ -368,7 +368,7 @@ def test_a_late_reply_is_not_taken_for_this_rounds():
         return [Message(kept[-2], reply_to=message)] if len(kept) > 1 else []
 
     strategy = run(config_of("spcacw"), late, range(1, ROUNDS + 1))
-    assert strategy.gate.rejections() == {str(BAD): {"round": ROUNDS - 1}}
+    assert strategy.history.gate.rejections() == {str(BAD): {"round": ROUNDS - 1}}
     assert leaves(strategy.method) == silent("spcacw", tuple(range(1, ROUNDS + 1)))
 
 

@@ -102,10 +102,8 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
     config = small()
     local = small(method="local")
     grid = LocalGrid(config, 7)
-    strategy = GradientStrategy(config, 7)
-    strategy.discover(grid)
-    pool = make_pool(local)
-    assert strategy.train_alone(grid, initial_arrays(config)) == train_alone(local, pool)
+    strategy, pool = play(config, grid, rounds=1), make_pool(local)
+    assert strategy.nodes.train_alone() == train_alone(local, pool)
     expected = [pool.evaluate(bare(local, t).parameters, 0)[0] for t in (7, 14)]
     assert train_alone(local, pool) == expected
 
@@ -204,8 +202,8 @@ def test_a_bad_reply_is_as_no_reply(spoil):
     silent, bad = LocalGrid(config, 7), LocalGrid(config, 7)
     silent.spoil[node], bad.spoil[node] = absent, spoil
     expected, found = play(config, silent), play(config, bad)
-    assert found.gate.counts[4].sum() == found.gate.rejected == ROUNDS
-    assert expected.gate.rejected == 0
+    assert found.history.gate.counts[4].sum() == found.history.gate.rejected == ROUNDS
+    assert expected.history.gate.rejected == 0
     assert torch.equal(expected.method.parameters, found.method.parameters)
     np.testing.assert_array_equal(expected.method.alpha, found.method.alpha)
 
@@ -223,7 +221,7 @@ def test_a_node_that_raises_is_as_no_reply(monkeypatch):
 
     monkeypatch.setattr(LocalGrid, "_answer", answer_or_raise)
     strategy = play(config, grid)
-    assert strategy.gate.rejections() == {"4": {"error": ROUNDS}}
+    assert strategy.history.gate.rejections() == {"4": {"error": ROUNDS}}
 
 
 def test_when_the_target_is_lost_the_run_stops_and_keeps_what_it_learned(tmp_path):
