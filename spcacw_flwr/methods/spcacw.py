@@ -146,9 +146,10 @@ class SPCACWMethod(WeightedGradients):
 
     def ask_early(self, request: Request, replies: Replies) -> None:
         """Ask for the next gradients while the target learns from these, if that can be done."""
-        # A new α may ask others; after an epoch the target's silo has a model to evaluate first.
-        round_ = request.round
-        if replies.early and round_ % self.every and not self.ends_epoch(round_):
+        # A new α may ask others; after an epoch the target's silo has a model to evaluate first; and
+        # folds are asked in the same round.
+        round_, last = request.round, not self.folds
+        if replies.early and last and round_ % self.every and not self.ends_epoch(round_):
             replies.early(self.request(round_ + 1))
 
     def add(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
