@@ -123,6 +123,7 @@ class Guarded(Method):
             while True:
                 request = steps.send(replies) if replies is not None else next(steps)
                 replies = yield dataclasses.replace(request, fold=self.rest)
+                replies.early = None  # v and u are asked before the next round's question
         except StopIteration:
             return
 

@@ -146,7 +146,7 @@ class SPCACWMethod(WeightedGradients):
 
     def ask_early(self, request: Request, replies: Replies) -> None:
         """Ask for the next gradients while the target learns from these, if that can be done."""
-        # A new α may ask others; after an epoch the target's silo has a model to evaluate first; and
+        # A new α may ask others; after an epoch the target's silo has a model to evaluate first;
         # folds are asked in the same round.
         round_, last = request.round, not self.folds
         if replies.early and last and round_ % self.every and not self.ends_epoch(round_):

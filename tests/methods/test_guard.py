@@ -167,3 +167,28 @@ def test_a_model_that_peers_have_blown_up_is_refused(tmp_path):
     train(pool, method, history)
     assert method.accepted is False
     assert history.epochs[-1]["accepted"] == 0
+
+
+class Eager:
+    """Silos elsewhere, which would take the next round's question early."""
+
+    def __init__(self, pool) -> None:
+        self.pool, self.asked = pool, []
+
+    def answer(self, request):
+        answers = self.pool.answer(request)
+        answers.replies.early = self.asked.append
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("keys", "early"), [({}, 5), ({"guard": 5}, 0), ({"cross_fit": 2}, 0)], ids=str
+)
+def test_no_question_is_asked_early_where_more_are_asked_in_the_round(keys, early):
+    """They would find their silos busy, which then counted as silent."""
+    config = Config.from_keys(epochs=2, **keys)
+    pool = make_pool(config)
+    silos, method = Eager(pool), make_on(config, pool)
+    for round_ in range(1, 6):
+        play(silos, method, round_)
+    assert len(silos.asked) == early
