@@ -188,7 +188,7 @@ def test_a_model_that_cannot_be_split_has_pytorchs_threads():
     torch.set_num_threads(1)
     with threads(2, 10_000, pool):
         assert (hands(), torch.get_num_threads()) == (2, 1)
-    pool.compute._chain = False
+    pool.compute.way = "loop"
     with threads(2, 10_000, pool):
         assert (hands(), torch.get_num_threads()) == (1, 2)
     assert torch.get_num_threads() == 1
