@@ -340,8 +340,8 @@ def test_the_loop_and_flower_have_one_quarantine(name):
     arrays = test_fuzz.initial_arrays(config)
     grid = TamperingGrid(config, tamper, rounds)
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=14, timeout=5)
-    assert strategy.gate.counts.tolist() == door.counts.tolist()
-    assert strategy.gate.strikes.tolist() == door.strikes.tolist()
+    assert strategy.history.gate.counts.tolist() == door.counts.tolist()
+    assert strategy.history.gate.strikes.tolist() == door.strikes.tolist()
     assert door.counts.sum() >= 3
     np.testing.assert_allclose(strategy.method.alpha, method.alpha, atol=1e-5)
     torch.testing.assert_close(strategy.method.personal, method.personal, rtol=1e-4, atol=1e-6)
