@@ -10,7 +10,7 @@ it is not asked, but for a probe now and then, and has no weight until its probe
     while True:  # until StopIteration
         request = steps.send(Answers(replies, faults))
 
-``faults`` are what the transport found wrong (``bundle``); whether an answer is
+``faults`` are what the transport found wrong; whether an answer is
 finite and short enough is found here (:mod:`spcacw_flwr.engine.checks`).
 """
 

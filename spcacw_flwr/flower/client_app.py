@@ -31,6 +31,7 @@ from spcacw_flwr.config.privacy import PrivacyKeys
 from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.account import note_told
+from spcacw_flwr.flower.answers import answer, evaluation
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.randomness import secret
 from spcacw_flwr.silos.setup import setting_of
@@ -124,16 +125,14 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Return gradients or losses of the silos that are asked, at the models that came along."""
     pool, content = pool_of(context), message.content
-    request = records.content_to_request(content)
-    replies, _ = pool.replies(request)
-    sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
-    private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
-    if private and not simulated():
+    config, points = content.config_records[records.CONFIG], records.content_to_points(content)
+    request = records.config_to_request(config, points)
+    metrics, arrays = answer(pool, request)
+    if records.PRIVATE in metrics and not simulated():
         note_told(pool, request, context)
-    parts = pool.packed(request, replies)
-    return Message(
-        records.replies_to_content(request, replies, parts, sizes, private), reply_to=message
-    )
+    said = RecordDict({records.ARRAYS: records.to_arrays(arrays)})
+    said[records.METRICS] = MetricRecord(metrics)
+    return Message(said, reply_to=message)
 
 
 @app.evaluate()
@@ -141,12 +140,10 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Return accuracy (percent) and loss on the test data of one silo."""
     pool, (silo,) = pool_of(context), records.asked(message.content, "silo")
-    accuracy, loss, buffers = pool.evaluate(records.model(message.content), silo)
-    size = len(pool.setting.test(silo).y)
-    metrics = MetricRecord({records.ACCURACY: accuracy, "loss": loss, "num-examples": size})
-    reply = RecordDict({records.METRICS: metrics})
+    metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
+    reply = RecordDict({records.METRICS: MetricRecord(metrics)})
     if buffers:
-        reply[records.BUFFERS] = records.buffers_to_arrays(buffers)
+        reply[records.BUFFERS] = records.to_arrays(buffers)
     return Message(reply, reply_to=message)
 
 

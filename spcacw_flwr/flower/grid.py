@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
+from logging import WARNING
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
-from spcacw_flwr.flower.collect import collect
+from spcacw_flwr.flower.answers import Gathering
 from spcacw_flwr.flower.discovery import Found, Lookout
 from spcacw_flwr.silos.models import Layout
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Request
@@ -74,10 +76,53 @@ class GridSilos:
             asked[self.found.nodes[silo]].append(silo)
         messages = self._messages(request, asked)
         replies = self.grid.send_and_receive(messages, timeout=self.timeout)
-        target, how = self.config.run.target, self.config.transport.wire
-        answers = collect(replies, messages, asked, request, self._rows, target, how)
+        answers = self._gathered(request, asked, messages, replies).answers(self._rows)
         self._silent = set(request.silos) - set(answers.replies.silos)
         return answers
+
+    def _gathered(
+        self, request: Request, asked: dict[int, list[int]], sent: list[Message],
+        replies: Iterable[Message],
+    ) -> Gathering:  # fmt: skip
+        """Read the replies; what is wrong with one is a fault of its node's silos, and no others'.
+
+        A reply must come from a node that was asked, to the message that it was sent.
+        """
+        nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in sent}
+        gathering = Gathering(request, self.config.run.target, self.config.transport.wire)
+        answered = set()
+        for message in replies:
+            node = nodes.get(message.metadata.reply_to_message_id)
+            # An error may be the SuperLink's own, which then stands in for the node.
+            if node is None or not (message.has_error() or node == message.metadata.src_node_id):
+                stranger = message.metadata.src_node_id
+                log(WARNING, "Node %s answers in round %s and was not asked.",
+                    stranger, request.round)  # fmt: skip
+                continue
+            silos = asked[node]
+            if node in answered:
+                gathering.wrong(silos, "silo", "its node answers twice")
+            elif records.gone(message):
+                reason = message.error.reason or message.error.code
+                log(WARNING, "Round %s goes on without silos %s: %s", request.round, silos, reason)
+            else:
+                self._read(gathering, silos, message)
+            answered.add(node)
+        return gathering
+
+    def _read(self, gathering: Gathering, silos: list[int], message: Message) -> None:
+        try:
+            content = records.usable(message)
+        except SpcacwError as error:
+            gathering.wrong(silos, "error", str(error))
+            return
+        try:
+            metrics = content.metric_records.get(records.METRICS, MetricRecord())
+            arrays = records.from_arrays(content, records.ARRAYS)
+        except Exception as error:  # a stranger's bytes may make a parser raise anything
+            gathering.wrong(silos, "malformed", str(error))
+            return
+        gathering.add(silos, metrics, arrays)
 
     def _messages(self, request: Request, asked: dict[int, list[int]]) -> list[Message]:
         shared, messages = request.points.ndim == 1, []
@@ -111,7 +156,8 @@ class GridSilos:
         message = self._message(MessageType.EVALUATE, node, arrays, {"silo": silo})
         content = self._one_answer([message], self.timeout)
         (accuracy,), (loss,) = (records.metric(content, k) for k in (records.ACCURACY, "loss"))
-        return Evaluation(accuracy, loss, records.buffers(content))
+        buffers = records.buffers(records.from_arrays(content, records.BUFFERS))
+        return Evaluation(accuracy, loss, buffers)
 
     def train_alone(self) -> list[float]:
         """Let the target's silo train without peers; return its accuracy after each epoch."""

@@ -11,16 +11,17 @@ of the question, and the silos that the rows are of.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower.bundle import Bundle
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.models import Layout
@@ -47,6 +48,9 @@ PRIVACY, PRIVATE = "privacy", "private"
 """What a silo does for its privacy; and which rows of a reply have their noise already."""
 ALONE = "alone"
 """Flower action ``train.alone``: the target's silo trains without peers."""
+Told = Mapping[str, Any]
+Arrays = Mapping[str, NDArray[Any]]
+"""What a record of numbers and one of arrays say: a Flower message's, or a stream's."""
 
 
 def model_to_arrays(layout: Layout, vector: Tensor) -> ArrayRecord:
@@ -91,14 +95,14 @@ def info_to_record(info: SiloInfo) -> MetricRecord:
 def record_to_info(record: MetricRecord) -> SiloInfo:
     """Return what a silo told about itself; SpcacwError if it told nonsense."""
     try:
-        (silo,), (size,) = _numbers(record, "silo"), _numbers(record, "num-examples")
+        (silo,), (size,) = numbers(record, "silo"), numbers(record, "num-examples")
         return SiloInfo(
             silo=int(silo),
             size=int(size),
-            label_counts=tuple(int(n) for n in _numbers(record, "label-counts")),
-            group=float(_numbers(record, "group")[0]) if "group" in record else None,
-            oracle=tuple(int(i) for i in _numbers(record, "oracle")),
-            privacy=_mechanism(_numbers(record, PRIVACY)) if PRIVACY in record else None,
+            label_counts=tuple(int(n) for n in numbers(record, "label-counts")),
+            group=float(numbers(record, "group")[0]) if "group" in record else None,
+            oracle=tuple(int(i) for i in numbers(record, "oracle")),
+            privacy=_mechanism(numbers(record, PRIVACY)) if PRIVACY in record else None,
         )
     except (ValueError, OverflowError, IndexError) as error:
         raise SpcacwError(f"what a silo tells of itself cannot be read: {error}") from error
@@ -110,48 +114,43 @@ def mechanism_to_numbers(one: Mechanism) -> list[float]:
     return [one.noise, one.max_norm, one.delta, float(one.per_sample), float(batches)]
 
 
-def _mechanism(numbers: list[float]) -> Mechanism:
-    if len(numbers) != 5 or not min(numbers[:3]) > 0 or numbers[4] not in range(len(BATCHES)):
-        raise SpcacwError(f"a record's privacy is {numbers} where a mechanism was expected")
-    noise, max_norm, delta, per_sample, batches = numbers
+def _mechanism(told: list[float]) -> Mechanism:
+    if len(told) != 5 or not min(told[:3]) > 0 or told[4] not in range(len(BATCHES)):
+        raise SpcacwError(f"a record's privacy is {told} where a mechanism was expected")
+    noise, max_norm, delta, per_sample, batches = told
     return Mechanism(noise, max_norm, delta, bool(per_sample), BATCHES[int(batches)])
 
 
-def _numbers(record: MetricRecord | ConfigRecord, name: str) -> list[float]:
-    """Return one number, or a list of them, as a list."""
+def numbers(record: Told, name: str) -> list[float]:
+    """Return one number, or a list of them, as a list; SpcacwError for anything else."""
     value = record.get(name)
-    numbers = value if isinstance(value, list) else [value]
-    if not all(isinstance(number, (int, float)) for number in numbers):
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(number, (int, float)) for number in found):
         raise SpcacwError(f"a record's {name} is {value!r} where numbers were expected")
-    return [number for number in numbers if isinstance(number, (int, float))]
+    return [number for number in found if isinstance(number, (int, float))]
+
+
+def whole_numbers(record: Told, name: str) -> list[int]:
+    """Return the whole numbers under ``name`` of a record; SpcacwError for others."""
+    found = numbers(record, name)
+    if not all(type(number) is int for number in found):
+        raise SpcacwError(f"a record's {name} is {found!r} where whole numbers were expected")
+    return [int(number) for number in found]
 
 
 def metric(content: RecordDict, name: str) -> list[float]:
     """Return the numbers under ``name`` in a reply's metrics; SpcacwError if there are none."""
-    return _numbers(content.metric_records.get(METRICS, MetricRecord()), name)
+    return numbers(content.metric_records.get(METRICS, MetricRecord()), name)
 
 
-def counts(record: MetricRecord, name: str) -> list[int]:
+def counts(record: Told, name: str) -> list[int]:
     """Return whole numbers of a record."""
-    return [int(number) for number in _numbers(record, name)]
-
-
-def whole_numbers(content: RecordDict, name: str) -> list[int]:
-    """Return the whole numbers under ``name`` in a reply's metrics; SpcacwError for others."""
-    numbers = metric(content, name)
-    if not all(type(number) is int for number in numbers):
-        raise SpcacwError(f"a record's {name} is {numbers!r} where whole numbers were expected")
-    return [int(number) for number in numbers]
+    return [int(number) for number in numbers(record, name)]
 
 
 def asked(content: RecordDict, name: str) -> list[int]:
     """Return the whole numbers under ``name`` in a request."""
-    return [int(n) for n in _numbers(content.config_records[CONFIG], name)]
-
-
-def model(content: RecordDict) -> Tensor:
-    """Return the flat parameters (d,) of a request."""
-    return arrays_to_model(content.array_records[ARRAYS])[1]
+    return counts(content.config_records[CONFIG], name)
 
 
 def points_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
@@ -176,70 +175,57 @@ def request_to_config(request: Request, silos: list[int], smoothness: bool) -> d
     return record
 
 
-def content_to_request(content: RecordDict) -> Request:
-    """Return the request that a node is asked."""
-    config, arrays = content.config_records[CONFIG], content.array_records[ARRAYS]
-    several = POINTS in arrays
-    (round_,), (draw,) = asked(content, "round"), asked(content, "draw")
-    fold = asked(content, "fold") if "fold" in config else None
+def config_to_request(config: Told, points: Tensor) -> Request:
+    """Return what a node is asked, at the models that came along; SpcacwError for nonsense."""
+    (round_,), (draw,) = counts(config, "round"), counts(config, "draw")
+    fold = counts(config, "fold") if "fold" in config else None
     return Request(
-        round_,
-        tuple(asked(content, "silos")),
-        torch.from_numpy(arrays[POINTS].numpy().copy()) if several else model(content),
-        want=str(config["want"]),
-        draw=draw,
-        number=asked(content, "number")[0] if "number" in config else 0,
-        samples=tuple(asked(content, "samples")) if "samples" in config else None,
+        round_, tuple(counts(config, "silos")), points,
+        want=str(config["want"]), draw=draw,
+        number=counts(config, "number")[0] if "number" in config else 0,
+        samples=tuple(counts(config, "samples")) if "samples" in config else None,
         fold=Fold(fold[0], fold[1], bool(fold[2])) if fold else None,
-        whole=bool(config.get("whole", False)),
-        smoothness=bool(config.get(SMOOTHNESS, False)),
-    )
+        whole=bool(config.get("whole", False)), smoothness=bool(config.get(SMOOTHNESS, False)),
+    )  # fmt: skip
 
 
-def buffers_to_arrays(buffers: dict[str, Tensor]) -> ArrayRecord:
-    """Return a model's buffers as named arrays."""
-    return ArrayRecord({name: Array(buffer.cpu().numpy()) for name, buffer in buffers.items()})
+def content_to_points(content: RecordDict) -> Tensor:
+    """Return the models of a message: (d,) by the names of its parameters, or (k, d)."""
+    arrays = content.array_records[ARRAYS]
+    if POINTS in arrays:
+        return torch.from_numpy(arrays[POINTS].numpy().copy())
+    return arrays_to_model(arrays)[1]
 
 
-def buffers(content: RecordDict) -> dict[str, Tensor]:
-    """Return the buffers that came with an accuracy; none if the silo's model has none."""
-    arrays = content.array_records.get(BUFFERS, ArrayRecord())
-    return {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+def to_arrays(parts: Arrays) -> ArrayRecord:
+    """Return named arrays as a record."""
+    return ArrayRecord({name: Array(np.asarray(part, order="C")) for name, part in parts.items()})
 
 
-def replies_to_content(
-    request: Request, replies: Replies, parts: dict[str, Tensor], sizes: list[int],
-    private: list[int],
-) -> RecordDict:  # fmt: skip
-    """Return a node's reply to a training request.
+def buffers(arrays: Arrays) -> dict[str, Tensor]:
+    """Return the buffers that came with an accuracy."""
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
-    ``parts`` are what the gradients travel as (``silos/wire.py``); ``private`` are the silos whose
-    rows bear noise.
-    """
-    metrics = MetricRecord({
+
+def from_arrays(content: RecordDict, name: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a record; none if it is not there."""
+    arrays = content.array_records.get(name, ArrayRecord())
+    return {name: array.numpy() for name, array in arrays.items()}
+
+
+def replies_to_metrics(
+    request: Request, replies: Replies, sizes: list[int], private: list[int]
+) -> dict[str, Any]:
+    """Return what a node replies beside gradients; ``private`` silos' rows bear noise."""
+    metrics: dict[str, Any] = {
         "round": request.round, "draw": request.draw, "silos": list(replies.silos),
         "loss": replies.losses.flatten().tolist(), "num-examples": sizes,
-    })  # fmt: skip
+    }  # fmt: skip
     if replies.smoothness is not None:
         metrics[SMOOTHNESS] = replies.smoothness
     if private:
         metrics[PRIVATE] = private
-    arrays = {name: np.ascontiguousarray(part.cpu().numpy()) for name, part in parts.items()}
-    record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
-    return RecordDict({ARRAYS: record, METRICS: metrics})
-
-
-def content_to_bundle(content: RecordDict, how: str = wire.FLOAT32) -> Bundle:
-    """Return what a node says; SpcacwError if something is missing or not a number.
-
-    ``how`` is the key ``wire``: what gradients travel as.
-    """
-    arrays = content.array_records.get(ARRAYS, ArrayRecord())
-    parts = {name: arrays[name].numpy() for name in wire.PARTS if name in arrays}
-    gradients = wire.received(parts, how)
-    (round_,), (draw,) = whole_numbers(content, "round"), whole_numbers(content, "draw")
-    silos, losses = whole_numbers(content, "silos"), metric(content, "loss")
-    return Bundle(round_, draw, silos, gradients, losses)
+    return metrics
 
 
 def error_content(sentence: str) -> RecordDict:

@@ -16,7 +16,7 @@ from spcacw_flwr.engine.checks import LONGEST, REASONS, judge, norm_bound
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play, train
 from spcacw_flwr.engine.recorder import Recorder
-from spcacw_flwr.flower.bundle import Bundle, opened, stacked
+from spcacw_flwr.flower.answers import Gathering
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.protocol import (
     LOSSES,
@@ -78,50 +78,54 @@ def test_norms_that_an_engine_knows_are_looked_at_again_where_they_are_not_finit
 # What a node says
 
 
-def bundle(**changes) -> Bundle:
+def gathered(request, **changes):
+    """Gather an answer of silos 1 and 3, changed somewhere."""
     fine = {
-        "round": 5, "draw": 0, "silos": [1, 3], "losses": [0.1, 0.3],
+        "round": 5, "draw": 0, "silos": [1, 3], "loss": [0.1, 0.3],
         "gradients": np.array([[1, 1], [3, 3]], dtype=np.float32),
     }  # fmt: skip
-    return Bundle(**(fine | changes))
+    said = fine | changes
+    gathering = Gathering(request, 0)
+    gathering.add([1, 3], said, {"gradients": said.pop("gradients")})
+    answers = gathering.answers(torch.zeros(4, request.points.shape[-1]))
+    return answers.replies, {silo: fault.reason for silo, fault in answers.faults.items()}
 
 
-def test_an_honest_bundle_is_opened():
+def test_an_honest_answer_is_gathered():
     request = Request(5, (0, 1, 3), torch.zeros(2))
-    answers, faults = opened(bundle(), request, [1, 3])
+    found, faults = gathered(request)
     assert not faults
-    found = stacked(answers, request, torch.zeros(4, 2))
     assert found.silos == (1, 3)
     assert found.gradients.tolist() == [[1, 1], [3, 3]]
     assert found.losses.tolist() == pytest.approx([0.1, 0.3])
-    three = bundle(silos=[7, 1, 1, 3], gradients=np.eye(4, 2, dtype=np.float32), losses=[0.0] * 4)
-    answers, faults = opened(three, request, [1, 3])
-    assert list(answers) == [3]
-    assert {silo: fault.reason for silo, fault in faults.items()} == {1: "silo"}
+    rows = np.eye(4, 2, dtype=np.float32)
+    found, faults = gathered(request, silos=[7, 1, 1, 3], gradients=rows, loss=[0.0] * 4)
+    assert (found.silos, faults) == ((3,), {1: "silo"})
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"round": 4}, "round"), ({"draw": 1}, "round"), ({"silos": [3, 1]}, "silo"),
-        ({"silos": [1]}, "shape"), ({"losses": [1.0]}, "shape"),
+        ({"silos": [1]}, "shape"), ({"loss": [1.0]}, "shape"),
         ({"gradients": np.zeros((2, 3), np.float32)}, "shape"),
         ({"gradients": np.zeros((2, 2))}, "dtype"),
         ({"gradients": np.zeros((2, 2), ">f4")}, "dtype"),
+        ({"loss": "low"}, "malformed"), ({"silos": [1.0, 3.0]}, "malformed"),
     ],
 )  # fmt: skip
-def test_a_bundle_that_is_no_answer_is_a_fault_of_all_its_silos(changes, reason):
-    answers, faults = opened(bundle(**changes), Request(5, (0, 1, 3), torch.zeros(2)), [1, 3])
-    assert not answers
-    assert {silo: fault.reason for silo, fault in faults.items()} == {1: reason, 3: reason}
+def test_what_is_no_answer_is_a_fault_of_all_its_silos(changes, reason):
+    found, faults = gathered(Request(5, (0, 1, 3), torch.zeros(2)), **changes)
+    assert not found.silos
+    assert faults == {1: reason, 3: reason}
     assert reason in REASONS
 
 
 def test_losses_at_several_models_come_by_silo():
     request = Request(5, (1, 3), torch.zeros(2, 9), LOSSES)
-    said = bundle(gradients=np.zeros((2, 0), np.float32), losses=[1.0, NAN, 3.0, 4.0])
-    answers, _ = opened(said, request, [1, 3])
-    assert stacked(answers, request, torch.zeros(4, 9)).losses.tolist() == [[1, INF], [3, 4]]
+    none, losses = np.zeros((2, 0), np.float32), [1.0, NAN, 3.0, 4.0]
+    found, _ = gathered(request, gradients=none, loss=losses)
+    assert found.losses.tolist() == [[1, INF], [3, 4]]
 
 
 # Strikes and quarantine

@@ -11,7 +11,6 @@ before the round that it belongs to, while the method still learns from the answ
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -19,20 +18,16 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower.bundle import Answer as SiloAnswer
-from spcacw_flwr.flower.bundle import Bundle, for_all, opened, stacked
-from spcacw_flwr.flower.stream.exchange_pb2 import Answer, Fold, Frame, Question
-from spcacw_flwr.flower.stream.frames import Heard, Piece, described, frames, pieces
+from spcacw_flwr.flower import records
+from spcacw_flwr.flower.answers import Gathering
+from spcacw_flwr.flower.stream.frames import EVALUATION, QUESTION, Exchange, Piece, frames, pieces
 from spcacw_flwr.flower.stream.service import Event, Link, Service
-from spcacw_flwr.flower.stream.silo import BUFFER, EVALUATION, LOSSES_TABLE, POINTS
-from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Fault, Federation, Request
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Federation, Request
 from spcacw_flwr.silos.stacked import find_device
 
 log = logging.getLogger(__name__)
@@ -42,10 +37,10 @@ log = logging.getLogger(__name__)
 class Asked:
     """A question on its way to one node."""
 
-    question: Question
+    question: Exchange
     data: list[Piece]
     """Of its models, which nodes share where all get the same."""
-    heard: Heard | None = None
+    heard: Exchange | None = None
     open: bool = True
     """Whether an answer may still come."""
     wrong: str | None = None
@@ -111,33 +106,18 @@ class Asker:
             asked = self._asked(request)
             self._send(asked)
         self._wait(asked, f"Round {request.round}")
-        found: dict[int, SiloAnswer] = {}
-        faults: dict[int, Fault] = {}
-        smoothness = None
+        gathering = Gathering(request, self.federation.target, self.config.transport.wire)
         for one in asked.values():
-            silos = list(one.question.silos)
+            silos = one.question.told["silos"]
             if one.wrong:
-                faults |= for_all(silos, "malformed", one.wrong)
-            if one.heard is None:
-                continue
-            if one.heard.head.error:
-                faults |= for_all(silos, "error", one.heard.head.error)
-                continue
-            try:
-                answers, wrong = opened(self._bundle(one.heard, request), request, silos)
-            except SpcacwError as error:
-                faults |= for_all(silos, "malformed", str(error))
-                continue
-            found |= answers
-            faults |= wrong
-            if one.question.smoothness:
-                smoothness = one.heard.head.smoothness
-                if not (one.heard.head.HasField("smoothness") and math.isfinite(smoothness)):
-                    faults |= for_all([self.federation.target], "malformed", "it sent no finite L")
-        usable = {silo: answer for silo, answer in found.items() if silo not in faults}
-        replies = stacked(usable, request, self._rows, smoothness)
-        replies.early = self.ask_early
-        return Answers(replies, faults)
+                gathering.wrong(silos, "malformed", one.wrong)
+            elif one.heard and records.ERROR in one.heard.told:
+                gathering.wrong(silos, "error", str(one.heard.told[records.ERROR]))
+            elif one.heard:
+                gathering.add(silos, one.heard.told, one.heard.arrays)
+        answers = gathering.answers(self._rows)
+        answers.replies.early = self.ask_early
+        return answers
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good a model is on the test data of the target.
@@ -147,23 +127,22 @@ class Asker:
         SpcacwError
             If its silo does not say.
         """
-        head = Question(silos=[silo], want=EVALUATION, arrays=described(_arrays(vector)))
-        asked = {self.nodes[silo]: Asked(head, _pieces(vector))}
+        config = records.request_to_config(Request(0, (silo,), vector), [silo], False)
+        question = Exchange(EVALUATION, told=config, arrays=_arrays(vector))
+        asked = {self.nodes[silo]: Asked(question, _pieces(vector))}
         self._send(asked)
         self._wait(asked, "The evaluation")
         (one,) = asked.values()
-        if one.heard is None or one.heard.head.error:
-            why = f" ({one.heard.head.error})" if one.heard else ""
+        if one.heard is None or records.ERROR in one.heard.told:
+            why = f" ({one.heard.told[records.ERROR]})" if one.heard else ""
             raise SpcacwError(
                 f"Target silo {silo} did not answer when asked to evaluate its model{why}: "
                 "check the node that holds it."
             )
-        buffers = {
-            name.removeprefix(BUFFER): torch.from_numpy(array)
-            for name, array in one.heard.arrays.items() if name.startswith(BUFFER)
-        }  # fmt: skip
-        answer = one.heard.head
-        return Evaluation(answer.accuracy, answer.loss, buffers)
+        (accuracy,), (loss,) = (
+            records.numbers(one.heard.told, name) for name in (records.ACCURACY, "loss")
+        )
+        return Evaluation(accuracy, loss, records.buffers(one.heard.arrays))
 
     def _asked(self, request: Request) -> dict[int, Asked]:
         """Return a question as it goes to each node."""
@@ -176,22 +155,10 @@ class Asker:
         for node, silos in by_node.items():
             points = request.of(silos)
             data = shared if alike else _pieces(points)
-            asked[node] = Asked(self._question(request, silos, points), data)
+            smoothness = request.smoothness and self.federation.target in silos
+            config = records.request_to_config(request, silos, smoothness)
+            asked[node] = Asked(Exchange(QUESTION, told=config, arrays=_arrays(points)), data)
         return asked
-
-    def _question(self, request: Request, silos: list[int], points: Tensor) -> Question:
-        question = Question(
-            round=request.round, silos=silos, want=request.want, draw=request.draw,
-            number=request.number, whole=request.whole,
-            smoothness=request.smoothness and self.federation.target in silos,
-            arrays=described(_arrays(points)),
-        )  # fmt: skip
-        if request.samples is not None:
-            question.samples.extend(request.samples[request.silos.index(i)] for i in silos)
-        if request.fold is not None:
-            fold = request.fold
-            question.fold.CopyFrom(Fold(index=fold.index, of=fold.of, within=fold.within))
-        return question
 
     def _send(self, asked: dict[int, Asked]) -> None:
         """Send a question to the nodes that have a stream; the target's may get it later."""
@@ -211,7 +178,7 @@ class Asker:
             now = asked.get(node)
             if now is None or not now.open or event.link is not self.service.links.get(node):
                 continue
-            if event.heard is not None and event.heard.head.id == self._id:
+            if event.heard is not None and event.heard.id == self._id:
                 now.heard, now.open = event.heard, False
             elif node == vital:
                 if event.link.broken:
@@ -232,7 +199,7 @@ class Asker:
         link = self._link(node)
         if link is None or link.waiting_for is not None:
             return False
-        link.ask(one.question.id, frames(Frame(question=one.question), one.data))
+        link.ask(one.question.id, frames(one.question, one.data))
         return True
 
     def _link(self, node: int) -> Link | None:
@@ -244,26 +211,13 @@ class Asker:
         except Empty:
             return None
 
-    def _bundle(self, message: Heard, request: Request) -> Bundle:
-        """Return what a node says; the stream itself says which draw it answers."""
-        answer: Answer = message.head
-        arrays = dict(message.arrays)
-        losses = arrays.pop(LOSSES_TABLE, None)
-        if losses is None:
-            raise SpcacwError(f"the answer has no array '{LOSSES_TABLE}'")
-        if request.want == LOSSES:
-            arrays[wire.GRADIENTS] = np.empty((len(answer.silos), 0), np.float32)
-        rows = wire.received(arrays, self.config.transport.wire)
-        told = losses.astype(np.float64).ravel().tolist()
-        return Bundle(answer.round, request.draw, list(answer.silos), rows, told)
-
 
 def _same(early: Request, request: Request) -> bool:
     return early.points is request.points and vars(early) == vars(request)
 
 
 def _arrays(points: Tensor) -> dict[str, Any]:
-    return {POINTS: points.cpu().numpy()}
+    return {records.POINTS: points.cpu().numpy()}
 
 
 def _pieces(points: Tensor) -> list[Piece]:

@@ -1,30 +1,30 @@
-"""Messages of ``exchange.proto`` as frames of bounded size.
+"""Messages of a stream as frames of bounded size.
 
-What travels is a head and named arrays. The bytes of the arrays are cut into pieces; the first
-piece shares its frame with the head, so that a small message is one frame. Protobuf copies a field
-of bytes twice when it reads it and three times when it writes it: the data of a frame are put
-behind its head, and found there, by the encoding's own rules
-(https://protobuf.dev/programming-guides/encoding), at one copy each.
+A message is an :class:`Exchange`: what Flower's records would say (``records.py``), and the number
+of the question. Its first frame is the length of a head (4 bytes, big-endian), the head as JSON,
+and the first of the arrays' bytes; what does not fit follows in frames of data alone. Arrays are
+little-endian and in C order, one after the other. The version is part of the service's name:
+another version is another service, which a node of this one does not find.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from spcacw_flwr.flower.stream.exchange_pb2 import Array, Frame
+from spcacw_flwr.flower.records import Arrays
 
 PIECE = 1 << 20
 """Most bytes of data in a frame."""
 FRAME_LIMIT = PIECE + (1 << 20)
 """Most bytes of a frame: its data, and a head that may list thousands of silos."""
-METHOD = "/spcacw.exchange.v1.Exchange/Talk"
+METHOD = "/spcacw.exchange.v2.Exchange/Talk"
 TOKEN, NODE, SILOS = "spcacw-token", "spcacw-node", "spcacw-silos"
 """The metadata that a node opens its stream with."""
 DTYPES = frozenset(
@@ -42,10 +42,8 @@ OPTIONS = (
 )
 """Of both ends: bounded frames, and a ping every 20 s, so that a dead line is noticed in 30 s."""
 
-HEADS, DATA = (b"\x0a", b"\x12", b"\x1a"), b"\x22"
-"""The tags of a frame's head (fields 1 to 3) and data (4): a length follows, and so many bytes."""
-
-Arrays = Mapping[str, NDArray[Any]]
+QUESTION, EVALUATION, ANSWER, END = "question", "evaluation", "answer", "end"
+"""The kinds of messages."""
 Piece = list[bytes | memoryview]
 """What a frame of data alone consists of, one after the other."""
 
@@ -54,23 +52,21 @@ class FrameError(Exception):
     """The other side does not keep to the protocol: the stream cannot be used any more."""
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A message that has come in whole."""
+@dataclass
+class Exchange:
+    """A message of a stream."""
 
-    head: Any
-    """A Question, an Answer or an End."""
-    arrays: dict[str, NDArray[Any]]
-    """Writable, in memory of their own."""
-
-
-def described(arrays: Arrays) -> list[Array]:
-    """Return the names, types and shapes of arrays for a head."""
-    return [Array(name=n, dtype=a.dtype.name, shape=a.shape) for n, a in arrays.items()]
+    kind: str
+    id: int = 0
+    """Of the question, and of its answer."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """The config of a question, the metrics of an answer, or why there is none."""
+    arrays: Arrays = field(default_factory=dict)
+    """Those that came are writable, in memory of their own."""
 
 
 def pieces(arrays: Arrays) -> Iterator[Piece]:
-    """Yield the frames of the arrays' data, serialised but not copied, as parts to be joined."""
+    """Yield the frames of the arrays' data, not copied, as parts to be joined."""
     parts: Piece = []
     room = PIECE
     for array in arrays.values():
@@ -79,30 +75,31 @@ def pieces(arrays: Arrays) -> Iterator[Piece]:
             parts.append(view[:room])
             view, room = view[room:], room - len(parts[-1])
             if room == 0:
-                yield [_prefix(PIECE), *parts]
+                yield parts
                 parts, room = [], PIECE
     if parts:
-        yield [_prefix(PIECE - room), *parts]
+        yield parts
 
 
-def frames(head: Frame, data: Iterable[Piece] = ()) -> Iterator[bytes]:
-    """Yield the frames of a message, given its head and the :func:`pieces` of its arrays.
+def frames(message: Exchange, data: Iterable[Piece] | None = None) -> Iterator[bytes]:
+    """Yield the frames of a message; ``data`` are the :func:`pieces` of its arrays, if made before.
 
-    Serialised protobuf messages that stand one after the other are one message with the fields of
-    both, so that the same pieces serve for every node. The arrays must not change meanwhile.
+    The arrays must not change meanwhile.
     """
-    rest = iter(data)
-    yield b"".join([head.SerializeToString(), *next(rest, ())])
+    arrays = [(name, a.dtype.name, a.shape) for name, a in message.arrays.items()]
+    head = json.dumps([message.kind, message.id, message.told, arrays]).encode()
+    rest = iter(pieces(message.arrays) if data is None else data)
+    yield b"".join([len(head).to_bytes(4), head, *next(rest, ())])
     yield from map(b"".join, rest)
 
 
-def heard(stream: Iterable[bytes], limit: int) -> Iterator[Heard]:
+def heard(stream: Iterable[bytes], limit: int) -> Iterator[Exchange]:
     """Put the frames of a stream together and yield its messages.
 
     Parameters
     ----------
     stream : iterable of bytes
-        Serialised frames as they come.
+        Frames as they come.
     limit : int
         Most bytes of a message's arrays.
 
@@ -113,81 +110,48 @@ def heard(stream: Iterable[bytes], limit: int) -> Iterator[Heard]:
     """
     incoming = iter(stream)
     for raw in incoming:
-        frame, first = _parsed(raw)
-        kind = frame.WhichOneof("head")
-        if kind is None:
-            raise FrameError("data came where the head of a message was expected")
-        head = getattr(frame, kind)
-        arrays = head.arrays if kind != "end" else ()
-        size = sum(_size(array) for array in arrays)
+        message, arrays, first = _parsed(raw)
+        size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in arrays)
         if size > limit:
             raise FrameError(f"a message of {size} bytes came where {limit} are the most")
         data = np.empty(size, np.uint8)
         have = _fill(data, 0, first)
         while have < size:
             more = next(incoming, None)
-            if more is None:
+            if not more:
                 raise FrameError("the stream ended within a message")
-            frame, rest = _parsed(more)
-            if frame.WhichOneof("head") or not rest:
-                raise FrameError("a message began before the one before it was complete")
-            have = _fill(data, have, rest)
-        yield Heard(head, dict(_cut(data, arrays)))
+            have = _fill(data, have, more)
+        message.arrays = dict(_cut(data, arrays))
+        yield message
 
 
-def _prefix(size: int) -> bytes:
-    """Return what stands before so many bytes of a frame's data: its tag, and the length."""
-    groups = bytearray(DATA)
-    while size > 127:
-        groups.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*groups, size])
+Described = list[tuple[str, np.dtype[Any], tuple[int, ...]]]
+"""Names, types and shapes of arrays."""
 
 
-def _parsed(raw: bytes) -> tuple[Frame, bytes | memoryview]:
-    """Return a frame's head, and its data where they lie."""
-    end, start = _parts(raw)
+def _parsed(raw: bytes) -> tuple[Exchange, Described, memoryview]:
+    """Return a message without its arrays, what they are, and the data that came with it."""
+    end = 4 + int.from_bytes(raw[:4])
     try:
-        frame = Frame.FromString(raw[:end])
-    except DecodeError as error:
-        raise FrameError(f"a frame cannot be read ({error})") from error
-    return frame, frame.data or memoryview(raw)[start:]
+        kind, id_, told, arrays = json.loads(raw[4:end])
+        described = [(str(name), _dtype(dtype), _shape(shape)) for name, dtype, shape in arrays]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FrameError(f"the head of a message cannot be read ({error})") from error
+    if end > len(raw) or type(id_) is not int or not isinstance(told, dict):
+        raise FrameError("the head of a message is not one")
+    return Exchange(str(kind), id_, told), described, memoryview(raw)[end:]
 
 
-def _parts(raw: bytes) -> tuple[int, int]:
-    """Return where a frame's head ends and its data begin.
-
-    Both are the end of ``raw`` where it is not a head and then data, if any: a frame may be written
-    in other ways, which are left to protobuf.
-    """
-    end = 0
-    if raw[:1] in HEADS:
-        size, end = _varint(raw, 1)
-        end += size
-    if raw[end : end + 1] == DATA:
-        size, start = _varint(raw, end + 1)
-        if start + size == len(raw):
-            return end, start
-    return len(raw), len(raw)
+def _dtype(name: Any) -> np.dtype[Any]:
+    if name not in DTYPES:
+        raise ValueError(f"an array is of type {name!r}")
+    return np.dtype(name)
 
 
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return the length that is written at ``at``, seven bits a byte, and where it ends.
-
-    One that does not end is returned as longer than ``raw``, as which protobuf refuses it.
-    """
-    value = 0
-    for k, byte in enumerate(raw[at : at + 10]):
-        value |= (byte & 127) << 7 * k
-        if byte < 128:
-            return value, at + k + 1
-    return len(raw) + 1, at
-
-
-def _size(array: Array) -> int:
-    if array.dtype not in DTYPES:
-        raise FrameError(f"an array is of type {array.dtype!r}")
-    return math.prod(array.shape) * np.dtype(array.dtype).itemsize
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"an array has shape {shape!r}")
+    return tuple(shape)
 
 
 def _fill(data: NDArray[np.uint8], have: int, more: bytes | memoryview) -> int:
@@ -198,12 +162,11 @@ def _fill(data: NDArray[np.uint8], have: int, more: bytes | memoryview) -> int:
     return end
 
 
-def _cut(data: NDArray[np.uint8], arrays: Iterable[Array]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _cut(data: NDArray[np.uint8], arrays: Described) -> Iterator[tuple[str, NDArray[Any]]]:
     start = 0
-    for array in arrays:
-        end = start + _size(array)
+    for name, dtype, shape in arrays:
+        end = start + math.prod(shape) * dtype.itemsize
         # A copy where the part would not be aligned: PyTorch and NumPy want it so.
-        aligned = start % np.dtype(array.dtype).itemsize == 0
-        part = data[start:end] if aligned else data[start:end].copy()
-        yield array.name, part.view(array.dtype).reshape(array.shape)
+        part = data[start:end] if start % dtype.itemsize == 0 else data[start:end].copy()
+        yield name, part.view(dtype).reshape(shape)
         start = end

@@ -23,15 +23,16 @@ import grpc
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.transport import TransportKeys
-from spcacw_flwr.flower.stream.exchange_pb2 import Answer, End, Frame
 from spcacw_flwr.flower.stream.frames import (
+    ANSWER,
+    END,
     METHOD,
     NODE,
     OPTIONS,
     SILOS,
     TOKEN,
+    Exchange,
     FrameError,
-    Heard,
     frames,
     heard,
 )
@@ -93,7 +94,7 @@ class Event(NamedTuple):
     """What happened on a stream: a message came, or (None) it opened or broke."""
 
     link: Link
-    heard: Heard | None
+    heard: Exchange | None
 
 
 @dataclass(eq=False)
@@ -195,7 +196,7 @@ class Service:
     def close(self, reason: str) -> None:
         """Tell every node that it is over, let the streams end, and stop listening."""
         for link in self.links.values():
-            link.outgoing.put(frames(Frame(end=End(reason=reason))))
+            link.outgoing.put(frames(Exchange(END, told={"reason": reason})))
             link.outgoing.put(None)
         self._server.stop(GRACE_SECONDS).wait()
 
@@ -253,8 +254,7 @@ class Service:
         """Put the messages of a stream into the inbox until it ends."""
         try:
             for message in heard(requests, self._limit * len(link.silos)):
-                answer = message.head
-                if not isinstance(answer, Answer) or link.waiting_for != answer.id:
+                if message.kind != ANSWER or link.waiting_for != message.id:
                     raise FrameError("what came is no answer to what was asked")
                 link.waiting_for = None
                 self.inbox.put(Event(link, message))

@@ -2,89 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import grpc
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import threads
+from spcacw_flwr.flower import answers, records
 from spcacw_flwr.flower.account import ledger_of, log_told
-from spcacw_flwr.flower.stream.exchange_pb2 import Answer, Frame, Question
+from spcacw_flwr.flower.records import POINTS
 from spcacw_flwr.flower.stream.frames import (
+    ANSWER,
+    END,
+    EVALUATION,
     METHOD,
     NODE,
     OPTIONS,
     SILOS,
     TOKEN,
+    Exchange,
     FrameError,
-    Heard,
-    described,
     frames,
     heard,
-    pieces,
 )
 from spcacw_flwr.flower.stream.service import is_loopback, silos_text
 from spcacw_flwr.silos.accounting import Ledger
-from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import LOSSES, Request
-
-POINTS, LOSSES_TABLE, BUFFER = "points", "losses", "buffer:"
-EVALUATION = "evaluation"
 
 
-def answer(pool: SiloPool, message: Heard, ledger: Ledger | None = None) -> Iterator[bytes]:
+def answer(pool: SiloPool, message: Exchange, ledger: Ledger | None = None) -> Iterator[bytes]:
     """Return the frames of the answer to a question; a mistake in it is answered as a sentence.
 
     What private silos tell with it is noted in ``ledger``.
     """
-    question = message.head
-    reply = Answer(id=question.id, round=question.round, silos=question.silos)
     try:
-        arrays = _answered(pool, question, message.arrays, reply, ledger)
+        told, arrays = _answered(pool, message, ledger)
     except SpcacwError as error:
-        return frames(Frame(answer=Answer(id=question.id, error=str(error))))
-    reply.arrays.extend(described(arrays))
-    return frames(Frame(answer=reply), pieces(arrays))
+        told, arrays = {records.ERROR: str(error)}, {}
+    return frames(Exchange(ANSWER, message.id, told, arrays))
 
 
 def _answered(
-    pool: SiloPool, question: Question, arrays: Mapping[str, Any], reply: Answer,
-    ledger: Ledger | None,
-) -> dict[str, np.ndarray]:  # fmt: skip
-    """Fill the head of an answer and return its arrays."""
-    silos = tuple(question.silos)
+    pool: SiloPool, message: Exchange, ledger: Ledger | None
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    arrays = message.arrays
     points = torch.from_numpy(arrays[POINTS]) if POINTS in arrays else torch.empty(0)
-    if not silos or not set(silos) <= set(pool.silos) or points.shape[-1] != pool.layout.size:
+    request = records.config_to_request(message.told, points)
+    if (
+        not request.silos
+        or not set(request.silos) <= set(pool.silos)
+        or (points.shape[-1] != pool.layout.size)
+    ):
         raise SpcacwError(
-            f"the question is for silos {silos} at points {tuple(points.shape)}, and this node "
-            f"has silos {pool.silos} and a model of {pool.layout.size} parameters"
+            f"the question is for silos {request.silos} at points {tuple(points.shape)}, and this "
+            f"node has silos {pool.silos} and a model of {pool.layout.size} parameters"
         )
-    if question.want == EVALUATION:
-        reply.accuracy, reply.loss, buffers = pool.evaluate(points, silos[0])
-        return {BUFFER + name: buffer.cpu().numpy() for name, buffer in buffers.items()}
-    fold = question.fold
-    request = Request(
-        question.round, silos, points, want=question.want, draw=question.draw,
-        number=question.number,
-        samples=tuple(question.samples) or None,
-        fold=Fold(fold.index, fold.of, fold.within) if question.HasField("fold") else None,
-        smoothness=question.smoothness, whole=question.whole,
-    )  # fmt: skip
+    if message.kind == EVALUATION:
+        return answers.evaluation(pool, request.silos[0], points)
     if ledger is not None:
-        ledger.note(request, silos)
-    replies, _ = pool.replies(request)
-    if replies.smoothness is not None:
-        reply.smoothness = replies.smoothness
-    parts = {LOSSES_TABLE: replies.losses}
-    if request.want != LOSSES:
-        parts |= pool.packed(request, replies)
-    return {name: part.cpu().numpy() for name, part in parts.items()}
+        ledger.note(request, request.silos)
+    return answers.answer(pool, request)
 
 
 def channel_of(address: str, root_certificates: str, tls: bool) -> grpc.Channel:
@@ -135,7 +117,7 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
         call = channel.stream_stream(METHOD)(_flat(outgoing), metadata=metadata)
         try:
             for message in heard(call, limit):
-                if not isinstance(message.head, Question):
+                if message.kind == END:
                     return answered
                 outgoing.put(answer(pool, message, ledger))
                 answered += 1

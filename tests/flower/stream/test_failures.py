@@ -23,16 +23,16 @@ from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.loop import train
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.stream import service
-from spcacw_flwr.flower.stream.exchange_pb2 import Answer, End, Frame, Question
 from spcacw_flwr.flower.stream.frames import (
+    ANSWER,
+    END,
     METHOD,
     OPTIONS,
     SILOS,
     TOKEN,
-    described,
+    Exchange,
     frames,
     heard,
-    pieces,
 )
 from spcacw_flwr.flower.stream.frames import NODE as NODE_KEY
 from spcacw_flwr.flower.stream.silo import channel_of, talk
@@ -224,13 +224,11 @@ def test_what_a_lying_node_sends_is_dropped():
             5: ([1, 4], 0, np.zeros((2, size), np.float16)),
         }
 
-        def lie(question: Question):
-            silos, off, rows = lies.get(question.round, lies[1])
-            arrays = {"gradients": rows, "losses": np.zeros(2, np.float32)}
-            head = Answer(
-                id=question.id, round=question.round + off, silos=silos, arrays=described(arrays)
-            )
-            return frames(Frame(answer=head), pieces(arrays))
+        def lie(question: Exchange):
+            round_ = question.told["round"]
+            silos, off, rows = lies.get(round_, lies[1])
+            said = {"round": round_ + off, "draw": 0, "silos": silos, "loss": [0.0, 0.0]}
+            return frames(Exchange(ANSWER, question.id, said, {"gradients": rows}))
 
         thread = threading.Thread(target=talk_with, args=(made, token, liar, "1,4", lie))
         thread.start()
@@ -250,9 +248,9 @@ def talk_with(made: Separate, token: str, node: int, silos: str, answer) -> None
         call = channel.stream_stream(METHOD)(iter(outgoing.get, None), metadata=metadata)
         try:
             for message in heard(call, 1 << 30):
-                if isinstance(message.head, End):
+                if message.kind == END:
                     break
-                for frame in answer(message.head):
+                for frame in answer(message):
                     outgoing.put(frame)
         except grpc.RpcError:
             pass
@@ -263,11 +261,10 @@ def talk_with(made: Separate, token: str, node: int, silos: str, answer) -> None
     ("frame", "words"),
     [
         (b"\xff\xff\xff", "cannot be read"),
-        (Frame(data=b"1234").SerializeToString(), "data came where the head"),
-        (Frame(answer=Answer(id=77)).SerializeToString(), "no answer to what was asked"),
-        (Frame(end=End()).SerializeToString(), "no answer to what was asked"),
+        (next(frames(Exchange(ANSWER, id=77))), "no answer to what was asked"),
+        (next(frames(Exchange(END))), "no answer to what was asked"),
     ],
-    ids=["garbage", "no head", "unasked", "an end"],
+    ids=["garbage", "unasked", "an end"],
 )
 def test_a_node_that_breaks_the_protocol_is_put_out(frame, words, caplog):
     with separate(small(epochs=1), [[0], [1, 4], [2, 3, 5, 6]]) as made:
