@@ -17,8 +17,6 @@ from spcacw_flwr.alpha.constants import DIAMETER, LargestGradient, exp_concavity
 from spcacw_flwr.alpha.cost import cost
 from spcacw_flwr.alpha.solver import minimise
 
-_TOLERANCE = 1e-13  # relative gap of the best fixed cost, far below any regret of interest
-
 T = TypeVar("T", float, NDArray[np.float64])
 
 
@@ -123,7 +121,7 @@ class RegretMeter:
     def report(self) -> Regret:
         """Return costs, regret and bound of the rounds so far; one solve of the α problem."""
         total = self._total.value
-        found = minimise(total, tolerance=_TOLERANCE)
+        found = minimise(total)
         blocks = math.ceil(self.rounds / self.every)
         growth = 1.0 + math.log(max(1, blocks))
         return Regret(

@@ -1,8 +1,11 @@
-"""The α solver: projected gradient descent on the simplex, with an exact finish.
+"""The α solver: an exact walk over the faces of the simplex.
 
-Paper, Algorithm 1, line 9 and appendix "Practical Algorithmic Details", item "Numerical Solver
-(PGD)". The descent is in :mod:`spcacw_flwr.alpha.descent`, the finish, which is ours, in
-:mod:`spcacw_flwr.alpha.polish`.
+Paper, Algorithm 1, line 9. The paper's appendix ("Practical Algorithmic Details", item "Numerical
+Solver (PGD)") proposes projected gradient descent. Its step obeys the largest of the silos'
+gradients, and the solution lives among the smallest: where norms differ by orders of magnitude it
+does not arrive. On a fixed support the problem is a small linear system, so a primal active-set
+method solves it: J. Nocedal and S. J. Wright, Numerical Optimization, 2006, section 16.5, with
+Newton's steps for the cubic term.
 """
 
 from __future__ import annotations
@@ -13,22 +16,59 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.descent import descend
-from spcacw_flwr.alpha.objective import Objective
-from spcacw_flwr.alpha.polish import polish
-
-_FIRST_LEG = 16  # gradient steps before the first finish; each further leg is twice as long
-_SMALLEST_LIPSCHITZ = 1e-8  # of a problem scaled to 1: keeps the step finite where f is linear
 _SIMPLEX_TOLERANCE = 1e-6  # for a start that has been through float32
+_PROXIMAL_WEIGHTS = (1e-10, 1e-8, 1e-6)
+_SMALLEST_SCALE = 1e-12
+EPSILON = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Weights ``alpha`` (M,), their duality ``gap`` ≥ f(α) − min f, gradient ``iterations``."""
+    """Weights ``alpha`` (M,), their duality ``gap`` ≥ f(α) − min f, and the ``steps`` walked."""
 
     alpha: NDArray[np.float64]
     gap: float
-    iterations: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Objective:
+    """f(α) = αᵀHα + cᵀα + λ Σ αᵢ³ over the simplex; H symmetric, positive semi-definite, λ ≥ 0.
+
+    ``quadratic`` is H of shape (M, M), ``linear`` is c of shape (M,), ``cubic`` is λ.
+    """
+
+    quadratic: NDArray[np.float64]
+    linear: NDArray[np.float64]
+    cubic: float
+
+    def value(self, alpha: NDArray[np.float64]) -> float:
+        """f(α)."""
+        smooth = alpha @ (self.quadratic @ alpha) + self.linear @ alpha
+        return float(smooth + self.cubic * np.sum(alpha**3))
+
+    def gradient(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        """∇f(α) = 2Hα + c + 3λα², with the square taken entry by entry."""
+        slope: NDArray[np.float64] = 2.0 * (self.quadratic @ alpha) + self.linear
+        return slope + 3.0 * self.cubic * alpha**2 if self.cubic else slope
+
+    def gap(self, alpha: NDArray[np.float64], gradient: NDArray[np.float64]) -> float:
+        """Frank–Wolfe duality gap ⟨∇f(α), α⟩ − minᵢ ∇f(α)ᵢ ≥ f(α) − min f, for α in the simplex.
+
+        Jaggi, Revisiting Frank–Wolfe, ICML 2013. Summed as Σ αᵢ (∇ᵢ − min ∇), whose terms are all
+        non-negative, so that nothing cancels.
+        """
+        return float(alpha @ (gradient - gradient.min()))
+
+    def rounding(self, alpha: NDArray[np.float64]) -> float:
+        """Size of the rounding error of f and of the gap at α: M ε times f before cancellation.
+
+        By Cauchy–Schwarz Σᵢⱼ αᵢ|Hᵢⱼ|αⱼ ≤ (Σ αᵢ √Hᵢᵢ)². It looks only at silos with weight: one
+        silo with huge gradients does not spoil the accuracy of a solution that leaves it out.
+        """
+        spread = float(alpha @ np.sqrt(np.abs(self.quadratic.diagonal()))) ** 2
+        terms = spread + float(alpha @ np.abs(self.linear)) + self.cubic * float(np.sum(alpha**3))
+        return alpha.size * EPSILON * terms
 
 
 def minimise(
@@ -37,17 +77,12 @@ def minimise(
     linear: NDArray[np.float64] | None = None,
     cubic: float = 0.0,
     start: NDArray[np.float64] | None = None,
-    tolerance: float = 1e-10,
-    max_iterations: int = 100_000,
 ) -> Solution:
     """Minimise αᵀHα + cᵀα + λ Σ αᵢ³ over the simplex, Eq. (refined_objective).
 
-    Legs of accelerated projected gradient descent with step 1 / (2 λ_max(H) + 6λ), each followed
-    by :func:`~spcacw_flwr.alpha.polish.polish`, which is kept if it lowers the gap. Ends when the
-    Frank–Wolfe gap is at most ``tolerance`` · (αᵀHα + |cᵀα| + λ Σα³), all at the α reached, or at
-    the rounding error of these terms. The problem is first divided by the power of two next to its
-    largest coefficient, so that the result does not change with a common factor on H, c and λ:
-    not in one bit for powers of two.
+    Ends where no face leads downhill, beyond the rounding error of f. The problem is first divided
+    by the power of two next to its largest coefficient, so that the result does not change with a
+    common factor on H, c and λ: not in one bit for powers of two.
 
     Parameters
     ----------
@@ -61,10 +96,6 @@ def minimise(
     start : (M,) array, optional
         First point, uniform by default. Where several weights are optimal it decides which is
         returned: with H = c = λ = 0, the start itself.
-    tolerance : float
-        Relative gap.
-    max_iterations : int
-        Limit on gradient steps. If it is met first, the returned gap says so.
 
     Returns
     -------
@@ -88,20 +119,9 @@ def minimise(
     exponent = math.frexp(max(np.abs(H).max(), np.abs(c).max(), cubic))[1]
     H, c, cubic = np.ldexp(H, -exponent), np.ldexp(c, -exponent), math.ldexp(cubic, -exponent)
     objective = Objective(0.5 * (H + H.T), c, cubic)
-    alpha = _first_point(start, len(H))
-    curvature = float(np.abs(np.linalg.eigvalsh(objective.quadratic)).max())
-    lipschitz = max(2.0 * curvature + 6.0 * cubic, _SMALLEST_LIPSCHITZ)
-    iterations, leg = 0, _FIRST_LEG
-    while True:
-        leg = min(leg, max_iterations - iterations)
-        alpha, used = descend(objective, alpha, lipschitz, tolerance, leg)
-        iterations += used
-        alpha = _better(objective, alpha, polish(objective, alpha))
-        gradient = objective.gradient(alpha)
-        if objective.is_optimal(alpha, gradient, tolerance) or iterations >= max_iterations:
-            gap = math.ldexp(objective.gap(alpha, gradient), exponent)
-            return Solution(alpha, gap, iterations)
-        leg *= 2
+    alpha, steps = _walk(objective, _first_point(start, len(H)))
+    gap = objective.gap(alpha, objective.gradient(alpha))
+    return Solution(alpha, math.ldexp(gap, exponent), steps)
 
 
 def _first_point(start: NDArray[np.float64] | None, size: int) -> NDArray[np.float64]:
@@ -114,7 +134,87 @@ def _first_point(start: NDArray[np.float64] | None, size: int) -> NDArray[np.flo
     return alpha / alpha.sum()
 
 
-def _better(
-    objective: Objective, one: NDArray[np.float64], other: NDArray[np.float64]
+def _walk(objective: Objective, alpha: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    """Walk from face to face, downhill, until no silo wants to join the support; count the steps.
+
+    Every point on the way is feasible and f does not rise beyond rounding. The first face is the
+    support of ``alpha``. Ends after a number of steps proportional to M in any case; the gap tells
+    how good the last point is.
+    """
+    active = alpha > 0.0
+    for step in range(10 * alpha.size + 10):
+        gradient = objective.gradient(alpha)
+        direction = _newton_direction(objective, alpha, gradient, active)
+        decrement = float(-gradient @ direction)
+        settled = decrement <= objective.rounding(alpha)
+        moved = _advance(objective, alpha, direction, compare=not settled)
+        if moved is None:
+            moved, settled = alpha, True
+        blocked = np.count_nonzero(moved) < np.count_nonzero(active)
+        alpha, active = moved, moved > 0.0
+        if settled and not blocked:
+            gradient = objective.gradient(alpha)
+            entering = int(np.argmin(gradient))
+            if active[entering] or objective.gap(alpha, gradient) <= objective.rounding(alpha):
+                return alpha, step
+            active[entering] = True
+    return alpha, step + 1
+
+
+def _newton_direction(
+    objective: Objective,
+    alpha: NDArray[np.float64],
+    gradient: NDArray[np.float64],
+    active: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    return min(other, one, key=lambda alpha: objective.gap(alpha, objective.gradient(alpha)))
+    """Newton's direction on a face: minimise the quadratic model over Σδ = 0, δ = 0 off the face.
+
+    The system is brought to unit diagonal, so that silos of very different gradient norms can
+    share a face, and gets a small proximal weight, which makes the answer unique (and the
+    shortest) when silos are duplicates of one another or M > d. The weight is raised where float32
+    rounding in H has left the face's matrix indefinite.
+    """
+    face, direction = np.flatnonzero(active), np.zeros_like(alpha)
+    if face.size == 1:  # a corner; rounding would give it a direction
+        return direction
+    hessian = 2.0 * objective.quadratic[np.ix_(face, face)]
+    hessian[np.diag_indices_from(hessian)] += 6.0 * objective.cubic * alpha[face]
+    scale = np.sqrt(np.abs(hessian.diagonal()))
+    scale = np.maximum(scale, _SMALLEST_SCALE * (scale.max() or 1.0 / _SMALLEST_SCALE))
+    hessian /= np.outer(scale, scale)
+    for weight in _PROXIMAL_WEIGHTS:
+        regular = hessian + weight * np.eye(face.size)
+        try:
+            np.linalg.cholesky(regular)  # raises unless positive definite
+        except np.linalg.LinAlgError:
+            continue
+        sides = np.stack((gradient[face] / scale, 1.0 / scale), axis=1)
+        slope, normal = np.linalg.solve(regular, sides).T
+        multiplier = (slope / scale).sum() / (normal / scale).sum()
+        direction[face] = (multiplier * normal - slope) / scale
+        break
+    return direction
+
+
+def _advance(
+    objective: Objective,
+    alpha: NDArray[np.float64],
+    direction: NDArray[np.float64],
+    compare: bool,
+) -> NDArray[np.float64] | None:
+    """Step along ``direction`` up to the border of the simplex; None if that leads nowhere.
+
+    With ``compare`` the step is halved until f falls; without, the fall is below rounding.
+    """
+    falling = direction < 0.0
+    limits = np.divide(-alpha, direction, out=np.full_like(alpha, np.inf), where=falling)
+    step = min(1.0, float(limits.min()))
+    value = objective.value(alpha)
+    for _ in range(30):
+        moved = alpha + step * direction
+        moved[(limits <= step) | (moved < 0.0)] = 0.0
+        moved /= moved.sum()
+        if step > 0.0 and (not compare or objective.value(moved) < value):
+            return moved
+        step *= 0.5
+    return None
