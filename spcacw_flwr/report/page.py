@@ -9,8 +9,8 @@ from jinja2 import Environment, StrictUndefined
 from spcacw_flwr.engine.recorder import write_atomically
 from spcacw_flwr.report.facts import Facts, facts_of
 from spcacw_flwr.report.read import read
+from spcacw_flwr.report.sentences import headline
 from spcacw_flwr.report.template import PAGE, STYLE
-from spcacw_flwr.report.verdict import headline
 
 NAME = "report.html"
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from spcacw_flwr.report.facts import ENOUGH_SEEDS, Accuracy, LeaveOneOut, Weights
-from spcacw_flwr.report.when import largest
+from spcacw_flwr.report.sentences import largest
 from spcacw_flwr.report.words import percent
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#595959"

@@ -10,7 +10,7 @@ import numpy as np
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.report import account, apart, pictures, verdict, when, who
+from spcacw_flwr.report import pictures, sentences
 from spcacw_flwr.report.facts import Facts, Weights
 from spcacw_flwr.report.pictures import MOST_SILOS, Picture
 from spcacw_flwr.report.words import duration, percent, signed
@@ -73,7 +73,7 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
 def _result(facts: Facts) -> Section | None:
     if not facts.accuracy.values:
         return None
-    said = verdict.learning(facts.accuracy)
+    said = sentences.learning(facts.accuracy)
     return Section("result", "How good the model became", said, [pictures.accuracy(facts.accuracy)])
 
 
@@ -87,14 +87,14 @@ def _weights(facts: Facts) -> list[Section]:
         return [Section("helpers", "Who helped", [none])]
     if len(weights.final) == 1:
         return []
-    said = who.helpers(weights) + who.closed_form(weights)
+    said = sentences.helpers(weights) + sentences.closed_form(weights)
     found = [
         Section("helpers", "Who helped", said, [pictures.helpers(weights)], [_silo_table(weights)])
     ]
-    if (picture := pictures.truth(weights)) and (said := who.truth(weights)):
+    if (picture := pictures.truth(weights)) and (said := sentences.truth(weights)):
         found.append(Section("truth", "Against the truth", said, [picture]))
     if len(weights.rounds) > 1:
-        said = when.changes(weights)
+        said = sentences.changes(weights)
         found.append(Section("changes", "When the weights changed", said,
                              [pictures.over_time(weights)]))  # fmt: skip
     return found
@@ -144,7 +144,7 @@ def _without(facts: Facts) -> Section | None:
     ]  # fmt: skip
     head = ["without silo", "weight", "accuracy", "points lost", "95 % interval"]
     table = Table("The target's last accuracy without each peer, and what that cost.", head, rows)
-    said, picture = apart.without(found), pictures.leave_one_out(found)
+    said, picture = sentences.without(found), pictures.leave_one_out(found)
     return Section("without", "With and without each peer", said, [picture], [table])
 
 
@@ -155,12 +155,12 @@ def _replies(facts: Facts) -> Section:
         for reason, count in reasons.items()
     ]
     table = Table("Replies that were not used.", ["silo", "what came", "times"], rows)
-    said = account.replies(facts)
+    said = sentences.replies(facts)
     return Section("replies", "Replies that were not used", said, tables=[table] if rows else [])
 
 
 def _cost(facts: Facts) -> Section | None:
-    said = account.cost(facts)
+    said = sentences.cost(facts)
     return Section("cost", "What it cost", said) if said else None
 
 
@@ -173,7 +173,7 @@ def _privacy(facts: Facts) -> Section:
         "What each private silo has spent: the smaller ε, the less its answers tell of any record."
     )
     table = Table(spent, ["silo", "ε", "δ", "answers"], rows)
-    return Section("privacy", "Privacy", account.privacy(facts), tables=[table] if rows else [])
+    return Section("privacy", "Privacy", sentences.privacy(facts), tables=[table] if rows else [])
 
 
 def _configuration(facts: Facts) -> Section:

@@ -11,7 +11,7 @@ from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.optimiser import Optimiser
 from spcacw_flwr.partitions.relabel import DigitsRelabel
-from spcacw_flwr.report.leave_out import Remaining, train_without
+from spcacw_flwr.report.leave_one_out import Remaining, train_without
 from spcacw_flwr.silos.setting import Setting
 from tests.conftest import make_pool
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.report import account, apart, verdict, when, who
+from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.read import read
 from spcacw_flwr.report.words import duration, percent, points, silos, size
@@ -32,54 +32,54 @@ def facts(tmp_path, **keys):
     ],
 )  # fmt: skip
 def test_the_first_sentence_says_which_was_better(alone, said, tmp_path):
-    assert said in verdict.headline(facts(tmp_path, alone=alone))[0]
+    assert said in sentences.headline(facts(tmp_path, alone=alone))[0]
 
 
 def test_a_difference_within_the_last_epochs_own_movement_may_be_chance(tmp_path):
     # The last ten of twelve epochs move between 88 and 90.
     accuracy = (10.0, 70.0, 88.0, *[90.0] * 8, 89.0)
     within = facts(tmp_path, accuracy=accuracy, alone=(87.5,))
-    assert verdict.headline(within)[1] == (
+    assert sentences.headline(within)[1] == (
         "Over its last 10 epochs the accuracy itself moved by 2.0 points, so this difference may "
         "be chance."
     )
     beyond = facts(tmp_path, accuracy=accuracy, alone=(86.9,))
-    assert len(verdict.headline(beyond)) == 1
+    assert len(sentences.headline(beyond)) == 1
 
 
 def test_without_a_run_alone_nothing_is_claimed(tmp_path):
-    (said,) = verdict.headline(facts(tmp_path, alone=None))
+    (said,) = sentences.headline(facts(tmp_path, alone=None))
     assert "whether the peers helped is not known" in said
-    (said,) = verdict.headline(facts(tmp_path, alone=None, config={"method": "local"}))
+    (said,) = sentences.headline(facts(tmp_path, alone=None, config={"method": "local"}))
     assert said == "The target trained alone and ended at 90.00 % test accuracy."
-    (said,) = verdict.headline(facts(tmp_path, alone=None, config={"holdout": 0.2}))
+    (said,) = sentences.headline(facts(tmp_path, alone=None, config={"holdout": 0.2}))
     assert "90.00 % held-out accuracy" in said
 
 
 def test_a_failed_run_says_so_first(tmp_path):
     failed = {"state": "failed", "error": "Target silo 0 did not answer."}
-    said = verdict.headline(facts(tmp_path, accuracy=(50.0,), alone=None, **failed))
+    said = sentences.headline(facts(tmp_path, accuracy=(50.0,), alone=None, **failed))
     assert said[0] == "The run did not finish: Target silo 0 did not answer."
     assert said[1].startswith("It completed 1 of 3 epochs")
-    said = verdict.headline(facts(tmp_path / "none", accuracy=(), alphas=None, **failed))
+    said = sentences.headline(facts(tmp_path / "none", accuracy=(), alphas=None, **failed))
     assert said[1:] == ["It ended before its first epoch was complete."]
 
 
 def test_a_run_that_goes_on_says_so(tmp_path):
-    said = verdict.headline(facts(tmp_path, accuracy=(50.0,), state="training"))
+    said = sentences.headline(facts(tmp_path, accuracy=(50.0,), state="training"))
     assert said[0] == "The run has not ended (training): 1 of 3 epochs are done."
 
 
 def test_the_best_epoch_is_named_only_when_it_is_not_the_last(tmp_path):
-    said = " ".join(verdict.learning(facts(tmp_path, accuracy=(50.0, 93.0, 90.0)).accuracy))
+    said = " ".join(sentences.learning(facts(tmp_path, accuracy=(50.0, 93.0, 90.0)).accuracy))
     assert "The best epoch was 2 (93.00 %), which is known only with hindsight." in said
-    assert "best" not in " ".join(verdict.learning(facts(tmp_path).accuracy))
+    assert "best" not in " ".join(sentences.learning(facts(tmp_path).accuracy))
 
 
 def test_who_carries_the_weight(tmp_path):
     weights = facts(tmp_path).weights
     # Peers hold .25, 0, .05; the first alone has .25/.30 = 83 % of that, more than four fifths.
-    assert who.helpers(weights) == [
+    assert sentences.helpers(weights) == [
         "At the end the target keeps 70 % of the weight, and its 3 peers have 30 % between them.",
         "Silo 1 carries 25 %.",
         "Silo 2 has no weight at all.",
@@ -90,54 +90,54 @@ def test_who_carries_the_weight(tmp_path):
 
 def test_peers_without_any_weight(tmp_path):
     nobody = [(0, [1, 0]), (7, [1, 0])]
-    (said,) = who.helpers(facts(tmp_path, alphas=nobody, groups=None).weights)
+    (said,) = sentences.helpers(facts(tmp_path, alphas=nobody, groups=None).weights)
     assert said == "At the end no peer has any weight: the target listens only to itself."
     once = [(0, [1, 0]), (7, [0.5, 0.5]), (14, [1, 0])]  # held for 7, 7 and 7 rounds
-    said = who.helpers(facts(tmp_path, alphas=once, groups=None).weights)
+    said = sentences.helpers(facts(tmp_path, alphas=once, groups=None).weights)
     assert said[1] == "Over the whole run the peers had 17 % on average."
 
 
 def test_equal_weights_and_two_that_carry_all(tmp_path):
     same = [(0, [1 / 7] * 7), (7, [1 / 7] * 7)]
-    said = who.helpers(facts(tmp_path, alphas=same, groups=None).weights)
+    said = sentences.helpers(facts(tmp_path, alphas=same, groups=None).weights)
     assert said[1:] == ["All have the same, 14 %."]
     two = [(0, [1, 0, 0, 0]), (7, [0.4, 0.3, 0, 0.3])]
-    said = who.helpers(facts(tmp_path, alphas=two, groups=None).weights)
+    said = sentences.helpers(facts(tmp_path, alphas=two, groups=None).weights)
     assert said[1:] == ["Silos 1 and 3 carry all of that.", "Silo 2 has no weight at all."]
 
 
 def test_weights_that_are_no_shares_are_not_called_so(tmp_path):
     odd = [(0, [1.0, -0.5]), (7, [0.9, 0.4])]
-    (said,) = who.helpers(facts(tmp_path, alphas=odd, groups=None).weights)
+    (said,) = sentences.helpers(facts(tmp_path, alphas=odd, groups=None).weights)
     assert "not shares of a whole" in said
 
 
 def test_closed_form_beside_the_learned(tmp_path):
     lemma = {"closed_form": [0.4, 0.3, 0.2, 0.1]}
-    (said,) = who.closed_form(facts(tmp_path, figures=lemma).weights)
+    (said,) = sentences.closed_form(facts(tmp_path, figures=lemma).weights)
     assert (
         "would have earned 60 % of the weight (closed form); learned together they have 30 %"
         in said
     )
     lemma["closed_form"][2] = math.nan
-    assert who.closed_form(facts(tmp_path, figures=lemma).weights) == []
+    assert sentences.closed_form(facts(tmp_path, figures=lemma).weights) == []
 
 
 def test_the_truth_is_told_only_where_it_is_known(tmp_path):
-    (said,) = who.truth(facts(tmp_path).weights)
+    (said,) = sentences.truth(facts(tmp_path).weights)
     assert (
         "Silo 1 is of the target's true group and has 83 % of the peers' weight; spread evenly"
         in said
     )
     assert said.endswith("it would be 33 %.")
-    assert who.truth(facts(tmp_path, groups=[None] * 4, kind="none").weights) == []
+    assert sentences.truth(facts(tmp_path, groups=[None] * 4, kind="none").weights) == []
     # Silos at 350° (weight .25), 90° (0) and 20° (.05) are 10°, 90° and 20° away.
-    (said,) = who.truth(facts(tmp_path, groups=[0, 350, 90, 20], kind="angle").weights)
+    (said,) = sentences.truth(facts(tmp_path, groups=[0, 350, 90, 20], kind="angle").weights)
     assert "turned by 12° against the target's on average; spread evenly it would be 40°." in said
 
 
 def test_when_the_weights_moved_and_who_came_and_went(tmp_path):
-    said = " ".join(when.changes(facts(tmp_path).weights))
+    said = " ".join(sentences.changes(facts(tmp_path).weights))
     # ½(.4 + .2 + .1 + .1) = .4 at round 7; ½(.1 + .05 + .1 + .05) = .15 at round 14; then none.
     assert "divided anew 3 times; the largest moves were in rounds 7 (40 %) and 14 (15 %)." in said
     assert "After round 14 no update moved more than 1.0 %." in said
@@ -147,12 +147,12 @@ def test_when_the_weights_moved_and_who_came_and_went(tmp_path):
 
 def test_weights_that_had_not_settled_and_one_that_never_came(tmp_path):
     moving = [(0, [1, 0, 0]), (7, [0.8, 0.2, 0]), (14, [0.5, 0.5, 0])]
-    said = " ".join(when.changes(facts(tmp_path, alphas=moving, groups=None).weights))
+    said = " ".join(sentences.changes(facts(tmp_path, alphas=moving, groups=None).weights))
     assert "They had not settled: the last update still moved 30 %." in said
     assert "Silo 2 never had any weight." in said
     still = [(0, [0.5, 0.5]), (7, [0.5, 0.5])]
     weights = facts(tmp_path, alphas=still, groups=None).weights
-    assert when.changes(weights) == ["The weights never changed."]
+    assert sentences.changes(weights) == ["The weights never changed."]
 
 
 def left_out(tmp_path, rows, **keys):
@@ -165,7 +165,7 @@ def test_leave_one_out_in_words(tmp_path):
     rows = [(3, "", "", 90, 91, 10000), (3, 1, 0.25, 85, 86, 10000), (3, 3, 0.05, 89, 90, 10000),
             (3, 2, 0.0, 92, 92, 10000)]  # fmt: skip
     found = left_out(tmp_path, rows)
-    said = " ".join(apart.without(found))
+    said = " ".join(sentences.without(found))
     assert "without silo 1 at 85.00 % (5.0 points lower)" in said
     assert "without silo 2 at 92.00 % (2.0 points higher)" in said
     # 2 √(2 · .9 · .1 / 10000) = .85 points
@@ -182,7 +182,7 @@ def test_leave_one_out_that_shows_nothing_says_so(tmp_path):
     first = [(3, "", "", 90, 91, 100), (3, 1, 0.25, 90, 91, 100), (3, 2, 0.1, 91, 91, 100)]
     second = [(4, "", "", 88, 91, 100), (4, 1, 0.25, 86, 91, 100), (4, 2, 0.1, 88, 91, 100)]
     found = left_out(tmp_path, first + second, accuracy=(50.0, 91.0))
-    said = " ".join(apart.without(found))
+    said = " ".join(sentences.without(found))
     assert [list(one.lost) for one in found.absences] == [[0, 2], [-1, 0]]
     assert "ended at 89.00 %, on average over 2 seeds" in said
     assert "None of these differences exceeds the 8.8 points" in said
@@ -193,7 +193,7 @@ def test_leave_one_out_that_shows_nothing_says_so(tmp_path):
 
 def test_of_many_absent_peers_the_largest_differences_are_named(tmp_path):
     rows = [(3, "", "", 90, 91, 400), *((3, i, 0.1, 90 - i / 10, 91, 400) for i in range(1, 8))]
-    said = apart.without(left_out(tmp_path, rows))
+    said = sentences.without(left_out(tmp_path, rows))
     assert said[0].startswith("With all silos the target ended at 90.00 %; without silo 7 at 89.30")
     assert "silo 4" in said[0]
     assert "silo 3" not in said[0]
@@ -216,13 +216,13 @@ def test_with_several_seeds_they_say_what_is_chance(tmp_path):
         "Over the seeds, leaving out silo 1 clearly made it worse, leaving out silo 3 clearly made "
         "it better and leaving out silo 2 made no difference that can be told from chance (95 % "
         "intervals)."
-    ) in apart.without(found)
-    assert "no rank correlation" in " ".join(apart.without(found))  # all have one weight
+    ) in sentences.without(found)
+    assert "no rank correlation" in " ".join(sentences.without(found))  # all have one weight
 
 
 def test_rejected_replies_and_quarantine(tmp_path):
     counts = {"2": {"too-long": 3, "shape": 1}, "3": {"error": 1}}
-    said = account.replies(facts(tmp_path, rejections=counts, lines={"quarantined": 1}))
+    said = sentences.replies(facts(tmp_path, rejections=counts, lines={"quarantined": 1}))
     assert (
         said[0]
         == "5 replies were not used; training went on without. They came from silos 2 and 3."
@@ -231,32 +231,32 @@ def test_rejected_replies_and_quarantine(tmp_path):
         "For sending such replies repeatedly 1 silo was in quarantine at the end, and at the end "
         "of an epoch at most 1."
     )
-    (said,) = account.replies(facts(tmp_path, rejections={}, lines={"rejected": 0}))
+    (said,) = sentences.replies(facts(tmp_path, rejections={}, lines={"rejected": 0}))
     assert said == "Every reply that came was used."
 
 
 def test_old_runs_say_what_was_not_recorded(tmp_path):
-    (said,) = account.replies(facts(tmp_path))
+    (said,) = sentences.replies(facts(tmp_path))
     assert said == "Whether replies were rejected was not recorded."
     log = "WARNING: Round 3 goes on without the gradient of silo 2 (it is not finite)."
     (tmp_path / "run" / "run.log").write_text(f"INFO: hello\n{log}\n")
-    (said,) = account.replies(facts(tmp_path))
+    (said,) = sentences.replies(facts(tmp_path))
     assert said.endswith(log)
-    assert "bytes on the wire were not recorded" in account.cost(facts(tmp_path))[-1]
-    assert "4.2 MB went between" in account.cost(facts(tmp_path, lines={"bytes": 4.2e6}))[-1]
+    assert "bytes on the wire were not recorded" in sentences.cost(facts(tmp_path))[-1]
+    assert "4.2 MB went between" in sentences.cost(facts(tmp_path, lines={"bytes": 4.2e6}))[-1]
 
 
 def test_privacy(tmp_path):
-    (said,) = account.privacy(facts(tmp_path))
+    (said,) = sentences.privacy(facts(tmp_path))
     assert "no guarantee of differential privacy" in said
     spent = {"1": {"epsilon": 2.0, "delta": 1e-5, "answers": 21},
              "3": {"epsilon": 7.25, "delta": 1e-5, "answers": 21}}  # fmt: skip
-    said = account.privacy(facts(tmp_path, privacy=spent))
+    said = sentences.privacy(facts(tmp_path, privacy=spent))
     assert said[0].startswith("Silos 1 and 3 added noise")
     assert said[0].endswith("Silo 3 spent the most privacy, ε = 7.25 at δ = 1e-05.")
     assert said[1] == "1 other peer recorded no guarantee."
     alike = {str(silo): spent["1"] for silo in (1, 2, 3)}
-    (said,) = account.privacy(facts(tmp_path, privacy=alike))
+    (said,) = sentences.privacy(facts(tmp_path, privacy=alike))
     assert said.endswith("added noise to every answer. This cost ε = 2 at δ = 1e-05.")
 
 
