@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.constants import DIAMETER, LargestGradient, ftal_beta
+from spcacw_flwr.alpha.leaders import DIAMETER, LargestGradient, ftal_beta
 from spcacw_flwr.alpha.solver import Solution, minimise
 
 

@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.constants import DIAMETER, LargestGradient, exp_concavity, gradient_bound
 from spcacw_flwr.alpha.cost import cost
+from spcacw_flwr.alpha.leaders import DIAMETER, LargestGradient, exp_concavity, gradient_bound
 from spcacw_flwr.alpha.solver import minimise
 
 T = TypeVar("T", float, NDArray[np.float64])

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from logging import INFO
 from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import Context, MetricRecord
+from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,8 +22,17 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.records import Arrays, Told
 from spcacw_flwr.silos import wire
+from spcacw_flwr.silos.accounting import Ledger
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request
+from spcacw_flwr.silos.protocol import (
+    LOSSES,
+    Answers,
+    Fault,
+    Federation,
+    Replies,
+    Request,
+    SiloInfo,
+)
 
 WORDS = 200
 """Most characters of a node's own words, which may be anything."""
@@ -136,3 +148,29 @@ class Gathering:
             table = table.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
             table = table.view(count, columns)
         self._found |= {silo: (rows[k], table[k]) for silo, k in at.items()}
+
+
+def ledger_of(pool: SiloPool) -> Ledger:
+    """Return an empty ledger of a node's private silos."""
+    sizes, own, config = pool.data.sizes, pool.private.mechanisms, pool.config
+    infos = tuple(SiloInfo(i, sizes[i], (), privacy=own[i]) for i in pool.silos if i in own)
+    return Ledger(config, Federation(infos, config.run.target, config.training.batch_size))
+
+
+def log_told(ledger: Ledger) -> None:
+    """Log what each private silo has told so far."""
+    for silo, line in ledger.summary().items():
+        log(INFO, "Silo %s has answered with %s gradients in this run: ε = %.3g at δ = %g.",
+            silo, line["answers"], line["epsilon"], line["delta"])  # fmt: skip
+
+
+def note_told(pool: SiloPool, request: Request, context: Context) -> None:
+    """Add an answer to the account in the node's state, and log it."""
+    ledger = ledger_of(pool)
+    before = context.state.metric_records.get(records.PRIVACY)
+    if before is not None:
+        for silo in ledger.answers:
+            ledger.restore(silo, records.counts(before, str(silo)))
+    ledger.note(request, request.silos)
+    context.state[records.PRIVACY] = MetricRecord(dict(ledger.state()))
+    log_told(ledger)

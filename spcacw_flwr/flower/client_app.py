@@ -30,8 +30,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.privacy import PrivacyKeys
 from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import records
-from spcacw_flwr.flower.account import note_told
-from spcacw_flwr.flower.answers import answer, evaluation
+from spcacw_flwr.flower.answers import answer, evaluation, note_told
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.randomness import secret
 from spcacw_flwr.silos.setup import setting_of

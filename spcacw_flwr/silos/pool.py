@@ -27,8 +27,7 @@ from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.losses import make_loss
 from spcacw_flwr.silos.models import Layout, make_model, others_of, parameters_of
 from spcacw_flwr.silos.own_model import try_model
-from spcacw_flwr.silos.privacy import mechanisms
-from spcacw_flwr.silos.private_silos import PrivateSilos
+from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
 from spcacw_flwr.silos.randomness import Chances, seeded
 from spcacw_flwr.silos.setting import Setting, SiloData

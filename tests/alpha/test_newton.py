@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
 from spcacw_flwr.alpha import make_learner
-from spcacw_flwr.alpha.constants import DIAMETER, ftal_beta
+from spcacw_flwr.alpha.leaders import DIAMETER, ftal_beta
 
 UNIT = math.sqrt(1.0 / (64.0 * math.sqrt(2.0)))
 """The g_max at which, with L = 0, G = 8 g_max² = 1/(8 √2) and so β = 1/(8 √2 G) = 1."""

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from spcacw_flwr.alpha import ExponentiatedGradient, RegretMeter, cost, make_learner, minimise
-from spcacw_flwr.alpha.constants import DIAMETER, exp_concavity, ftal_beta, gradient_bound
+from spcacw_flwr.alpha.leaders import DIAMETER, exp_concavity, ftal_beta, gradient_bound
 
 ETA, SMOOTHNESS = 0.5, 0.6
 

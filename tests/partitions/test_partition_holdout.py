@@ -11,9 +11,8 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.strategy import GradientStrategy
-from spcacw_flwr.silos.holdout import HeldOut
 from spcacw_flwr.silos.setting import SiloData
-from spcacw_flwr.silos.setup import checked_setting, make_setting
+from spcacw_flwr.silos.setup import HeldOut, checked_setting, make_setting
 from tests.conftest import make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import initial_arrays

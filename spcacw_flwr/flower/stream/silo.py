@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower import answers, records
-from spcacw_flwr.flower.account import ledger_of, log_told
+from spcacw_flwr.flower.answers import ledger_of, log_told
 from spcacw_flwr.flower.records import POINTS
 from spcacw_flwr.flower.stream.frames import (
     ANSWER,
