@@ -116,7 +116,7 @@ def _figure(values: pd.Series) -> str:
 
 
 def write(lines: pd.DataFrame, csv: Path) -> list[Path]:
-    """Write the table and the Markdown beside it; other studies that the table has already stay in it."""
+    """Write the table, which keeps its other studies, and the Markdown beside it."""
     titles = {name: study["title"] for name, study in read(CONF / "options.toml").items()}
     if csv.exists():
         before = pd.read_csv(csv)

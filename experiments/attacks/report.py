@@ -1,4 +1,4 @@
-"""The table of attacks as Markdown and as a picture: worst cases first, and which ones fail the goal."""
+"""The table of attacks as Markdown and as a picture: the worst cases, and which fail the goal."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .study import LOCAL, METHODS, NOBODY
 GOAL = -0.5
 """Percentage points: the least difference to Local that keeps the promise."""
 EXPLANATION = """Differences to Local with the same seed, in points of test accuracy after the last
-epoch; **bold** ones are below −0.5. A cell is the worst of its runs (shares and seeds); behind it, in
-how many of them it is below −0.5.
+epoch; **bold** ones are below −0.5. A cell is the worst of its runs (shares and seeds); behind it,
+in how many of them it is below −0.5.
 
 """
 
