@@ -92,7 +92,7 @@ def filled(page: Path, root: Path) -> str:
         try:
             options = dict(word.split("=", 1) for word in shlex.split(words))
             make = from_markdown if name.endswith(".md") else from_csv
-            return head + make(root / name, **options) + end
+            return f"{head}\n{make(root / name, **options)}\n{end}"
         except (OSError, KeyError, IndexError, TypeError, ValueError) as error:
             raise SpcacwError(f"{page.name}: no table of {name}{words}: {error!r}") from None
 

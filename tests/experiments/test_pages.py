@@ -36,7 +36,7 @@ def test_tables_are_filled_once(root):
     text = page.read_text()
     assert "| kind | one | two |\n| --- | --: | --: |\n" in text
     assert "| k | 2.0 ± 1.4 | 5.0 |\n| l | 7.0 | – |\n" in text  # 1 and 3: deviation √2
-    assert "-->\n| second |\n| --- |\n| 2 |\n<!-- end -->" in text
+    assert "-->\n\n| second |\n| --- |\n| 2 |\n\n<!-- end -->" in text
     assert "stale" not in text
     assert "Between." in text
     assert pages(root, check=True) == []
