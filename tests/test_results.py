@@ -1,4 +1,4 @@
-"""What docs/results.md says is what the committed results of Table 1 say."""
+"""What the pages say of results is what the committed tables say."""
 
 from __future__ import annotations
 
@@ -372,3 +372,83 @@ def test_what_each_reading_moves():
     ]  # fmt: skip
     ours = lines[lines["method"] == "spcacw"].set_index("variant")
     assert ours.loc[minor, "moves_by"].abs().max() < 0.25
+
+
+TRUST, THEORY = (
+    " ".join((ROOT / "docs" / f"{page}.md").read_text().split()) for page in ("trust", "theory")
+)
+
+
+def test_whom_attacks_harm():
+    table = pd.read_csv(RESULTS / "attacks.csv", keep_default_na=False)
+    hostile = table[(table["attack"] != "none") & (table["method"] != "local")]
+    worst = hostile.groupby(["column", "method"])["difference"].min()
+    guarded = worst[[method.endswith("guarded") for _, method in worst.index]]
+    assert len(guarded) == 7
+    assert guarded.min() >= -0.5
+    for column in ("digits-relabel", "mnist-relabel"):
+        assert worst[column][["spcacw", "spcacw-corrected"]].max() < -0.5
+    assert worst["mnist-rotate", "spcacw"] > -0.5
+    lost = hostile[(hostile["column"] == "mnist-rotate") & (hostile["difference"] < -0.5)]
+    lost = lost[lost["method"] == "spcacw-corrected"]
+    assert set(lost["attack"]) == {"copycat-last"}
+    assert set(lost["share"].astype(float)) == {0.5, 0.8}
+    few = hostile[(hostile["share"].astype(float) == 0.1) & (hostile["column"] == "digits-relabel")]
+    assert few[few["method"].isin(["spcacw", "spcacw-corrected"])]["difference"].min() > 0
+    robust = few[few["method"].isin(["krum", "median", "centered-clipping"])]
+    assert robust.groupby("method")["difference"].min().max() < -80
+
+
+def test_what_clipping_and_noise_cost():
+    rows = pd.read_csv(RESULTS / "privacy.csv")
+    last = rows.groupby(["setting", "variant", "noise"])["last_accuracy"].mean()
+    settings = [last[name] for name in ("digits-relabel", "mnist-relabel")]
+    lost = [((of["spcacw"] - of["clipped"]).item(), 1) for of in settings]
+    words = "SP-CACW loses {:.1f} points on the digits and {:.1f} on MNIST, and averaging more"
+    assert words.format(*(number for number, _ in lost)) in TRUST
+    for of, (ours, _) in zip(settings, lost, strict=True):
+        assert (of["average"] - of["average-clipped"]).item() > ours
+    useful = rows[(rows["variant"] == "average-noisy") & (rows["epsilon"] < 20)]
+    means = useful.groupby(["setting", "noise"])["last_accuracy"].mean()
+    below = [last[name, "local"].item() - mean for (name, _), mean in means.items()]
+    assert f"ends {min(below):.0f} to {max(below):.0f} points below it" in TRUST
+
+
+def test_what_the_synthetic_silos_show():
+    table = pd.read_csv(RESULTS / "theory" / "quadratics-rounds.csv")
+    best = table.groupby(["label", "x"])["error"].min().unstack()
+    times = best / best.loc["Oracle (α uniform on I₀)"]
+    ours = times.loc["SP-CACW, β = 1/t"]
+    words = (
+        f"is {ours[250]:.2f} times the Oracle's at T = 250 and {ours[4000]:.2f} times at T = 4000"
+    )
+    assert words in THEORY
+    corrected, constant = (times.loc[f"SP-CACW, β = .1{end}", 4000] for end in (", corrected", ""))
+    assert f"{corrected:.2f} times the Oracle's error at T = 4000, where β = .1 alone has" in THEORY
+    assert f"β = .1 alone has {constant:.1f} times" in THEORY
+    assert times.loc["SP-CACW, β = 1/t, FTAL", 4000] > times.loc["Autarky", 4000]
+    slopes = pd.read_csv(RESULTS / "theory" / "slopes.csv")
+    of = slopes[(slopes["study"] == "quadratics-helpers") & (slopes["step_size"] == "best")]
+    found = of.set_index("label")["slope"]
+    names = "Oracle (α uniform on I₀)", "SP-CACW, β = 1/t", "SP-CACW, β = 1/t, T × 4"
+    told = [f"{found[name]:.2f}".replace("-", "−") for name in names]
+    words = "slope in n₀ is {}, SP-CACW's with β = 1/t {}, and {} with four times the rounds"
+    assert words.format(*told) in THEORY
+
+
+def test_what_the_reference_costs():
+    table = pd.read_csv(RESULTS / "reference.csv")
+    digits = table[table["setting"] == "digits-relabel"]
+    alpha = digits.groupby(["rule", "samples", "eta"])["alpha_target"].mean()
+    found = [(alpha["spcacw", samples, 0.05], 2) for samples in (200, 50)]
+    words = "with 200 images a silo α₀ ends at {}, with 50 at {}"
+    few = [re.sub("^0", "", f"{number:.2f}") for number, _ in found]
+    assert words.format(*few) in THEORY
+    fresh = [re.sub("^0", "", f"{number:.2f}") for number in
+             (alpha["fresh"].min(), alpha["fresh"].max())]  # fmt: skip
+    assert "α₀ then ends at {} to {}".format(*fresh) in THEORY
+    last = table.pivot_table("last_accuracy", ["setting", "samples", "eta", "seed"], "rule")
+    gain = (last["cross-fit 2, half-life 1"] - last["spcacw"]).groupby(level=[0, 1, 2]).mean()
+    assert gain["mnist-relabel"].min() > 0.5
+    assert gain["digits-relabel", 50, 0.01] < -4.5
+    assert gain["mnist-rotate"].max() < 0
