@@ -96,7 +96,10 @@ def filled(page: Path, root: Path) -> str:
         except (OSError, KeyError, IndexError, TypeError, ValueError) as error:
             raise SpcacwError(f"{page.name}: no table of {name}{words}: {error!r}") from None
 
-    return MARKED.sub(fill, page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    if len(MARKED.findall(text)) != text.count("<!-- table:"):
+        raise SpcacwError(f"{page.name}: a table has no <!-- end --> of its own")
+    return MARKED.sub(fill, text)
 
 
 def pages(root: Path, check: bool) -> list[Path]:

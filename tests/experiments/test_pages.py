@@ -61,6 +61,15 @@ def test_a_table_that_cannot_be_made_is_named(root, marker):
         pages(root, check=True)
 
 
+def test_a_table_without_an_end_swallows_nothing(root):
+    page = root / "docs" / "page.md"
+    text = page.read_text().replace("<!-- end -->", "", 1)
+    page.write_text(text)
+    with pytest.raises(SpcacwError, match=r"page\.md: a table has no <!-- end -->"):
+        pages(root, check=False)
+    assert page.read_text() == text
+
+
 def test_lines_are_chosen_and_titled(tmp_path):
     csv = tmp_path / "a.csv"
     csv.write_text("kind,x\nk,1000\nl,2\nm,3\n")
