@@ -1,4 +1,4 @@
-"""The experiments' commands: ``-m spcacw_flwr.experiments table1``, ``calibrate`` and ``variants``.
+"""The experiments' commands, as in ``-m spcacw_flwr.experiments table1``.
 
 ``spcacw table1`` is the first of them.
 """
@@ -17,7 +17,7 @@ from rich.console import Console
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.given import absolute, parse_assignments
 
-from . import conf, options, readings, silos, table1
+from . import conf, options, pages, readings, silos, table1
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 MNIST = "mnist-rotate,mnist-relabel"
@@ -131,8 +131,7 @@ def variants(
 @app.command("options")
 @one_sentence
 def study_options(
-    csv: Annotated[Path, typer.Argument(help="table to write")],
-    page: Annotated[Path, typer.Argument(help="Markdown to write")],
+    csv: Annotated[Path, typer.Argument(help="table to write, and as Markdown beside it")],
     seeds: Seeds = 3, data_dir: DataDir = None,
     only: Annotated[str, typer.Option(help="comma-separated studies; empty is all")] = "",
     runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/options"),
@@ -143,7 +142,18 @@ def study_options(
     more = more_keys(data_dir, "in-process", set_)
     jobs = options.option_jobs(range(seeds), more, names(only))
     made = table1.Where(runs, tuple(names(device)), workers, report_only).run(jobs, Console())
-    return options.write(options.table(jobs, made), csv, page)
+    return options.write(options.table(jobs, made), csv)
+
+
+@app.command("pages")
+@one_sentence
+def fill_pages(
+    check: Annotated[bool, typer.Option("--check", help="write nothing; fail if one is stale")] = (
+        False
+    ),
+) -> list[Path]:
+    """Fill the tables of docs/*.md from the committed results, in the repository's root."""
+    return pages.pages(Path(), check)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

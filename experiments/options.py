@@ -1,9 +1,8 @@
 """What the options of SP-CACW do: the studies of ``conf/options.toml``, as one table.
 
-    -m spcacw_flwr.experiments options experiments/results/options.csv docs/theory-options.md \\
-        --data-dir DIR
+    -m spcacw_flwr.experiments options experiments/results/options.csv --data-dir DIR
 
-The CSV has a line per study × column × keys × seed; the page is rendered from it alone.
+The CSV has a line per study × column × keys × seed; the Markdown beside it is made from it alone.
 """
 
 from __future__ import annotations
@@ -116,8 +115,8 @@ def _figure(values: pd.Series) -> str:
     return f"{mean:.2f} ± {values.std():.2f}" if len(values) > 1 else f"{mean:.2f}"
 
 
-def write(lines: pd.DataFrame, csv: Path, page: Path) -> list[Path]:
-    """Write the table and the page; other studies that the table has already stay in it."""
+def write(lines: pd.DataFrame, csv: Path) -> list[Path]:
+    """Write the table, which keeps its other studies, and the Markdown beside it."""
     titles = {name: study["title"] for name, study in read(CONF / "options.toml").items()}
     if csv.exists():
         before = pd.read_csv(csv)
@@ -126,11 +125,6 @@ def write(lines: pd.DataFrame, csv: Path, page: Path) -> list[Path]:
                                  kind="stable")  # fmt: skip
     csv.parent.mkdir(parents=True, exist_ok=True)
     lines.to_csv(csv, index=False, lineterminator="\n")
-    head = (
-        f"# What SP-CACW's options do\n\nFrom [{csv.name}](../{csv}), by\n\n```bash\n"
-        f"python -m spcacw_flwr.experiments options {csv} {page} --data-dir DIR\n```\n\n"
-        "50 epochs, the paper's optimiser, in process. Accuracies in percent on test data; "
-        "the final α; floats to and from all peers; regret and its bound over the whole run.\n\n"
-    )
-    page.write_text(head + render(lines, titles), encoding="utf-8")
+    page = csv.with_suffix(".md")
+    page.write_text(render(lines, titles), encoding="utf-8")
     return [csv, page]

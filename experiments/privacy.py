@@ -4,7 +4,7 @@
 
 A line per setting × variant × noise × seed, made by the in-process engine; lines that are there
 already are not run again. On MNIST silos have 500 images and train 10 epochs, to be quick; all
-else is at its default. The table is printed as Markdown, too.
+else is at its default. The means are in the Markdown beside the table.
 """
 
 from __future__ import annotations
@@ -210,11 +210,11 @@ def main(
     seeds: Annotated[int, typer.Option(help="how many seeds, from 0 on")] = 3,
     settings: Annotated[str, typer.Option(help="comma-separated")] = ",".join(SETTINGS),
 ) -> None:
-    """Fill the table, draw the picture and print the table as Markdown."""
+    """Fill the table, write its means as Markdown beside it, and draw the picture."""
     run(table, seeds, settings.split(","), data_dir)
     rows = in_order(pd.read_csv(table))
     draw(rows, picture)
-    typer.echo(render(rows))
+    table.with_suffix(".md").write_text(render(rows) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

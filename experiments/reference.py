@@ -4,8 +4,8 @@
 
 A line per setting × images per silo × η × rule × seed, in process; lines that the CSV has are not
 run again, so that a study can be stopped and gone on with. ``fresh`` is no method: its reference is
-the target's *test* data, to see what unlimited fresh data would give. docs/theory-reference.md
-reads the table.
+the target's *test* data, to see what unlimited fresh data would give. The means are in the Markdown
+beside the table.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def main() -> None:
     ]  # fmt: skip
     more = {"data_dir": asked.data_dir, "epochs": asked.epochs}
     table = run(asked.csv, jobs(studies, asked.rules, range(asked.seeds)), more)
-    print(render(table))
+    asked.csv.with_suffix(".md").write_text(render(table) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

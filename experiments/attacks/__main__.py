@@ -25,9 +25,11 @@ def main(
     shares: Annotated[str, typer.Option(help="of the peers that attack")] = SHARES,
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
     data_dir: DataDir = None, set_: Set = None,
-    page: Annotated[Path | None, typer.Option(help="Markdown to write, and pictures")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="PNG to draw, with Markdown beside the table")
+    ] = None,
 ) -> list[Path]:  # fmt: skip
-    """Run what the table lacks; with --page, report all that it holds."""
+    """Run what the table lacks; with --picture, report all that it holds."""
     torch.set_num_threads(1)
     wanted = names(columns)
     of = [DIGITS] * (DIGITS.name in wanted)
@@ -38,7 +40,7 @@ def main(
         table, of, names(methods), [int(seed) for seed in names(seeds)], more,
         conf.chosen(names(attacks), ATTACKS, "attack"), [float(x) for x in names(shares)],
     )  # fmt: skip
-    return [table, *(report.write(table, page) if page else [])]
+    return [table, *(report.write(table, picture) if picture else [])]
 
 
 if __name__ == "__main__":

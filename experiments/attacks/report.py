@@ -1,4 +1,4 @@
-"""The table of attacks as a page with pictures: worst cases first, and which ones fail the goal."""
+"""The table of attacks as Markdown and as a picture: the worst cases, and which fail the goal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from .study import LOCAL, METHODS, NOBODY
 
 GOAL = -0.5
 """Percentage points: the least difference to Local that keeps the promise."""
-HEAD = """# Attacks: every cell
-
-From [{csv}](../{path}), written by `-m experiments.attacks` ([trust.md](trust.md#attacks)
-has the commands and what follows from the numbers). Differences are percentage points of test
-accuracy after the last epoch to Local with the same seed; **bold** ones are below {goal}. A cell is
-the worst of its runs (shares and seeds); behind it, in how many of them it is below {goal}.
+EXPLANATION = """Differences to Local with the same seed, in points of test accuracy after the last
+epoch; **bold** ones are below −0.5. A cell is the worst of its runs (shares and seeds); behind it,
+in how many of them it is below −0.5.
 
 """
 
@@ -140,13 +137,10 @@ def picture(table: pd.DataFrame, titles: dict[str, str], path: Path) -> None:
     save(figure, path)
 
 
-def write(csv: Path, to: Path) -> list[Path]:
-    """Write the page, and the picture beside it; return both."""
+def write(csv: Path, drawn: Path) -> list[Path]:
+    """Write the Markdown beside the table, and the picture; return both."""
     table, titles = read(csv), {row.name: row.title for row in rows(path=METHODS)}
-    head = HEAD.format(csv=csv.name, path=csv, goal=minus(GOAL))
-    drawn = to.parent / "trust" / "attacks.png"
-    drawn.parent.mkdir(parents=True, exist_ok=True)
     picture(table, titles, drawn)
-    shown = f"![Worst differences](trust/{drawn.name})\n\n"
-    to.write_text(head + shown + page(table, titles), encoding="utf-8")
-    return [to, drawn]
+    text = csv.with_suffix(".md")
+    text.write_text(EXPLANATION + page(table, titles), encoding="utf-8")
+    return [text, drawn]

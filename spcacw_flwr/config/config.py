@@ -75,7 +75,7 @@ class RunKeys:
     )
     output: str = key("", "Directory of the results, absolute; empty is a dated default.")
     resume: str = key(
-        "", "Directory of a run to go on with, from its last checkpoint (docs/trust.md)."
+        "", "Directory of a run to go on with, from its last checkpoint (docs/run.md)."
     )
     checkpoint_every: int = key(
         0,
@@ -209,7 +209,7 @@ class SPCACWKeys:
     cross_fit: int = key(
         0,
         "F ≥ 2 folds of the target's data: biases are measured at F further models, each against "
-        "the fold that it was not trained on (ours: docs/theory-reference.md); a round then costs "
+        "the fold that it was not trained on (ours: docs/theory.md); a round then costs "
         "1 + F of them. 0 compares with the target's training gradient, as the paper does.",
         least=0,
     )

@@ -3,7 +3,7 @@
 The paper's b̃_i = g_i − g_0 (Eq. alg_single_est) takes the target's mini-batch gradient for its
 population gradient ∇f₀. That holds while samples are fresh. Once w has fitted the target's few
 samples, g_0 → 0 while an honest peer's gradient does not: peers look biased, the target does not,
-and α collapses onto it (docs/theory-reference.md). Sample splitting mends that: with the target's
+and α collapses onto it (docs/theory.md). Sample splitting mends that: with the target's
 data in F folds, F further models v_1 … v_F take the same steps as w, with the same α, but with the
 target's gradient from all folds but the k-th. At v_k, fold k is fresh data::
 

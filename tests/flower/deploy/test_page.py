@@ -35,39 +35,30 @@ def test_all_commands_are_on_the_page():
 def test_the_shown_run_is_the_committed_one():
     summary = json.loads((RESULTS / "deployment-summary.json").read_text())
     log = (ROOT / "docs" / "deploy" / "mnist-relabel.log").read_text()
-    rounded = [f"{weight:.3f}" for weight in summary["alpha"]]
-    row = next(line for line in PAGE.splitlines() if line.startswith("| real silos"))
-    alone = next(line for line in PAGE.splitlines() if line.startswith("| training alone"))
-    for name in ("best_accuracy", "last_accuracy"):
-        assert f" {summary[name]:.2f} " in row
-        assert f" {summary['alone'][name]:.2f} " in alone
-        assert f"{summary[name]:.2f} │" in log
-    assert f" {', '.join(rounded[:3])} | {', '.join(rounded[3:])} |" in row
+    words = " ".join(PAGE.split())
+    alone = summary["alone"]["last_accuracy"]
+    assert f"at {summary['last_accuracy']:.2f} % (training alone: {alone:.2f} %)" in words
+    assert f"{summary['last_accuracy']:.2f} │" in log
+    assert f"{summary['rounds']:,} rounds in streams" in words
+    assert f"{summary['seconds']:.0f} s of them" in words
     with (RESULTS / "mnist.csv").open(newline="") as file:
         runs = {(r["column"], r["method"]): r for r in csv.DictReader(file)}
     simulated = runs["mnist-relabel", "spcacw"]
-    line = next(x for x in PAGE.splitlines() if x.startswith("| simulation"))
-    for name in ("best_accuracy", "last_accuracy"):
-        assert f" {float(simulated[name]):.2f} " in line
-        assert abs(float(simulated[name]) - summary[name]) < 0.1
-    assert f"{summary['rounds']:,} rounds" in PAGE
-    assert f"{summary['seconds']:.0f} s of them" in PAGE
+    assert abs(float(simulated["last_accuracy"]) - summary["last_accuracy"]) < 0.011  # one image
+    weights = json.loads(simulated["alpha"])
+    for silo, weight in enumerate(summary["alpha"]):
+        assert f"{weights[str(silo)]:.3f}" == f"{weight:.3f}"
 
 
 def test_the_rates_are_the_committed_ones():
-    table = {}
-    for line in PAGE.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].isdigit() and len(cells) == 6:
-            table[cells[0], cells[1].replace(",", "")] = cells[2:]
-    with (ROOT / "benchmarks" / "stream.csv").open(newline="") as file:
-        streams = {(row["silos"], row["parameters"]): row for row in csv.DictReader(file)}
-    assert set(table) == set(streams)
-    for place, row in streams.items():
-        rate, load = float(row["rounds_per_second"]), float(row["load"])
-        assert table[place][:2] == [f"{rate:.1f}", f"{load:.1f}"]
-    for name, remark in ("deployment", ""), ("deployment-in-memory", " (in memory)"):
+    def lines(name):
         with (ROOT / "benchmarks" / f"{name}.csv").open(newline="") as file:
-            for row in csv.DictReader(file):
-                seconds = f"{float(row['seconds']) / float(row['rounds']):.1f}{remark}"
-                assert table[row["silos"], row["parameters"]][2:] == [seconds, row["load"]]
+            return list(csv.DictReader(file))
+
+    three = lines("stream")[0]
+    assert three["silos"] == "3"
+    assert float(three["rounds_per_second"]) > 100
+    large = [float(row["method_ms"]) / float(row["round_ms"]) for row in lines("stream")[4:]]
+    assert min(large) > 0.8  # the target moves bytes, and does not wait for silos
+    seconds = [float(r["seconds"]) / float(r["rounds"]) for r in lines("deployment-in-memory")]
+    assert "take {:.0f} and {:.0f} seconds a round".format(*seconds) in " ".join(PAGE.split())

@@ -1,0 +1,117 @@
+"""The tables of the pages, from committed results alone.
+
+    python -m spcacw_flwr.experiments pages [--check]
+
+What stands in docs/*.md between ``<!-- table: PATH OPTIONS -->`` and ``<!-- end -->`` is a table of
+the file at PATH, relative to the repository. Of a Markdown file it is the table with that
+``number`` (1 is the first). Of a CSV, with OPTIONS as a shell would split them:
+
+- ``where="a=1|2; b=x"`` keeps the lines with these values;
+- ``by="a; b"`` makes a row of the lines that agree in these columns; without it each line is a row;
+- ``across=a`` makes a column of each value of ``a``;
+- ``show="a; b: title: .2f"`` names the columns to show, their titles and formats. Of several lines
+  it shows the mean, and with a format like ``±.2f`` the sample standard deviation, too.
+
+``by`` takes titles and formats as ``show`` does.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pandas as pd
+
+from spcacw_flwr.config.declare import SpcacwError
+
+from .render import NONE, line
+
+MARKED = re.compile(r"(<!-- table: (\S+)([^\n]*?) -->\n).*?(<!-- end -->)", re.S)
+TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
+Field = tuple[str, str, str]
+"""A column of a CSV, its title and its format."""
+
+
+def fields(text: str) -> list[Field]:
+    """Split ``name: title: format; …``; the title is the name if there is none."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, title, form = ([*(word.strip() for word in part.split(":")), "", ""])[:3]
+        found.append((name, title or name, form))
+    return found
+
+
+def cell(values: pd.Series, form: str) -> str:
+    """Return one number or text, or the mean of several."""
+    values = values.dropna()
+    if values.empty:
+        return NONE
+    if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
+        return ", ".join(dict.fromkeys(map(str, values)))
+    mean = format(values.mean() if len(values) > 1 else values.iloc[0], form.removeprefix("±"))
+    spread = form.startswith("±") and len(values) > 1
+    return mean + (f" ± {format(values.std(), form[1:])}" if spread else "")
+
+
+def from_csv(path: Path, where: str = "", by: str = "", across: str = "", show: str = "") -> str:
+    """Return the table that the options ask for; KeyError for a column that is not there."""
+    table = pd.read_csv(path)
+    for condition in filter(None, where.split(";")):
+        name, _, values = condition.strip().partition("=")
+        table = table[table[name].astype(str).isin(values.split("|"))]
+    keys, shown = fields(by), fields(show)
+    others = list(dict.fromkeys(table[across])) if across else [None]
+    heads = [title for _, title, _ in keys]
+    for other in others:
+        for _, title, _ in shown:
+            several = f"{other}, {title}" if len(shown) > 1 else str(other)
+            heads.append(several if across else title)
+    names = [name for name, _, _ in keys] or [table.index]
+    rows = []
+    for _, of in table.groupby(names, sort=False, dropna=False):
+        row = [cell(of[name].iloc[:1], form) for name, _, form in keys]
+        for other in others:
+            these = of[of[across] == other] if across else of
+            row += [cell(these[name], form) for name, _, form in shown]
+        rows.append(line(row))
+    rule = line(["---"] * len(keys) + ["--:"] * (len(heads) - len(keys)))
+    return "\n".join([line(heads), rule, *rows]) + "\n"
+
+
+def from_markdown(path: Path, number: str = "1") -> str:
+    """Return a table of a Markdown file; IndexError if it has fewer."""
+    return TABLE.findall(path.read_text(encoding="utf-8"))[int(number) - 1]
+
+
+def filled(page: Path, root: Path) -> str:
+    """Return the page with all its tables; SpcacwError for one that cannot be made."""
+
+    def fill(found: re.Match[str]) -> str:
+        head, name, words, end = found.groups()
+        try:
+            options = dict(word.split("=", 1) for word in shlex.split(words))
+            make = from_markdown if name.endswith(".md") else from_csv
+            return f"{head}\n{make(root / name, **options)}\n{end}"
+        except (OSError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise SpcacwError(f"{page.name}: no table of {name}{words}: {error!r}") from None
+
+    text = page.read_text(encoding="utf-8")
+    if len(MARKED.findall(text)) != text.count("<!-- table:"):
+        raise SpcacwError(f"{page.name}: a table has no <!-- end --> of its own")
+    return MARKED.sub(fill, text)
+
+
+def pages(root: Path, check: bool) -> list[Path]:
+    """Fill the tables of docs/*.md; with ``check``, SpcacwError that names the stale pages."""
+    texts = {page: filled(page, root) for page in sorted((root / "docs").glob("*.md"))}
+    stale = [page for page, text in texts.items() if page.read_text(encoding="utf-8") != text]
+    if check and stale:
+        names = ", ".join(page.relative_to(root).as_posix() for page in stale)
+        raise SpcacwError(
+            f"Tables of {names} are not those of the committed results; "
+            "python -m spcacw_flwr.experiments pages fills them."
+        )
+    for page in stale:
+        page.write_text(texts[page], encoding="utf-8")
+    return stale
