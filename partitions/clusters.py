@@ -21,7 +21,7 @@ from spcacw_flwr.silos.streams import NOISE, SPLIT, TEST, stream
 
 from .allocation import check_nobody_empty, counts_of, deal, latent_clusters
 from .augment import crop_and_flip
-from .cifar import Cifar100, load_cifar100
+from .images import Images, load_cifar100
 from .sizes import clusters_of, parse_sizes
 
 _PER_CLASS = {"train": 500, "test": 100}
@@ -150,7 +150,7 @@ class Cifar100Clusters(Setting):
             self._dealt[split] = deal(self.allocation, labels.astype(np.int64), rng)
         return self._dealt[split][silo]
 
-    def _data(self) -> Cifar100:
+    def _data(self) -> Images:
         return load_cifar100(self.keys.data_dir)
 
     def _view(self, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> SiloData:
