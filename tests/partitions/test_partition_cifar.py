@@ -57,12 +57,11 @@ class Tiny:
 
 
 @pytest.fixture
-def tiny(monkeypatch, tmp_path, expect, offline):
+def tiny(monkeypatch, expect, offline):
     made = Tiny()
     expect(images, "CIFAR100", made.mosaics, made.pickles)
     decoded = {name: hashlib.sha256(array).hexdigest() for name, array in made.arrays.items()}
     monkeypatch.setattr(images, "DECODED", decoded)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return made
 
 

@@ -99,7 +99,6 @@ def test_a_bad_import_path_is_refused(path, why):
 
 
 def test_prepare_reads_the_data_and_making_a_setting_does_not(make, tmp_path, monkeypatch, offline):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     setting = make("mnist-relabel", data_dir=str(tmp_path / "empty"))
     assert not (tmp_path / "empty").exists()
     with pytest.raises(SpcacwError, match="data-dir"):
