@@ -95,7 +95,7 @@ MNIST = DataSet(
 )
 CIFAR100 = DataSet(
     "CIFAR-100",
-    "cifar-100-python, as torchvision has it,",
+    "torchvision's cifar-100-python",
     "CIFAR100",
     (
         Form(("", "cifar100"), _MOSAICS),
@@ -144,8 +144,8 @@ def _find(data: DataSet, root: Path) -> dict[str, Path] | None:
                 partial = f"{str(place)!r} has {data.title} only in part, without {lacking}"
     if partial:
         raise SpcacwError(
-            f"{partial}: put the rest there, or set the config key data-dir to the directory that "
-            f"holds {data.what}."
+            f"{partial}: put the rest there, or set the config key data-dir to a directory that "
+            "holds all of it."
         )
     return None
 
