@@ -22,10 +22,10 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.given import parse_assignments
 from spcacw_flwr.config.registry import SETTINGS
 from spcacw_flwr.partitions.clusters import Cifar100Clusters
-from spcacw_flwr.partitions.gutenberg import decode
+from spcacw_flwr.partitions.data import data_root
 from spcacw_flwr.partitions.leaf import VOCABULARY
+from spcacw_flwr.partitions.roles import decode
 from spcacw_flwr.partitions.shakespeare import Shakespeare
-from spcacw_flwr.partitions.sources import data_root
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
 

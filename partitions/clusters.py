@@ -20,8 +20,7 @@ from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import NOISE, SPLIT, TEST, stream
 
 from .allocation import check_nobody_empty, counts_of, deal, latent_clusters
-from .augment import crop_and_flip
-from .cifar import Cifar100, load_cifar100
+from .images import Images, load_cifar100
 from .sizes import clusters_of, parse_sizes
 
 _PER_CLASS = {"train": 500, "test": 100}
@@ -150,7 +149,7 @@ class Cifar100Clusters(Setting):
             self._dealt[split] = deal(self.allocation, labels.astype(np.int64), rng)
         return self._dealt[split][silo]
 
-    def _data(self) -> Cifar100:
+    def _data(self) -> Images:
         return load_cifar100(self.keys.data_dir)
 
     def _view(self, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> SiloData:
@@ -161,3 +160,44 @@ class Cifar100Clusters(Setting):
         if self.keys.input_scale == "standard":
             return (x - _MEAN[:, None, None]) / _STD[:, None, None]
         return x
+
+
+def crop_and_flip(x: Tensor, rng: np.random.Generator, pad: int = 4, edge: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return each image cropped at random from itself padded by ``pad``, mirrored with chance ½.
+
+    A pure function of the batch and the generator (READING row 19): the same (seed, silo, round)
+    sees the same images in every engine.
+
+    Parameters
+    ----------
+    x : Tensor
+        Images (n, channels, height, width).
+    rng : Generator
+        Draws, for each image, its offset downwards and to the right in 0 … 2·pad, and its mirror.
+    pad : int
+        Pixels added on each side before the crop.
+    edge : Tensor, optional
+        Colour of the padding (channels,): what black is in the units of ``x``; None: 0.
+
+    Returns
+    -------
+    Tensor
+        A new tensor of the shape and type of ``x``.
+    """
+    n, channels, height, width = x.shape
+    padded = x.new_zeros(n, channels, height + 2 * pad, width + 2 * pad)
+    if edge is not None:
+        padded += edge.to(x)[:, None, None]
+    padded[:, :, pad : pad + height, pad : pad + width] = x
+    down, right, mirror = (rng.integers(0, high, size=n) for high in (2 * pad + 1, 2 * pad + 1, 2))
+    rows = down[:, None] + np.arange(height)
+    across = np.arange(width)
+    columns = right[:, None] + np.where(mirror[:, None] == 1, across[::-1], across)
+    each, rows_, columns_ = (
+        torch.from_numpy(i).to(x.device) for i in (np.arange(n), rows, columns)
+    )
+    # Indices of images, rows and columns go together; the slice of channels in their midst moves
+    # to the end, and back.
+    picked = padded[each[:, None, None], :, rows_[:, :, None], columns_[:, None, :]]
+    return picked.permute(0, 3, 1, 2).contiguous()

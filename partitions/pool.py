@@ -21,8 +21,8 @@ from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
+from .images import load_mnist
 from .sizes import kept_rows
-from .sources import load_mnist
 
 # A test set of MNIST takes 31 MB: a process that serves 89 silos must not keep them all.
 _TEST_SETS_KEPT = 8

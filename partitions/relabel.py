@@ -20,9 +20,9 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.streams import HOLD_OUT, LABEL, stream
 
+from .images import load_digits
 from .pool import Pool, PooledSetting, mnist_pool
 from .sizes import clusters_of
-from .sources import load_digits
 
 _DIGITS_TEST_SIZE = 397
 

@@ -1,18 +1,95 @@
-"""Who speaks at which silo, and the windows that are cut out of what they say.
+"""What Shakespeare's roles say, who speaks at which silo, and the windows cut out of it.
 
 "This natural partition constructs each client's local dataset from the combined dialogue of m
 unique Shakespearean characters (speaking roles)" (Kiselman & Levy, SP-CACW, arXiv 2606.29322, "LEAF
-Shakespeare"; READING row 20). NumPy alone.
+Shakespeare"; READING row 20). The roles are kept as tokens of LEAF's vocabulary.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
 
+from .data import SHAKESPEARE, content, data_root, find
+from .leaf import VOCABULARY, parse_roles
+
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Speaking roles in the order of the plays: what each says, as tokens (see ``leaf``)."""
+
+    plays: NDArray[np.str_]
+    characters: NDArray[np.str_]
+    tokens: NDArray[np.uint8]
+    """All roles, one after the other."""
+    ends: NDArray[np.int64]
+    """Where each role ends in ``tokens``."""
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Characters that each role says."""
+        return np.diff(self.ends, prepend=0)
+
+    def of(self, role: int) -> NDArray[np.uint8]:
+        """Return the tokens of one role."""
+        return self.tokens[self.ends[role] - self.sizes[role] : self.ends[role]]
+
+    def name(self, role: int) -> str:
+        """Return the play and the character, which together are unique."""
+        return f"{self.plays[role]}: {self.characters[role]}"
+
+
+def encode(text: str) -> NDArray[np.uint8]:
+    """Return the place of each character in LEAF's vocabulary.
+
+    Raises
+    ------
+    SpcacwError
+        A character is not in the vocabulary.
+    """
+    codes = np.full(128, 255, np.uint8)
+    codes[[ord(symbol) for symbol in VOCABULARY]] = np.arange(len(VOCABULARY))
+    tokens = codes[np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), 127)]
+    if (tokens == 255).any():
+        strange = text[int(np.argmax(tokens == 255))]
+        raise SpcacwError(f"The character {strange!r} is not among LEAF's {len(VOCABULARY)}.")
+    return tokens
+
+
+def decode(tokens: NDArray[np.integer]) -> str:
+    """Return the text of tokens."""
+    return "".join(VOCABULARY[token] for token in tokens)
+
+
+def load_roles(data_dir: str = "") -> Roles:
+    """Return the 1,129 roles of the file in ``data_dir`` or its folder ``shakespeare``.
+
+    Raises
+    ------
+    SpcacwError
+        There is no such file, it is damaged, or it is another edition.
+    """
+    return _roles(data_root(data_dir))
+
+
+@lru_cache(maxsize=2)
+def _roles(root: Path) -> Roles:
+    (path,) = find(SHAKESPEARE, root).values()
+    roles = parse_roles(content(SHAKESPEARE, path).decode("ascii"))
+    return Roles(
+        plays=np.array([role.play for role in roles]),
+        characters=np.array([role.character for role in roles]),
+        tokens=encode("".join(role.text for role in roles)),
+        ends=np.cumsum([len(role.text) for role in roles]),
+    )
 
 
 def draw_roles(

@@ -19,9 +19,8 @@ from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import ROLE, TEST, WINDOW, stream
 
-from .gutenberg import Roles, load_roles
 from .leaf import VOCABULARY
-from .roles import draw_roles, pooled_windows, split_by_time, windows
+from .roles import Roles, draw_roles, load_roles, pooled_windows, split_by_time, windows
 from .sizes import counted_silos, kept_rows
 
 

@@ -35,6 +35,18 @@ def mnist() -> Path:
     return path
 
 
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    """No server answers, and the home has no data."""
+
+    def fail(*_, **__):
+        raise RuntimeError("Error downloading:\nTried here, got:\n<Name or service not known>\n")
+
+    for loader in ("MNIST", "CIFAR100"):
+        monkeypatch.setattr(f"torchvision.datasets.{loader}", fail)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
 def federation_of(config: Config, pool: SiloPool) -> Federation:
     silos, size = tuple(pool.describe()), config.training.batch_size
     return Federation(silos, config.run.target, size, pool.layout)

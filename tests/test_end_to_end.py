@@ -205,7 +205,9 @@ def assert_told(directory: Path, code: int, said: str, words: list[str]) -> None
 
 
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES)
-def test_a_mistake_is_one_sentence_before_anything_starts(arguments, words, tmp_path, monkeypatch):
+def test_a_mistake_is_one_sentence_before_anything_starts(
+    arguments, words, tmp_path, monkeypatch, offline
+):
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "flower", None)  # not even a SuperLink

@@ -13,8 +13,7 @@ Each is a thin skin over the allocation that our own settings use (Kiselman & Le
 2606.29322, "Experiments"). They alone need flwr-datasets; nothing of ours imports them.
 """
 
-from .clusters import LatentClusterPartitioner
-from .roles import RolePartitioner
+from .rows import LatentClusterPartitioner, RolePartitioner
 from .shares import RelabelPartitioner, RotatePartitioner
 
 __all__ = [

@@ -18,7 +18,7 @@ class PartitionKeys:
     data_dir: str = key(
         "",
         "Directory that holds the data sets, each here or in mnist/, cifar100/, shakespeare/ (see "
-        "docs/settings.md); may be read-only; empty: ~/.cache/spcacw/data in the home directory. "
+        "docs/settings.md); may be read-only; empty, or what it lacks: ~/.cache/spcacw/data. "
         "setting = 'files': where this node's silo-<i>.safetensors lie.",
     )
     silos: int = key(

@@ -277,13 +277,13 @@ def test_two_nodes_must_not_hold_one_silo():
         play(config, grid)
 
 
-def test_a_node_that_cannot_take_part_says_why(tmp_path):
+def test_a_node_that_cannot_take_part_says_why(tmp_path, offline):
     config = small(setting="mnist-relabel", data_dir=str(tmp_path / "nothing"))
     with pytest.raises(SpcacwError, match=r"cannot take part: .*data-dir"):
         play(config, LocalGrid(config, 7))
 
 
-def test_real_nodes_name_their_silos_and_their_data(tmp_path):
+def test_real_nodes_name_their_silos_and_their_data(tmp_path, offline):
     config = small()
     nodes = [{"silos": str(i)} for i in (3, 0, 6, 1, 2, 5, 4)]
     play(config, LocalGrid(config, 7, nodes), rounds=1)

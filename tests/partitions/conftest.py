@@ -4,15 +4,15 @@ import gzip
 import hashlib
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.config.registry import setting_class
-from spcacw_flwr.partitions import hub, sources
+from spcacw_flwr.partitions import data, images
 from spcacw_flwr.silos.setup import make_setting
 
 
@@ -54,10 +54,9 @@ class Tiny:
             (np.arange(size) * 7 % 251 + i).astype(np.uint8).reshape(shape)
             for i, (size, shape) in enumerate(zip(sizes, self.shapes, strict=True))
         ]
-        self.stems = list(sources.MNIST_SHAPES)
+        self.stems = list(data.MNIST.forms[0].digests)
         self.raw = {s: idx(a) for s, a in zip(self.stems, self.arrays, strict=True)}
         self.gz = {f"{s}.gz": gzip.compress(content) for s, content in self.raw.items()}
-        self.md5s = {name: hashlib.md5(content).hexdigest() for name, content in self.gz.items()}
 
     def write(self, root, files):
         folder = Path(root) / "MNIST" / "raw"
@@ -71,24 +70,26 @@ class Tiny:
 
 
 @pytest.fixture
-def tiny(monkeypatch):
-    """Let the reader expect the tiny files; whatever would reach the network fails the test."""
+def expect(monkeypatch):
+    """Let a module expect a data set whose forms hold these files, and no others."""
+
+    def change(module, name, *forms):
+        known = getattr(module, name)
+        digests = [
+            {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
+            for files in forms
+        ]
+        own = (replace(a, digests=b) for a, b in zip(known.forms, digests, strict=True))
+        monkeypatch.setattr(module, name, replace(known, forms=tuple(own)))
+
+    return change
+
+
+@pytest.fixture
+def tiny(expect, offline):
+    """Let the reader expect the tiny files, in an empty home."""
     made = Tiny()
-    shapes = dict(zip(made.stems, made.shapes, strict=True))
-    monkeypatch.setattr(sources, "MNIST_SHAPES", shapes)
-    monkeypatch.setattr(sources, "MNIST_MD5", made.md5s)
-
-    def forbidden(*_, **__):
-        raise AssertionError("the test wanted no download")
-
-    sums = tuple(hashlib.sha256(array.tobytes()).hexdigest() for array in made.arrays)
-    monkeypatch.setattr(sources, "MNIST_SHA256", sums)
-
-    def no_hub(*_, **__):
-        raise SpcacwError("There is no hub in this test.")
-
-    monkeypatch.setattr("torchvision.datasets.MNIST", forbidden)
-    monkeypatch.setattr(hub, "fetch", no_hub)
+    expect(images, "MNIST", made.raw)
     return made
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from spcacw_flwr.partitions.augment import crop_and_flip
+from spcacw_flwr.partitions.clusters import crop_and_flip
 
 
 def one_by_one(x, rng, pad, edge):

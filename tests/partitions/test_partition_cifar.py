@@ -1,254 +1,216 @@
-"""CIFAR-100: every form gives the same images, and what is wrong is named."""
+"""CIFAR-100: every form gives the same images, decoded once, and what is wrong is named."""
 
 import hashlib
+import io
+import logging
 import pickle
-import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.partitions import cifar, cifar_forms, hub
-from spcacw_flwr.partitions.cifar import load_cifar100
+from spcacw_flwr.partitions import data, images
+from spcacw_flwr.partitions.images import load_cifar100
 
 SIZES = {"train": 6, "test": 4}
-PER_PART = 2
 
 
-def sha(*arrays):
-    return hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()
+def saved(save, *arguments, **keys):
+    file = io.BytesIO()
+    save(file, *arguments, **keys)
+    return file.getvalue()
 
 
 class Tiny:
-    """Six training and four test images in all forms, two to a mosaic."""
+    """Six training and four test images in both forms, two to a mosaic."""
 
     def __init__(self):
         rng = np.random.default_rng(0)
-        self.x = {s: rng.integers(0, 256, (n, 3, 32, 32), np.uint8) for s, n in SIZES.items()}
-        self.fine = {s: rng.integers(0, 100, n).astype(np.uint8) for s, n in SIZES.items()}
-        self.coarse = {s: rng.integers(0, 20, n).astype(np.uint8) for s, n in SIZES.items()}
-        self.pickles = {
-            s: pickle.dumps(
-                {
-                    "data": self.x[s].reshape(-1, 3072),
-                    "fine_labels": self.fine[s].tolist(),
-                    "coarse_labels": self.coarse[s].tolist(),
-                }
-            )
-            for s in SIZES
-        }
+        self.arrays, labels, self.mosaics, self.pickles = {}, {}, {}, {}
+        for part, n in SIZES.items():
+            x = rng.integers(0, 256, (n, 3, 32, 32), np.uint8)
+            y = labels[f"{part}_fine"] = rng.integers(0, 100, n).astype(np.uint8)
+            self.arrays |= {f"x_{part}": x, f"y_{part}": y}
+            for i in range(0, n, 2):
+                picture = Image.fromarray(
+                    np.concatenate(list(x[i : i + 2].transpose(0, 2, 3, 1)), 1)
+                )
+                content = saved(picture.save, "webp", lossless=True)
+                self.mosaics[f"{part}-{i // 2:02d}.webp"] = content
+            entry = {"data": x.reshape(-1, 3072), "fine_labels": y.tolist()}
+            self.pickles[part] = pickle.dumps(entry)
+        self.mosaics["labels.npz"] = saved(np.savez, **labels)
 
-    def mosaics(self, root):
-        for s, x in self.x.items():
-            for part in range(len(x) // PER_PART):
-                tiles = x[part * PER_PART : (part + 1) * PER_PART].transpose(0, 2, 3, 1)
-                picture = Image.fromarray(np.concatenate(list(tiles), axis=1))
-                picture.save(root / f"{s}-{part:02d}.webp", lossless=True)
-        kinds = {"fine": self.fine, "coarse": self.coarse}
-        np.savez(root / "labels.npz", **{f"{s}_{k}": v[s] for k, v in kinds.items() for s in SIZES})
+    def write(self, root, form):
+        folder = root / "cifar-100-python" if form == "pickles" else root
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in getattr(self, form).items():
+            (folder / name).write_bytes(content)
 
-    def binary(self, root):
-        (root / "cifar-100-binary").mkdir()
-        for s in SIZES:
-            columns = [self.coarse[s][:, None], self.fine[s][:, None], self.x[s].reshape(-1, 3072)]
-            content = np.concatenate(columns, axis=1).tobytes()
-            (root / "cifar-100-binary" / f"{s}.bin").write_bytes(content)
-
-    def python(self, root):
-        (root / "cifar-100-python").mkdir()
-        for s in SIZES:
-            (root / "cifar-100-python" / s).write_bytes(self.pickles[s])
-
-    def agrees(self, data):
-        for s in SIZES:
-            np.testing.assert_array_equal(getattr(data, f"x_{s}"), self.x[s])
-            np.testing.assert_array_equal(getattr(data, f"y_{s}"), self.fine[s])
+    def agrees(self, loaded):
+        for name, array in self.arrays.items():
+            np.testing.assert_array_equal(getattr(loaded, name), array)
+            with pytest.raises(ValueError, match="read-only"):
+                getattr(loaded, name)[0] = 1
 
 
 @pytest.fixture
-def tiny(monkeypatch, tmp_path):
+def tiny(monkeypatch, expect, offline):
     made = Tiny()
-    parts = {s: n // PER_PART for s, n in SIZES.items()}
-    for module in (cifar, cifar_forms):
-        monkeypatch.setattr(module, "PER_PART", PER_PART)
-    monkeypatch.setattr(cifar_forms, "PARTS", parts)
-    names = [f"{s}-{p:02d}.webp" for s in parts for p in range(parts[s])]
-    mosaics, *others = cifar_forms.FORMS
-    shorter = cifar_forms.Form(mosaics.name, (*names, "labels.npz"), mosaics.read, mosaics.file_of)
-    monkeypatch.setattr(cifar, "FORMS", (shorter, *others))
-    monkeypatch.setattr(cifar, "LABELS", {s: sha(made.coarse[s], made.fine[s]) for s in SIZES})
-    pixels = {s: [sha(x[i : i + PER_PART]) for i in range(0, len(x), 2)] for s, x in made.x.items()}
-    monkeypatch.setattr(cifar, "PIXELS", pixels)
-    md5s = {s: hashlib.md5(p).hexdigest() for s, p in made.pickles.items()}
-    monkeypatch.setattr(cifar_forms, "PICKLE_MD5", md5s)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    cifar._load.cache_clear()
-    yield made
-    cifar._load.cache_clear()
+    expect(images, "CIFAR100", made.mosaics, made.pickles)
+    decoded = {name: hashlib.sha256(array).hexdigest() for name, array in made.arrays.items()}
+    monkeypatch.setattr(images, "DECODED", decoded)
+    return made
 
 
 @pytest.fixture
-def offline(monkeypatch):
-    def fail(*_, **__):
-        raise ConnectionError("Couldn't reach the hub\nwith details")
+def decodings(monkeypatch):
+    """Counts how often CIFAR-100 is decoded."""
+    made, decode = [], images._decode
+    monkeypatch.setattr(images, "_decode", lambda paths: made.append(paths) or decode(paths))
+    return made
 
-    monkeypatch.setattr("datasets.load_dataset", fail)
-    monkeypatch.setattr("spcacw_flwr.partitions.hub._resolve", lambda: None)
+
+@pytest.fixture
+def kept(tmp_path):
+    return tmp_path / "home" / ".cache" / "spcacw" / "decoded" / "cifar100"
 
 
 def fresh(root):
     """Load as a new process would."""
-    cifar._load.cache_clear()
+    images._cifar100.cache_clear()
     return load_cifar100(str(root))
 
 
-@pytest.mark.parametrize("form", ["mosaics", "binary", "python"])
+@pytest.mark.parametrize("form", ["mosaics", "pickles"])
 @pytest.mark.parametrize("below", [".", "cifar100"])
-def test_reads_every_form_here_or_in_cifar100(tiny, tmp_path, form, below):
-    base = tmp_path / "data" / below
-    base.mkdir(parents=True)
-    getattr(tiny, form)(base)
-    data = load_cifar100(str(tmp_path / "data"))
-    tiny.agrees(data)
-    assert load_cifar100(str(tmp_path / "data" / ".")) is data
-    with pytest.raises(ValueError, match="read-only"):
-        data.x_train[0] = 1
-    tiny.agrees(fresh(tmp_path / "data"))
+def test_reads_each_form_here_or_in_cifar100(tiny, tmp_path, decodings, kept, form, below):
+    """A second start decodes nothing; nothing is written beside the data."""
+    root = tmp_path / "data"
+    tiny.write(root / below, form)
+    before = sorted(root.rglob("*"))
+    loaded = fresh(root)
+    tiny.agrees(loaded)
+    assert load_cifar100(str(root / ".")) is loaded
+    tiny.agrees(fresh(root))
+    assert len(decodings) == 1
+    assert sorted(root.rglob("*")) == before
+    assert sorted(p.name for p in kept.iterdir()) == sorted(f"{name}.npy" for name in tiny.arrays)
 
 
-def test_a_second_start_decodes_nothing_and_a_changed_source_does(tiny, tmp_path, monkeypatch):
-    tiny.mosaics(tmp_path)
+def test_the_pickles_are_downloaded_by_torchvision_into_the_home(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "torchvision.datasets.CIFAR100", lambda root, download: tiny.write(Path(root), "pickles")
+    )
+    tiny.agrees(fresh(tmp_path / "none"))
+    assert (tmp_path / "home/.cache/spcacw/data/cifar-100-python/train").is_file()
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("harm", ["truncate", "flip", "garbage", "pickle", "empty", "lose"])
+def test_a_damaged_array_is_decoded_again(tiny, tmp_path, decodings, kept, harm):
+    tiny.write(tmp_path, "mosaics")
     fresh(tmp_path)
-    opened = []
-    real = cifar_forms._mosaic
-    monkeypatch.setattr(cifar_forms, "_mosaic", lambda path: opened.append(path) or real(path))
-    tiny.agrees(fresh(tmp_path))
-    assert not opened
-    # The same pixels in another file: decoded again, and still right.
-    with Image.open(tmp_path / "train-01.webp") as picture:
-        picture.load()
-        picture.save(tmp_path / "train-01.webp", lossless=True, method=0, quality=10)
-    tiny.agrees(fresh(tmp_path))
-    assert len(opened) == 5
+    file = kept / "x_test.npy"
+    good = file.read_bytes()
+    bad = {
+        "truncate": good[:-1],
+        "flip": good[:-1] + bytes([good[-1] ^ 1]),
+        "garbage": b"no array",
+        "pickle": saved(np.save, np.array([{}], dtype=object), allow_pickle=True),
+        "empty": b"",
+    }
+    file.unlink() if harm == "lose" else file.write_bytes(bad[harm])
+    for _ in range(2):
+        tiny.agrees(fresh(tmp_path))
+    assert len(decodings) == 2
+    assert file.read_bytes() == good
 
 
-@pytest.mark.parametrize(
-    ("file", "harm", "words"),
-    [
-        ("train-01.webp", "pixel", ["train-01.webp", "train images 2 … 3"]),
-        ("test-00.webp", "truncate", ["test-00.webp", "damaged"]),
-        ("train-02.webp", "garbage", ["train-02.webp", "damaged"]),
-        ("train-00.webp", "size", ["train-00.webp", "damaged"]),
-        ("labels.npz", "truncate", ["labels.npz", "damaged"]),
-        ("labels.npz", "label", ["labels.npz", "test labels are not the official", "4 labels"]),
-        ("test-01.webp", "lose", ["test-01.webp", "lacking"]),
-        ("labels.npz", "lose", ["labels.npz", "lacking"]),
-    ],
-)
-def test_a_damaged_or_missing_file_is_named(tiny, tmp_path, offline, file, harm, words):
-    if harm == "label":
-        tiny.fine["test"][2] ^= 1
-    if harm == "pixel":
-        tiny.x["train"][3, 1, 5, 5] ^= 1
-    tiny.mosaics(tmp_path)
-    path = tmp_path / file
-    if harm == "truncate":
-        path.write_bytes(path.read_bytes()[:-200])
-    elif harm == "garbage":
-        path.write_bytes(b"not a picture")
-    elif harm == "size":
-        Image.new("RGB", (65, 32)).save(path, lossless=True)
-    elif harm == "lose":
-        path.unlink()
-    with pytest.raises(SpcacwError) as caught:
-        load_cifar100(str(tmp_path))
-    for word in [*words, "data-dir"]:
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.glob(".spcacw-decoded/cifar100-*"))
+def test_where_nothing_can_be_kept_it_works_and_says_so(tiny, tmp_path, caplog, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    tiny.write(tmp_path, "mosaics")
+    monkeypatch.setattr(np, "save", full)
+    with caplog.at_level(logging.WARNING):
+        tiny.agrees(fresh(tmp_path))
+    assert "decoded at each start" in caplog.text
+    assert "No space left" in caplog.text
+    assert not list(tmp_path.rglob(".decoding-*"))
 
 
-@pytest.mark.parametrize("harm", ["truncate", "record"])
-def test_a_damaged_binary_is_named(tiny, tmp_path, harm):
-    tiny.binary(tmp_path)
-    path = tmp_path / "cifar-100-binary" / "test.bin"
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] if harm == "truncate" else content[:-3074])
-    with pytest.raises(SpcacwError, match=r"cifar-100-binary/test\.bin"):
-        load_cifar100(str(tmp_path))
+def test_what_is_decoded_wrongly_is_not_kept(tiny, tmp_path, kept, monkeypatch):
+    tiny.write(tmp_path, "mosaics")
+    tiles = images._tiles
+    monkeypatch.setattr(images, "_tiles", lambda mosaic: tiles(mosaic) ^ 1)
+    with pytest.raises(SpcacwError, match="another x_train"):
+        fresh(tmp_path)
+    assert not kept.exists()
 
 
-def test_only_the_official_pickle_is_ever_unpickled(tiny, tmp_path):
-    tiny.python(tmp_path)
-    path = tmp_path / "cifar-100-python" / "train"
-    path.write_bytes(pickle.dumps({"data": None}))
-    with pytest.raises(SpcacwError, match=r"cifar-100-python/train.*md5") as caught:
-        load_cifar100(str(tmp_path))
-    assert "damaged" in str(caught.value)
-
-
-def test_the_pickles_md5s_are_torchvisions():
-    from torchvision.datasets import CIFAR100
-
-    known = dict(CIFAR100.train_list + CIFAR100.test_list)
-    assert known == cifar_forms.PICKLE_MD5
-
-
-def test_no_data_and_no_network_is_one_sentence(tiny, tmp_path, offline):
-    with pytest.raises(SpcacwError) as caught:
-        load_cifar100(str(tmp_path / "none"))
-    for word in ["uoft-cs/cifar100", "Couldn't reach the hub", "cifar-100-python", "data-dir"]:
-        assert word in str(caught.value)
+@pytest.mark.parametrize("harm", ["truncate", "garbage", "flip"])
+@pytest.mark.parametrize("file", ["train-01.webp", "test-00.webp", "labels.npz", "train", "test"])
+def test_a_damaged_file_is_named(tiny, tmp_path, file, harm):
+    """A pickle, too, before it is opened: it could run any code."""
+    form, folder = ("mosaics", "") if "." in file else ("pickles", "cifar-100-python")
+    tiny.write(tmp_path, form)
+    path = tmp_path / folder / file
+    good = path.read_bytes()
+    bad = {"truncate": good[:-200], "garbage": b"not a picture"}
+    path.write_bytes(bad.get(harm, good[:-1] + bytes([good[-1] ^ 1])))
+    with pytest.raises(SpcacwError, match=r"CIFAR-100 file .* is damaged .*data-dir") as caught:
+        fresh(tmp_path)
+    assert repr(str(path)) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_from_the_hub_by_flwr_datasets(tiny, tmp_path, monkeypatch):
-    """A directory of Parquet files, which load_dataset reads like a data set of the hub."""
-    import datasets
+@pytest.mark.parametrize("file", ["test-01.webp", "labels.npz"])
+def test_a_missing_file_is_named(tiny, tmp_path, file):
+    tiny.write(tmp_path, "mosaics")
+    (tmp_path / file).unlink()
+    with pytest.raises(SpcacwError, match=f"only in part, without {file}: .*data-dir"):
+        fresh(tmp_path)
 
-    (tmp_path / "at-the-hub").mkdir()
-    for s in SIZES:
-        pictures = [Image.fromarray(x.transpose(1, 2, 0)) for x in tiny.x[s]]
-        table = {"img": pictures, "fine_label": tiny.fine[s], "coarse_label": tiny.coarse[s]}
-        features = datasets.Features(
-            img=datasets.Image(),
-            fine_label=datasets.ClassLabel(num_classes=100),
-            coarse_label=datasets.ClassLabel(num_classes=20),
-        )
-        split = datasets.Dataset.from_dict(table, features=features)
-        split.to_parquet(tmp_path / "at-the-hub" / f"{s}-0.parquet")
-    monkeypatch.setattr(hub, "CIFAR100", str(tmp_path / "at-the-hub"))
-    tiny.agrees(fresh(tmp_path / "data"))
-    assert (tmp_path / "data" / "hub").is_dir()
-    # The second start needs neither the hub nor what was fetched.
-    shutil.rmtree(tmp_path / "at-the-hub")
-    shutil.rmtree(tmp_path / "data" / "hub")
-    tiny.agrees(fresh(tmp_path / "data"))
+
+def test_a_whole_form_is_read_though_another_is_there_in_part(tiny, tmp_path):
+    tiny.write(tmp_path, "mosaics")
+    tiny.write(tmp_path, "pickles")
+    (tmp_path / "labels.npz").unlink()
+    tiny.agrees(fresh(tmp_path))
+
+
+def test_no_data_and_no_network_is_one_sentence(tiny, tmp_path):
+    with pytest.raises(SpcacwError) as caught:
+        fresh(tmp_path / "none")
+    for word in [str(tmp_path / "none"), "Name or service", "cifar-100-python", "data-dir"]:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
 def test_the_real_data_are_the_official_files_bit_for_bit(cifar_dir):
-    _, form = cifar.find(cifar.data_root(cifar_dir))
-    base = cifar.data_root(cifar_dir) / "cifar100"
+    """The binary form, made of what was decoded, has the MD5s that other libraries list."""
     official = {
         "train": "6172c7755cfe09b2fe270c85cebc1b15",
         "test": "4499cfba6c016c1be1438163640a0898",
     }
-    data = load_cifar100(cifar_dir)
-    for name, md5 in official.items():
-        split = form.read(base, name)
-        columns = [split.coarse[:, None], split.fine[:, None], split.x.reshape(-1, 3072)]
-        content = np.concatenate(columns, axis=1).tobytes()
-        assert hashlib.md5(content).hexdigest() == md5
-        np.testing.assert_array_equal(getattr(data, f"x_{name}"), split.x)
-        each = {"train": 500, "test": 100}[name]
-        assert np.bincount(getattr(data, f"y_{name}")).tolist() == [each] * 100
+    held = images.find(data.CIFAR100, data.data_root(cifar_dir))
+    coarse = np.load(held["labels.npz"])
+    loaded = fresh(cifar_dir)
+    for part, md5 in official.items():
+        x, y = getattr(loaded, f"x_{part}"), getattr(loaded, f"y_{part}")
+        columns = [coarse[f"{part}_coarse"][:, None], y[:, None], x.reshape(-1, 3072)]
+        assert hashlib.md5(np.concatenate(columns, axis=1).tobytes()).hexdigest() == md5
+        assert np.bincount(y).tolist() == [{"train": 500, "test": 100}[part]] * 100
 
 
-def test_a_second_start_on_the_real_data_decodes_nothing(cifar_dir, monkeypatch):
+def test_a_second_start_on_the_real_data_decodes_nothing(cifar_dir, decodings):
     first = fresh(cifar_dir)
-    monkeypatch.setattr(cifar, "_decode", lambda *_: pytest.fail("decoded again"))
+    decodings.clear()
     again = fresh(cifar_dir)
     assert again is not first
+    assert not decodings
     np.testing.assert_array_equal(again.y_test, first.y_test)

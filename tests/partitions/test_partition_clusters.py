@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.partitions.cifar import load_cifar100
+from spcacw_flwr.partitions.images import load_cifar100
 
 
 def test_all_50000_images_are_dealt_out_in_the_shares_of_the_matrix(make):

@@ -57,7 +57,7 @@ def test_latent_clusters_deal_out_everything_by_their_matrix():
 
 
 def test_our_setting_and_the_partitioner_agree(make, cifar_dir):
-    from spcacw_flwr.partitions.cifar import load_cifar100
+    from spcacw_flwr.partitions.images import load_cifar100
 
     labels = load_cifar100(cifar_dir).y_train
     features = Features({"id": Value("int64"), "fine_label": ClassLabel(num_classes=100)})

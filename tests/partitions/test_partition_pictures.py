@@ -68,12 +68,7 @@ def test_data_of_ones_own_that_are_no_pictures(tmp_path):
     assert names_in(tmp_path) == ["own-silos.png"]
 
 
-def test_missing_data_end_in_one_sentence_or_are_passed_over(tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise OSError("offline")
-
-    monkeypatch.setattr("torchvision.datasets.MNIST", fail)
-    monkeypatch.setattr("datasets.load_dataset", fail)
+def test_missing_data_end_in_one_sentence_or_are_passed_over(tmp_path, offline):
     where = ["--data-dir", str(tmp_path / "none"), "--output", str(tmp_path / "out")]
     one = command("--setting", "shakespeare", *where)
     assert one.exit_code == 1

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.partitions.images import load_digits, load_mnist
 from spcacw_flwr.partitions.relabel import permutations
-from spcacw_flwr.partitions.sources import load_digits, load_mnist
 
 
 def rows(x):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.partitions.images import load_mnist
 from spcacw_flwr.partitions.rotate import rotated
-from spcacw_flwr.partitions.sources import load_mnist
 
 
 def test_angles_and_oracle_go_round_the_circle(make):

@@ -98,11 +98,7 @@ def test_a_bad_import_path_is_refused(path, why):
         make_setting(path, PartitionKeys(), 0)
 
 
-def test_prepare_reads_the_data_and_making_a_setting_does_not(make, tmp_path, monkeypatch):
-    def offline(*_, **__):
-        raise OSError("offline")
-
-    monkeypatch.setattr("torchvision.datasets.MNIST", offline)
+def test_prepare_reads_the_data_and_making_a_setting_does_not(make, tmp_path, monkeypatch, offline):
     setting = make("mnist-relabel", data_dir=str(tmp_path / "empty"))
     assert not (tmp_path / "empty").exists()
     with pytest.raises(SpcacwError, match="data-dir"):

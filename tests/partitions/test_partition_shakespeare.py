@@ -1,7 +1,6 @@
 """Shakespeare: LEAF's numbers on its own text, the paper's silos, windows that do not overlap."""
 
 import gzip
-import hashlib
 import lzma
 
 import numpy as np
@@ -9,10 +8,17 @@ import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.partitions import gutenberg
-from spcacw_flwr.partitions.gutenberg import decode, encode, load_roles, read_text
+from spcacw_flwr.partitions import roles
 from spcacw_flwr.partitions.leaf import VOCABULARY
-from spcacw_flwr.partitions.roles import draw_roles, pooled_windows, split_by_time, windows
+from spcacw_flwr.partitions.roles import (
+    decode,
+    draw_roles,
+    encode,
+    load_roles,
+    pooled_windows,
+    split_by_time,
+    windows,
+)
 
 
 def test_leafs_numbers(plays_dir):
@@ -36,16 +42,6 @@ def test_a_role_says_what_it_says(plays_dir):
     assert names.index("THE COMEDY OF ERRORS: DROMIO OF SYRACUSE") > 0
 
 
-def test_a_second_start_decodes_nothing(plays_dir, monkeypatch):
-    gutenberg._load.cache_clear()  # what another test loaded may lie in another test's HOME
-    first = load_roles(plays_dir)
-    gutenberg._load.cache_clear()
-    monkeypatch.setattr(gutenberg, "_decode", lambda *_: pytest.fail("decoded again"))
-    again = load_roles(plays_dir)
-    assert again is not first
-    np.testing.assert_array_equal(again.sizes, first.sizes)
-
-
 def test_encode_is_the_place_in_the_vocabulary():
     assert encode("\n !az}").tolist() == [0, 1, 2, 53, 78, 79]
     assert decode(encode(VOCABULARY)) == VOCABULARY
@@ -56,10 +52,10 @@ def test_encode_is_the_place_in_the_vocabulary():
 
 
 @pytest.fixture
-def edition(monkeypatch):
+def edition(expect):
     """A short text that counts as LEAF's edition."""
     text = "first\nsecond line\n"
-    monkeypatch.setattr(gutenberg, "EDITION", hashlib.sha256(text.encode()).hexdigest())
+    expect(roles, "SHAKESPEARE", {"pg100.txt": text.encode()})
     return text
 
 
@@ -72,7 +68,8 @@ PACK = {"xz": lzma.compress, "gz": gzip.compress, "txt": bytes}
 def test_reads_packed_or_plain_text_whatever_its_line_ends(edition, tmp_path, suffix, start, end):
     path = tmp_path / f"pg100.txt{'' if suffix == 'txt' else '.' + suffix}"
     path.write_bytes(PACK[suffix](start + edition.encode().replace(b"\n", end)))
-    assert read_text(path) == edition
+    (found,) = roles.find(roles.SHAKESPEARE, tmp_path).values()
+    assert roles.content(roles.SHAKESPEARE, found) == edition.encode()
 
 
 @pytest.mark.parametrize("suffix", ["xz", "gz"])

@@ -199,7 +199,7 @@ def test_a_failed_run_has_a_report_by_the_command_line(tmp_path):
     assert "The run did not finish: sketch = 9999 is more than" in page.text
 
 
-def test_what_cannot_be_reported_is_one_sentence(tmp_path):
+def test_what_cannot_be_reported_is_one_sentence(tmp_path, offline):
     done = CliRunner().invoke(app, ["report", str(tmp_path)], env={"COLUMNS": "250"})
     assert done.exit_code == 1
     assert done.output.startswith(f"spcacw: {tmp_path} holds no run")

@@ -88,7 +88,7 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
         (["demo", "demo", "--set", "setting=mnist-relabel", "--data-dir", "none"], "data-dir"),
     ],
 )
-def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch):
+def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch, offline):
     monkeypatch.chdir(authority.parent.parent)
     done = deploy(*arguments)
     assert done.exit_code == 1
