@@ -1,8 +1,12 @@
 """Trajectories as they were before the house was rebuilt: nothing learned may change.
 
-``python -m tests.test_pins`` records them anew (``pins.json``); that wants a commit of its own,
-which says what moved them and by how much. Digests hold on the kind of machine that recorded them;
-on any other the numbers beside them are compared with a tolerance.
+``pins.json`` holds their numbers. Their last bits depend on the processor, so whoever moves code
+records them before, and has every bit compared afterwards, on one machine::
+
+    python -m tests.test_pins /tmp/before.json
+    SPCACW_PINS=/tmp/before.json pytest tests/test_pins.py
+
+What moves a last bit wants a commit of its own, which says what moved, and by how much.
 """
 
 from __future__ import annotations
@@ -10,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch, as in all tests
 
 import numpy as np
 import pytest
@@ -28,7 +33,8 @@ from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
 from tests.flower.grid import LocalGrid
 
-PINS = Path(__file__).with_name("pins.json")
+EXACT = "SPCACW_PINS" in os.environ
+PINS = Path(os.environ.get("SPCACW_PINS", Path(__file__).with_name("pins.json")))
 DATA = Path(os.environ.get("SPCACW_DATA_DIR", Path(__file__).parents[2] / "shared" / "data"))
 SMALL_CIFAR = "spcacw_flwr.experiments.small:network"
 EPOCHS = {"epochs": 3, "compare_alone": False}
@@ -89,12 +95,6 @@ THROUGH_MESSAGES = [
 ]  # fmt: skip
 
 
-def signature() -> list[str]:
-    """What the last bits depend on."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    return [platform.machine(), capability, torch.__version__, np.__version__]
-
-
 def config_of(name: str) -> Config:
     keys = CASES.get(name) or ON_DATA[name] | {"data_dir": str(DATA)}
     return Config.from_keys(**keys)
@@ -142,16 +142,16 @@ def pins() -> dict[str, Any]:
     return json.loads(PINS.read_text())
 
 
-def compare(found: dict[str, Any], pins: dict[str, Any], name: str, exact: bool = True) -> None:
-    wanted = pins["runs"][name]
-    if exact and pins["signature"] == signature():
+def compare(found: dict[str, Any], pins: dict[str, Any], name: str, exact: bool = EXACT) -> None:
+    wanted = pins[name]
+    if exact:
         assert found["digest"] == wanted["digest"]
     assert found["accuracy"] == pytest.approx(wanted["accuracy"], abs=0.6)
-    assert found["model"] == pytest.approx(wanted["model"], rel=0, abs=0.03 * wanted["model"][0])
+    assert found["model"] == pytest.approx(wanted["model"], rel=0, abs=1e-3 * wanted["model"][0])
     if wanted["alpha"] is None:
         assert found["alpha"] is None
     else:
-        assert found["alpha"] == pytest.approx(wanted["alpha"], abs=5e-3)
+        assert found["alpha"] == pytest.approx(wanted["alpha"], abs=1e-3)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -173,8 +173,5 @@ def test_flowers_messages_give_the_same_run(name, pins):
 
 
 if __name__ == "__main__":
-    found = {name: in_process(name) for name in (sys.argv[1:] or (*CASES, *ON_DATA))}
-    known = json.loads(PINS.read_text())["runs"] if sys.argv[1:] else {}
-    lines = [f" {json.dumps(name)}: {json.dumps(run)}" for name, run in (known | found).items()]
-    body = ",\n".join(lines)
-    PINS.write_text(f'{{"signature": {json.dumps(signature())}, "runs": {{\n{body}\n}}}}\n')
+    runs = {name: in_process(name) for name in (*CASES, *ON_DATA)}
+    Path(sys.argv[1]).write_text(json.dumps(runs))
