@@ -54,8 +54,10 @@ class Method:
     """
 
     name: ClassVar[str]
-    keys: ClassVar[type | None] = None
+    Keys: ClassVar[type | None] = None
     """A frozen dataclass of the method's own run-config keys, the table ``[name]``."""
+    family: ClassVar[str] = ""
+    """The table of run-config keys that it shares with its kin alone."""
     reveals: ClassVar[str] = ""
     """What it must know of its peers beside gradients, which private silos do not tell."""
 

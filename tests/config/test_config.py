@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spcacw_flwr.config.config import AUTO, Config, fields, flattened
+from spcacw_flwr.config.config import AUTO, MOVED, Config, fields, flattened
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import SETTINGS, setting_class
 from spcacw_flwr.silos.setup import checked_setting
@@ -21,7 +21,10 @@ def manifest_keys():
 
 def test_pyproject_lists_every_key_with_its_default():
     keys = manifest_keys()
+    old = {name: keys.pop(name) for name in MOVED}
+    assert set(old.values()) == {AUTO}
     assert list(keys) == list(fields())
+    assert {name for name in keys if keys[name] == AUTO and "." in name} == set(MOVED.values())
     for name, (_, field) in fields().items():
         if keys[name] != AUTO:
             assert keys[name] == field.default

@@ -25,7 +25,7 @@ class Keys:
 
 class Tilted(WeightedGradients):
     name = "tilted"
-    keys = Keys
+    Keys = Keys
 
     def initial_weights(self):
         rest = (1 - self.own.share) / (self.federation.num_silos - 1)
@@ -44,7 +44,7 @@ class Keys:
 class Tilted(WeightedGradients):
     """Half of the weight to the target."""
 
-    name, keys = "tilted", Keys
+    name, Keys = "tilted", Keys
 
     def initial_weights(self):
         rest = (1 - self.own.share) / (self.federation.num_silos - 1)
@@ -63,14 +63,15 @@ def test_they_are_checked_by_the_types_of_their_defaults():
         Config.from_flat(METHOD | {"tilted.share": "x"})
     with pytest.raises(SpcacwError, match=r"no key 'tilted.shar' \(did you mean tilted.share"):
         Config.from_flat(METHOD | {"tilted.shar": 1})
-    with pytest.raises(SpcacwError, match=r"own = '\[1\]' is not a table in JSON"):
-        Config.from_flat(METHOD | {"own": "[1]"})
+    for text in ("[1]", '{"tilted": 1}', "{"):
+        with pytest.raises(SpcacwError, match=r"does not hold tables in JSON"):
+            Config.from_flat(METHOD | {"own": text})
 
 
 def test_they_travel_in_one_key_that_flower_knows():
     config = Config.from_flat(METHOD | {"tilted.share": 0.25})
     flat = config.to_flat()
-    assert flat["own"] == '{"share": 0.25, "lambda": 3}'
+    assert flat["own"] == '{"tilted": {"share": 0.25, "lambda": 3}}'
     assert not any(name.startswith("tilted.") for name in flat)
     assert Config.from_flat(flat) == config
     assert Config.from_flat(flat | {"tilted.share": 0.5}).method.share == 0.5
