@@ -55,7 +55,7 @@ class Tilted(WeightedGradients):
 @dataclass(frozen=True)
 class StripesKeys:
     width: int = 2
-    flipped: bool = False
+    lambda_: bool = False
 
 
 class Stripes(Setting):
@@ -81,7 +81,7 @@ class Stripes(Setting):
     def train(self, silo):
         rng = torch.Generator().manual_seed(silo)
         x = torch.randn(self.keys.samples_per_silo, self.own.width, generator=rng)
-        return SiloData(x, ((x[:, 0] > 0) ^ self.own.flipped).long())
+        return SiloData(x, ((x[:, 0] > 0) ^ self.own.lambda_).long())
 
     test = train
 
@@ -133,6 +133,8 @@ def test_a_method_with_its_own_keys(folder):
     assert trained(METHOD, {"tilted.share": 0.4}).alpha[0] == 0.4
     with pytest.raises(SpcacwError, match=r"tilted.share = 'x' is not allowed: it must be a num"):
         trained(METHOD, {"tilted.share": "x"})
+    with pytest.raises(SpcacwError, match=r"no key 'tilted.shar' \(did you mean tilted.share"):
+        trained(METHOD, {"tilted.shar": 1})
 
 
 def test_a_setting_with_its_own_keys(folder):
@@ -146,13 +148,17 @@ def test_a_setting_with_its_own_keys(folder):
 
 
 def test_own_keys_of_both_travel_in_one_key_that_flower_declares(folder):
-    config = Config.from_flat(METHOD | SETTING | {"tilted.share": 0.4, "stripes.flipped": True})
+    config = Config.from_flat(METHOD | SETTING | {"tilted.share": 0.4, "stripes.lambda": True})
     flat = config.to_flat()
     assert json.loads(flat["own"]) == {
-        "tilted": {"share": 0.4, "who": "rest"}, "stripes": {"width": 2, "flipped": True},
+        "tilted": {"share": 0.4, "who": "rest"}, "stripes": {"width": 2, "lambda": True},
     }  # fmt: skip
     assert not [name for name in flat if name.startswith(("tilted.", "stripes."))]
     assert Config.from_flat(flat) == config
+    assert Config.from_flat(flat | {"tilted.share": 0.5}).method.share == 0.5
+    for text in ("[1]", '{"tilted": 1}', "{"):
+        with pytest.raises(SpcacwError, match="does not hold tables in JSON"):
+            Config.from_flat(METHOD | {"own": text})
     # Another method, or the same data in files, has no use for the table.
     other = Config.from_flat(flat | {"method": "local", "setting": "files"})
     assert "own" not in other.to_flat() or other.to_flat()["own"] == ""
@@ -243,6 +249,9 @@ def test_a_table_has_a_row_of_ones_own(folder):
 
 @pytest.mark.slow
 def test_method_and_setting_run_on_ray_as_in_process(folder):
+    for name in ("experiments", "partitions", "baselines"):  # of the user's own, in the way
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("raise ImportError('not this one')")
     common = ("run", "--method", "mine:Tilted", "--setting", "mine:Stripes", "--epochs", "2",
               "--set", "tilted.share=0.7", "--set", "stripes.width=3", "--set", "nodes=2",
               "--set", "compare-alone=false")  # fmt: skip
