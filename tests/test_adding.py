@@ -137,6 +137,18 @@ def test_a_method_with_its_own_keys(folder):
         trained(METHOD, {"tilted.shar": 1})
 
 
+@pytest.mark.parametrize(
+    ("kind", "frozen"), [("int = 0", False), ("tuple = ()", True), ("int", True), ("", None)]
+)
+def test_keys_that_cannot_be_are_refused(folder, kind, frozen):
+    head = "" if frozen is None else f"    @dataclass(frozen={frozen})\n"
+    body = f"    class Keys:\n        {'x: ' + kind if kind else 'pass'}\n"
+    code = MINE.split("class Careful")[0] + f"class Odd(Tilted):\n{head}{body}"
+    (folder / "mine.py").write_text(code)
+    with pytest.raises(SpcacwError, match=r"Odd.Keys must be a frozen dataclass, each field"):
+        Config.from_flat({"method": "mine:Odd"})
+
+
 def test_a_setting_with_its_own_keys(folder):
     config = Config.from_flat(SETTING | {"stripes.width": 5})
     assert config.partition.own.width == 5

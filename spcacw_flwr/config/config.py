@@ -324,9 +324,23 @@ def fields(method: str = "", setting: str = "") -> dict[str, tuple[str, dataclas
     owners = [("setting", setting_class(name)) for name in (*SETTINGS, setting) if name]
     owners += [("method", method_class(name)) for name in (*METHODS, method) if name]
     for what, owner in owners:
-        for field in dataclasses.fields(owner.Keys) if owner.Keys else ():
+        for field in own_fields(owner):
             known[f"{owner.name}.{kebab(field.name)}"] = (f"{what} {owner.name}", field)
     return known
+
+
+def own_fields(owner: Any) -> tuple[dataclasses.Field[Any], ...]:
+    """Return the fields of a method's or setting's own keys; SpcacwError if they cannot be keys."""
+    if owner.Keys is None:
+        return ()
+    if getattr(getattr(owner.Keys, "__dataclass_params__", None), "frozen", False):
+        found = dataclasses.fields(owner.Keys)
+        if all(type(field.default) in (bool, int, float, str) for field in found):
+            return found
+    raise SpcacwError(
+        f"{owner.__name__}.Keys must be a frozen dataclass, each field of which has a number, a "
+        "text, True or False as its default."
+    )
 
 
 COMMON = (
