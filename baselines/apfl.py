@@ -29,7 +29,7 @@ from .beside import BesideGlobal, GlobalKeys
 
 
 @dataclass(frozen=True)
-class Keys(GlobalKeys):
+class APFLKeys(GlobalKeys):
     """Hyper-parameters of APFL."""
 
     alpha: float = key(
@@ -50,7 +50,7 @@ class APFL(BesideGlobal):
     """v̄ = αv + (1 − α)w; the weights logged are those of the silos in w."""
 
     name = "apfl"
-    keys = Keys
+    Keys = APFLKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

@@ -34,7 +34,7 @@ class GlobalKeys:
 class BesideGlobal(WeightedGradients):
     """A global model w = ``parameters`` that all silos train, and the target's own, ``v``."""
 
-    keys: ClassVar[type | None] = GlobalKeys
+    Keys: ClassVar[type | None] = GlobalKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

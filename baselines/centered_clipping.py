@@ -34,7 +34,7 @@ from .fedcluster import distances_to
 
 
 @dataclass(frozen=True)
-class Keys:
+class CenteredClippingKeys:
     """Hyper-parameters of centred clipping."""
 
     tau: float = key(0.5, "τ, how far a gradient can pull; chosen here (authors' 100).", above=0)
@@ -50,7 +50,7 @@ class CenteredClipping(Method):
     """Centred clipping of gradients around the last aggregate (a control that knows no target)."""
 
     name = "centered-clipping"
-    keys = Keys
+    Keys = CenteredClippingKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

@@ -22,7 +22,7 @@ from .beside import BesideGlobal, GlobalKeys
 
 
 @dataclass(frozen=True)
-class Keys(GlobalKeys):
+class DittoKeys(GlobalKeys):
     """Hyper-parameters of Ditto."""
 
     lambda_: float = key(
@@ -37,7 +37,7 @@ class Ditto(BesideGlobal):
     """v_0 near w; the target uses v_0. The weights logged are those of the silos in w."""
 
     name = "ditto"
-    keys = Keys
+    Keys = DittoKeys
 
     def round(self, round_: int) -> Round:
         """Move v towards w as it was received; then everyone moves w."""

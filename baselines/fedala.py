@@ -42,7 +42,7 @@ SETTLED = 10
 
 
 @dataclass(frozen=True)
-class Keys(MeetingKeys):
+class FedALAKeys(MeetingKeys):
     """Hyper-parameters of FedALA; defaults of TsingZ0/FedALA a7a9b21, utils/ALA.py and main.py."""
 
     eta: float = key(1.0, "η_W, step size of the weights W (authors' eta = 1).", least=0)
@@ -67,7 +67,7 @@ class FedALA(MeetingModels):
 
     name = "fedala"
     reveals = "losses"
-    keys = Keys
+    Keys = FedALAKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

@@ -41,7 +41,7 @@ from .personal import OwnModels
 
 
 @dataclass(frozen=True)
-class Keys:
+class FedAMPKeys:
     """Hyper-parameters of FedAMP; PFLlib d832e76 has lamda = alphaK = sigma = 1."""
 
     lambda_: float = key(
@@ -92,7 +92,7 @@ class FedAMP(OwnModels):
     """Attentive message passing; the weights logged are ξ_0, those of w_j in u_0."""
 
     name = "fedamp"
-    keys = Keys
+    Keys = FedAMPKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

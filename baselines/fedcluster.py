@@ -41,7 +41,7 @@ from .round_weights import GradientRule
 
 
 @dataclass(frozen=True)
-class Keys:
+class FederatedClusteringKeys:
     """Hyper-parameters of Threshold-Clustering."""
 
     inner_rounds: int = key(
@@ -94,7 +94,7 @@ class FederatedClustering(GradientRule):
     """Federated Clustering (FC): the mean of the gradients near the target's own."""
 
     name = "fedcluster"
-    keys = Keys
+    Keys = FederatedClusteringKeys
 
     def aggregate(self, gradients: Tensor, own: int) -> tuple[Weights, Tensor]:
         """Return the weights and the centre of the target's cluster."""

@@ -34,7 +34,7 @@ from spcacw_flwr.methods.base import WeightedGradients, Weights
 
 
 @dataclass(frozen=True)
-class Keys:
+class FedDiscoKeys:
     """Hyper-parameters of FedDisco."""
 
     reference: str = key(
@@ -76,7 +76,7 @@ class FedDisco(WeightedGradients):
 
     name = "feddisco"
     reveals = "label counts"
-    keys = Keys
+    Keys = FedDiscoKeys
 
     def initial_weights(self) -> Weights:
         """Return the weights that the label counts give.

@@ -45,7 +45,7 @@ HUGE = 1e30
 
 
 @dataclass(frozen=True)
-class Keys:
+class FomoKeys:
     """Hyper-parameters of FedFomo."""
 
     norm: str = key(
@@ -85,7 +85,7 @@ def fomo_weights(losses: Weights, before: float, away: Weights) -> Weights:
 class Fomo(RoundWeights):
     """What both forms share: the log counts a round without a better model as e_0."""
 
-    keys = Keys
+    Keys = FomoKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

@@ -54,7 +54,7 @@ class FedRep(SplitNetwork):
     """τ head steps at home, then one step of the shared body on the averaged gradient."""
 
     name = "fedrep"
-    keys = FedRepKeys
+    Keys = FedRepKeys
 
     def initial_weights(self) -> NDArray[np.float64]:
         """Return the weights of the silos in the body: they never change."""

@@ -32,7 +32,7 @@ from .personal import MeetingKeys, MeetingModels
 
 
 @dataclass(frozen=True)
-class Keys(MeetingKeys):
+class FeSEMKeys(MeetingKeys):
     """Hyper-parameters of FeSEM."""
 
     personal: str = key(
@@ -64,7 +64,7 @@ class FeSEM(MeetingModels):
     """The weights logged are 1/|C| on the target's cluster C."""
 
     name = "fesem"
-    keys = Keys
+    Keys = FeSEMKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

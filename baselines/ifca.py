@@ -77,7 +77,7 @@ class IFCA(Method):
 
     name = "ifca"
     reveals = "losses"
-    keys = IFCAKeys
+    Keys = IFCAKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

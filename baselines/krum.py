@@ -27,7 +27,7 @@ from .round_weights import GradientRule
 
 
 @dataclass(frozen=True)
-class Keys:
+class KrumKeys:
     """Hyper-parameters of Krum."""
 
     keep: int = key(
@@ -55,7 +55,7 @@ class Krum(GradientRule):
     """Krum: the gradient with the nearest neighbours (a control that knows no target)."""
 
     name = "krum"
-    keys = Keys
+    Keys = KrumKeys
 
     def aggregate(self, gradients: Tensor, own: int) -> tuple[Weights, Tensor]:
         """Return 1/m on the m gradients with the smallest scores, and their mean."""

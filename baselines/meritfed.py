@@ -40,7 +40,7 @@ from .averages import UNIFORM, average_weights
 
 
 @dataclass(frozen=True)
-class Keys:
+class MeritFedKeys:
     """Hyper-parameters of MeritFed."""
 
     inner_steps: int = key(
@@ -65,7 +65,7 @@ class MeritFed(WeightedGradients):
     """MeritFed: mirror descent on the target's loss after the step."""
 
     name = "meritfed"
-    keys = Keys
+    Keys = MeritFedKeys
 
     def initial_weights(self) -> Weights:
         """Return uniform weights."""

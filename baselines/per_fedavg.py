@@ -64,7 +64,7 @@ class PerFedAvg(WeightedGradients):
     """Meta-gradients at one shared model, averaged; the target uses the model adapted to it."""
 
     name = "per-fedavg"
-    keys = PerFedAvgKeys
+    Keys = PerFedAvgKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

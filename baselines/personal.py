@@ -89,7 +89,7 @@ class MeetingKeys:
 class MeetingModels(OwnModels):
     """Own models that are trained at home for K rounds and then meet."""
 
-    keys: ClassVar[type | None] = MeetingKeys
+    Keys: ClassVar[type | None] = MeetingKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

@@ -41,7 +41,7 @@ SNAP = 0.9
 
 
 @dataclass(frozen=True)
-class Keys(MeetingKeys):
+class PFedGraphKeys(MeetingKeys):
     """Hyper-parameters of pFedGraph; defaults of MediaBrain-SJTU/pFedGraph 4f5f17c."""
 
     alpha: float = key(
@@ -70,7 +70,7 @@ class PFedGraph(MeetingModels):
     """The weights logged are α_0, the target's row of the graph."""
 
     name = "pfedgraph"
-    keys = Keys
+    Keys = PFedGraphKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

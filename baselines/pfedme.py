@@ -34,7 +34,7 @@ from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 
 @dataclass(frozen=True)
-class Keys:
+class PFedMeKeys:
     """Hyper-parameters of pFedMe; defaults from main.py of CharlieDinh/pFedMe caf24b1."""
 
     lambda_: float = key(15.0, "λ, how strongly θ is tied to w (authors' lamda = 15).", least=0)
@@ -54,7 +54,7 @@ class PFedMe(Method):
     """θ_0 ≈ argmin f_0(θ) + (λ/2)‖θ − w‖²; the weights logged are those of the silos in w."""
 
     name = "pfedme"
-    keys = Keys
+    Keys = PFedMeKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

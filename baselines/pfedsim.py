@@ -98,7 +98,7 @@ class PFedSim(SplitNetwork):
     """
 
     name = "pfedsim"
-    keys = PFedSimKeys
+    Keys = PFedSimKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

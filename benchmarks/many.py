@@ -31,7 +31,8 @@ def main() -> None:
     given = parser.parse_args()
     config = Config.from_keys(
         setting="mnist-rotate", data_dir=given.data_dir, silos=given.silos,
-        rotation_step=360 / given.silos, samples_per_silo=60_000 // given.silos,
+        mnist_rotate={"rotation_step": 360 / given.silos},
+        samples_per_silo=60_000 // given.silos,
         sketch=given.sketch, epochs=given.epochs, update_every=given.epochs, compare_alone=False,
     )  # fmt: skip
     start = time.perf_counter()

@@ -129,7 +129,7 @@ def save_allocation(setting: Cifar100Clusters, stem: Path, labels: list[str]) ->
     np.savetxt(f"{stem}.csv", numbers, "%.10g", ",", header=header, comments="")
     draw.distribution(
         Path(f"{stem}.png"), f"{setting.name}: X, the share of each class that each silo gets "
-        f"(ε = {setting.keys.epsilon:g})", x, setting.expected_sizes, names_of(setting),
+        f"(ε = {setting.own.epsilon:g})", x, setting.expected_sizes, names_of(setting),
         labels, _edges(setting), "images", share="share of the class (white: none)",
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ from rich.progress import track
 
 from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean
-from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.config.registry import METHODS, method_class
 from spcacw_flwr.engine.simulate import simulate
 
 from .conf import columns, rows
@@ -78,11 +78,15 @@ class Trial:
         })  # fmt: skip
 
 
-def grids(eta: float = MIDDLE) -> dict[str, list[dict[str, Any]]]:
-    """Return the candidates of each method, tables of run-config keys, with η around ``eta``."""
-    tables = tomllib.loads(GRIDS.read_text())
+def grids(eta: float = MIDDLE, own: Iterable[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    """Return the candidates of each method, tables of run-config keys, with η around ``eta``.
+
+    A method of one's ``own``, by its import path, brings its :attr:`Method.grid`.
+    """
+    tables = tomllib.loads(GRIDS.read_text())["methods"]
+    tables |= {name: tables["local"] | method_class(name).grid for name in own if ":" in name}
     found = {}
-    for method, table in tables["methods"].items():
+    for method, table in tables.items():
         axes = flattened(table)
         axes["eta"] = [round(step * eta / MIDDLE, 9) for step in axes["eta"]]
         found[method] = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
@@ -174,7 +178,7 @@ def tune(
     if setting.endswith(".toml"):
         (column,) = columns([setting])
         setting, of_column = column.name, column.keys
-    candidates = grids(of_column.get("eta", MIDDLE))
+    candidates = grids(of_column.get("eta", MIDDLE), methods)
     output.mkdir(parents=True, exist_ok=True)
     path = output / f"{setting}.csv"
     done = {tuple(row[c] for c in COLUMNS[:5]) for row in read(path)}

@@ -8,6 +8,7 @@ the algorithm is in the appendix on data partitioning and in ``allocation``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spcacw_flwr.config.declare import key
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import NOISE, SPLIT, TEST, stream
@@ -29,6 +31,48 @@ _MEAN = torch.tensor([0.5070751592371323, 0.486548873314951, 0.4409178433670343]
 _STD = torch.tensor([0.2673342858792401, 0.2564384629170883, 0.27615047132568404])
 
 
+@dataclass(frozen=True)
+class ClusterKeys:
+    """Own keys of cifar100-clusters."""
+
+    cluster_classes: str = key(
+        "",
+        "Classes of each latent cluster, in order, as 25,25,25,25; empty: the same number each, "
+        "P = 100/C (paper, algorithm CIFAR-100 Partitioning).",
+    )
+    epsilon: float = key(
+        10.0,
+        "ε, the heterogeneity noise of the latent clusters (paper: 10 and 0.01, called sigma in "
+        "its table; READING row 14).",
+        least=0,
+    )
+    epsilon_is: str = key(
+        "variance",
+        "What ε is of the noise N(0, √ε): its variance (standard deviation √ε), its deviation "
+        "(standard deviation ε, as 'sigma' suggests), or its fourth-power (√ε read as the "
+        "variance, so standard deviation ε^¼) (READING row 14).",
+        choices=("variance", "deviation", "fourth-power"),
+    )
+    normalise: str = key(
+        "columns",
+        "columns: each class is split in proportion to its column of X, as printed; rows: each "
+        "silo's row is first scaled to sum to 1, which evens out their sizes (READING row 15).",
+        choices=("columns", "rows"),
+    )
+    test_distribution: str = key(
+        "target",
+        "Test images of the latent clusters: target: all, weighted by the silo's own class "
+        "distribution; split: dealt out by the training images' X; uniform: all, unweighted "
+        "(READING row 13).",
+        choices=("target", "split", "uniform"),
+    )
+    augmentation: bool = key(
+        True,
+        "CIFAR-100: train on random crops of the images padded by 4, and random mirror images "
+        "(READING row 19).",
+    )
+
+
 class Cifar100Clusters(Setting):
     """Silos in 4 latent clusters of 25 classes each of CIFAR-100, with noise ε (paper).
 
@@ -37,6 +81,7 @@ class Cifar100Clusters(Setting):
     """
 
     name = "cifar100-clusters"
+    Keys = ClusterKeys
     # η = .1, largest norm 5: the paper's appendix; 100 epochs: its figures.
     defaults: ClassVar[Mapping[str, Any]] = {
         "cluster_sizes": "5,5,5,5",
@@ -58,16 +103,16 @@ class Cifar100Clusters(Setting):
         """
         super().__init__(keys, seed)
         self._clusters = clusters_of(keys)
-        named = keys.cluster_classes
+        own, named = self.own, self.own.cluster_classes
         self.allocation = latent_clusters(
-            parse_sizes(keys.cluster_sizes), self.num_classes, keys.epsilon, stream(seed, NOISE),
+            parse_sizes(keys.cluster_sizes), self.num_classes, own.epsilon, stream(seed, NOISE),
             class_sizes=parse_sizes(named, "cluster-classes") if named else None,
-            epsilon_is=keys.epsilon_is, normalise=keys.normalise,
+            epsilon_is=own.epsilon_is, normalise=own.normalise,
         )  # fmt: skip
         """X (N, 100): the share of each class that each silo gets."""
         self._counts = self._counts_of("train")
         check_nobody_empty(self._counts, self.name)
-        if keys.test_distribution == "split":
+        if own.test_distribution == "split":
             check_nobody_empty(self._counts_of("test"), f"{self.name} for the test")
         self._kept: dict[tuple[str, int], SiloData] = {}
         self._dealt: dict[str, list[NDArray[np.int64]]] = {}
@@ -105,21 +150,21 @@ class Cifar100Clusters(Setting):
 
     def augment(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         """Crop and mirror a batch at random, if ``augmentation`` says so (READING row 19)."""
-        if not self.keys.augmentation:
+        if not self.own.augmentation:
             return x
         # Padding is black, which standardising moved.
         return crop_and_flip(x, rng, edge=self._scaled(torch.zeros(1, 3, 1, 1)).flatten())
 
     def _test(self, silo: int) -> SiloData:
         data = self._data()
-        if self.keys.test_distribution == "split":
+        if self.own.test_distribution == "split":
             rows = self._rows("test", silo)[: self.keys.test_samples or None]
             return self._view(data.x_test[rows], data.y_test[rows])
         rows = self._balanced(data.y_test)[: self.keys.test_samples or None]
         if self._all_tests is None:  # 123 MB that all silos share
             self._all_tests = self._view(data.x_test[rows], data.y_test[rows]).x
         y = torch.from_numpy(data.y_test[rows].astype(np.int64))
-        weighted = self.keys.test_distribution == "target"
+        weighted = self.own.test_distribution == "target"
         return SiloData(self._all_tests, y, self._weights(silo, y) if weighted else None)
 
     def _weights(self, silo: int, y: Tensor) -> Tensor:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from spcacw_flwr.config.declare import key
 from spcacw_flwr.config.partition import PartitionKeys
 
 from .pool import Pool, PooledSetting, mnist_pool
@@ -44,6 +47,31 @@ def rotated(x: Tensor, angle: float, interpolation: str = "bilinear") -> Tensor:
     return grid_sample(x, grid, mode=interpolation, padding_mode="zeros", align_corners=False)
 
 
+@dataclass(frozen=True)
+class RotateKeys:
+    """Own keys of mnist-rotate."""
+
+    rotation_step: float = key(
+        4.0,
+        "Degrees: silo i of the rotation setting sees its images turned counter-clockwise by "
+        'i · rotation-step (READING row 11; paper: "sequential 4° angular rotations").',
+        least=0,
+        below=360,
+    )
+    rotation_interpolation: str = key(
+        "bilinear",
+        "How a turned image is read off the old one; zeros enter at the edge (READING row 11).",
+        choices=("bilinear", "nearest"),
+    )
+    oracle_radius: float = key(
+        12.0,
+        "Degrees: the Oracles of the rotation setting learn from the silos within this angle of "
+        "the target, bound included; the paper reports no Oracle there (READING row 16).",
+        least=0,
+        most=180,
+    )
+
+
 class MnistRotate(PooledSetting):
     """Silo i holds images rotated by i · ``rotation_step``, and is tested on all 10,000 so turned.
 
@@ -51,6 +79,7 @@ class MnistRotate(PooledSetting):
     """
 
     name = "mnist-rotate"
+    Keys = RotateKeys
     # 500 samples in [0, 1]: READING row 8. η = .01, 50 epochs: the paper's appendices.
     defaults: ClassVar[Mapping[str, Any]] = {
         "silos": 89,
@@ -66,14 +95,14 @@ class MnistRotate(PooledSetting):
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Fix the angles; reads no data. SpcacwError without ``silos``, or for too many images."""
-        silos = range(counted_silos(keys, self.name))
-        self._angles = [silo * keys.rotation_step % 360 for silo in silos]
         super().__init__(keys, seed)
+        self.oracle_radius = self.own.oracle_radius
 
-    @property
+    @cached_property
     def groups(self) -> list[float]:
         """The angle of each silo in degrees, in [0, 360)."""
-        return self._angles
+        silos = range(counted_silos(self.keys, self.name))
+        return [silo * self.own.rotation_step % 360 for silo in silos]
 
     def pool(self) -> Pool:
         """Return MNIST from ``data_dir``."""
@@ -81,4 +110,4 @@ class MnistRotate(PooledSetting):
 
     def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:
         """Return the images turned by the silo's angle, and the labels as they are."""
-        return rotated(x, self._angles[silo], self.keys.rotation_interpolation), y
+        return rotated(x, self.groups[silo], self.own.rotation_interpolation), y

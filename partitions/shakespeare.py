@@ -7,6 +7,7 @@ SP-CACW, arXiv 2606.29322, "LEAF Shakespeare"; READING row 20).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, key
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import ROLE, TEST, WINDOW, stream
@@ -22,6 +23,36 @@ from spcacw_flwr.silos.streams import ROLE, TEST, WINDOW, stream
 from .leaf import VOCABULARY
 from .roles import Roles, draw_roles, load_roles, pooled_windows, split_by_time, windows
 from .sizes import counted_silos, kept_rows
+
+
+@dataclass(frozen=True)
+class ShakespeareKeys:
+    """Own keys of shakespeare."""
+
+    roles_per_silo: int = key(
+        7, "m, the speaking roles of a Shakespeare silo (paper: 7 and 3; READING row 20).", least=1
+    )
+    role_characters: int = key(
+        5000,
+        "Characters that a speaking role must say at least to be drawn: 'the larger roles' of "
+        "READING row 20; of 1,129 roles, 268 say 5,000.",
+        least=1,
+    )
+    window: int = key(
+        50, "Characters in a window of Shakespeare (paper: sequence length 50).", least=1
+    )
+    window_stride: int = key(
+        50,
+        "Characters from one window's start to the next one's; the paper is silent: 50 shows each "
+        "character once an epoch, 1 is LEAF's way (READING row 20).",
+        least=1,
+    )
+    test_share: float = key(
+        0.1,
+        "Share of each role's text, its end, that is for the test (READING row 20).",
+        above=0,
+        below=1,
+    )
 
 
 class Shakespeare(Setting):
@@ -32,6 +63,7 @@ class Shakespeare(Setting):
     """
 
     name = "shakespeare"
+    Keys = ShakespeareKeys
     # η = .01, λ = 1e-4, largest norm 1: the paper's appendix; 100 epochs: its figures.
     defaults: ClassVar[Mapping[str, Any]] = {
         "silos": 15,
@@ -49,7 +81,7 @@ class Shakespeare(Setting):
         """Fix the number of silos; reads no data. SpcacwError without ``silos``."""
         super().__init__(keys, seed)
         self._silos = counted_silos(keys, self.name)
-        self.input_shape = (keys.window,)
+        self.input_shape = (self.own.window,)
         self._kept: dict[tuple[str, int], SiloData] = {}
 
     @property
@@ -60,9 +92,9 @@ class Shakespeare(Setting):
     @cached_property
     def roles_of_silos(self) -> list[NDArray[np.int64]]:
         """The roles of each silo, drawn by the seed; SpcacwError if there are too few."""
-        keys = self.keys
+        own = self.own
         return draw_roles(
-            self.roles.sizes, self._silos, keys.roles_per_silo, keys.role_characters,
+            self.roles.sizes, self._silos, own.roles_per_silo, own.role_characters,
             stream(self.seed, ROLE), "characters",
         )  # fmt: skip
 
@@ -81,7 +113,7 @@ class Shakespeare(Setting):
                 if not len(self._windows(part, silo)):
                     raise SpcacwError(
                         f"Silo {silo} of {self.name} has no data for the {part}: none of its "
-                        f"roles has {self.keys.window + 1} characters there, so raise "
+                        f"roles has {self.own.window + 1} characters there, so raise "
                         "role-characters, or lower window."
                     )
 
@@ -99,7 +131,7 @@ class Shakespeare(Setting):
         Windows that reach into them, which there are if the stride is less than a window, are
         neither trained on nor held out.
         """
-        window, (texts, stride) = self.keys.window, self._texts("train", silo)
+        window, (texts, stride) = self.own.window, self._texts("train", silo)
         counts = [len(windows(text, window, stride)) for text in texts]
         role = np.repeat(np.arange(len(counts)), counts)
         start = np.concatenate([np.arange(count) for count in counts]) * stride
@@ -124,12 +156,12 @@ class Shakespeare(Setting):
 
     def _windows(self, part: str, silo: int) -> NDArray[np.uint8]:
         texts, stride = self._texts(part, silo)
-        return pooled_windows(texts, self.keys.window, stride)
+        return pooled_windows(texts, self.own.window, stride)
 
     def _texts(self, part: str, silo: int) -> tuple[list[NDArray[np.uint8]], int]:
         """Return what each role of ``silo`` says in a part, and the stride of its windows."""
         texts = [self.roles.of(role) for role in self.roles_of_silos[silo]]
-        halves = [split_by_time(text, self.keys.test_share) for text in texts]
+        halves = [split_by_time(text, self.own.test_share) for text in texts]
         if part == "train":
-            return [first for first, _ in halves], self.keys.window_stride
-        return [last for _, last in halves], self.keys.window
+            return [first for first, _ in halves], self.own.window_stride
+        return [last for _, last in halves], self.own.window

@@ -5,6 +5,7 @@ Each command imports what it needs, for PyTorch takes seconds that ``--help`` ne
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
 from pathlib import Path
@@ -68,7 +69,6 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     """
     from spcacw_flwr.config.config import Config
     from spcacw_flwr.config.given import absolute
-    from spcacw_flwr.config.registry import method_class
     from spcacw_flwr.console import end_like_ctrl_c, reported
     from spcacw_flwr.engine.directory import run_directory
     from spcacw_flwr.engine.recorder import claim_directory, default_output
@@ -78,7 +78,6 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     from spcacw_flwr.silos.stacked import find_device
 
     config = Config.from_flat(flat)
-    method_class(config.run.method)
     output = absolute(str(run_directory(config) or default_output(config, Path("runs"))))
     data_dir = config.partition.data_dir and absolute(config.partition.data_dir)
     places = {"output": output, "resume": config.run.resume and output, "data-dir": data_dir}
@@ -191,11 +190,11 @@ def settings() -> None:
 @app.command()
 def keys(
     name: Annotated[str, typer.Argument(help="one key; empty is those that matter most")] = "",
-    setting: Annotated[str, typer.Option(help="those that a setting decides")] = "",
-    method: Annotated[str, typer.Option(help="those of a method of its own")] = "",
+    setting: Annotated[str, typer.Option(help="those a setting decides, and its own")] = "",
+    method: Annotated[str, typer.Option(help="a method's own")] = "",
     all_: Annotated[bool, typer.Option("--all", help="every key")] = False,
 ) -> None:
-    """List run-config keys with their default, what they may be and what they mean."""
+    """List run-config keys: where they live, their default, what they may be and mean."""
     from rich.markup import escape
     from rich.padding import Padding
 
@@ -206,15 +205,22 @@ def keys(
     console = Console()
     with one_sentence(console):
         found = asked_keys(name, setting, method, all_)
-    for key, (default, field) in found.items():
-        head = escape(f"{default!r}  ({allowed(field)})")
+    above = ""
+    for key, (table, default, field) in found.items():
+        if table != above:
+            console.print(f"[dim]# {table}[/]", highlight=False)
+        above = table
+        head = escape(f"{json.dumps(default, ensure_ascii=False)}  ({allowed(field)})")
         console.print(f"[bold]{key}[/] = {head}", highlight=False)
         console.print(
             Padding(escape(field.metadata.get("doc", "A key of your own.")), (0, 0, 0, 4)),
             highlight=False,
         )
-    if not (name or all_):
-        console.print("\n'spcacw keys --all' lists every key, 'spcacw keys NAME' one.")
+    if not found:
+        console.print(f"{method or setting} has no keys of its own.")
+    elif not (name or all_ or setting or method):
+        console.print("\n'spcacw keys --all' lists every key, 'spcacw keys NAME' one;")
+        console.print("'--setting S' and '--method M' list their own.")
 
 
 def _version(wanted: bool) -> None:

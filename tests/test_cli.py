@@ -40,7 +40,7 @@ def test_lists_are_complete(command, names):
 def listed(*arguments: str) -> list[str]:
     done = CliRunner().invoke(app, ["keys", *arguments], env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output
-    lines = [line for line in done.output.splitlines() if not line.startswith("'")]
+    lines = [line for line in done.output.splitlines() if not line.startswith(("'", "#"))]
     assert max(map(cell_len, lines)) <= 80
     return [line.split(" = ")[0] for line in lines if line and not line.startswith(" ")]
 
@@ -51,9 +51,14 @@ def test_keys_are_listed_by_what_they_are_wanted_for():
     assert "beta" in listed()
     assert listed("beta") == ["beta"]
     assert listed("--method", "ditto") == ["ditto.weights", "ditto.lambda"]
-    assert "silos" in listed("--setting", "mnist-rotate")
+    assert listed("--method", "spcacw-reg")[-1] == "spcacw-reg.gamma"
+    assert {"silos", "mnist-rotate.rotation-step"} <= set(listed("--setting", "mnist-rotate"))
+    assert listed("rotation-step") == ["mnist-rotate.rotation-step"]
     said = CliRunner().invoke(app, ["keys", "--setting", "mnist-rotate"], env={"COLUMNS": "80"})
-    assert "eta = 0.01 " in said.output
+    assert "# training\neta = 0.01 " in said.output
+    assert "# setting mnist-rotate\nmnist-rotate.rotation-step = 4.0 " in said.output
+    said = CliRunner().invoke(app, ["keys", "--method", "fedavg"])
+    assert said.output == "fedavg has no keys of its own.\n"
     wrong = CliRunner().invoke(app, ["keys", "betta"])
     assert wrong.exit_code == 1
     assert "There is no key 'betta' (did you mean beta?)" in wrong.output

@@ -131,7 +131,7 @@ def test_thousands_of_silos_are_the_committed_run():
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_in_the_documentation_with_its_keys(method):
     (line,) = [one for one in METHODS_PAGE.splitlines() if one.startswith(f"| [`{method}`]")]
-    keys = method_class(method).keys
+    keys = method_class(method).Keys
     for field in dataclasses.fields(keys) if keys else ():
         assert f"`{kebab(field.name)}`" in line or ", …" in line
 

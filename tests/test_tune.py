@@ -40,7 +40,7 @@ def test_every_method_has_the_same_number_of_candidates(method):
 @pytest.mark.slow
 def test_a_tuning_writes_trials_and_choices_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     small = {"local": tune.grids()["local"][:2], "fedavg": tune.grids()["fedavg"][:1]}
-    monkeypatch.setattr(tune, "grids", lambda eta: small)
+    monkeypatch.setattr(tune, "grids", lambda *_: small)
     choice = tune.tune("digits-relabel", ["local"], 1, 1, "", tmp_path, workers=1)
     with (tmp_path / "digits-relabel.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -12,7 +12,7 @@ from spcacw_flwr.alpha.cost import RunningVariance, cost, cost_matrix
 from spcacw_flwr.alpha.evidence import Evidence, differences
 from spcacw_flwr.alpha.exponentiated import ExponentiatedGradient
 from spcacw_flwr.alpha.leaders import FollowTheApproximateLeader, FollowTheLeader
-from spcacw_flwr.alpha.learners import Learner, make_learner
+from spcacw_flwr.alpha.learners import Learner
 from spcacw_flwr.alpha.newton import OnlineNewtonStep
 from spcacw_flwr.alpha.noise import NoiseTracker, PositivePart
 from spcacw_flwr.alpha.products import grams
@@ -43,7 +43,6 @@ __all__ = [
     "cost_matrix",
     "differences",
     "grams",
-    "make_learner",
     "minimise",
     "noise_curvature",
     "optimal_weights",

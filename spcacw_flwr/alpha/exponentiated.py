@@ -24,10 +24,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from spcacw_flwr.alpha.learners import Learner
 from spcacw_flwr.alpha.solver import Solution
 
 
-class ExponentiatedGradient:
+class ExponentiatedGradient(Learner):
     """EG, in the log domain: nothing overflows, and a weight is 0 only where it underflows.
 
     It starts from its own uniform point: α₀ = e₀ has zeros, which a product never leaves. The
@@ -36,14 +37,13 @@ class ExponentiatedGradient:
 
     With new weights every K rounds, the rounds since the last are one block, whose gradient is
     their sum, and only blocks have an r. The larger K, the fewer and the longer the steps.
-
-    Parameters
-    ----------
-    num_silos : int
-        M.
     """
 
-    def __init__(self, num_silos: int) -> None:
+    def __init__(
+        self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None,
+        retention: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(num_silos, eta, gradient_bound, retention)
         self.total = np.zeros(num_silos)  # Σ ∇ of the blocks that are complete
         self._slope = np.zeros(num_silos)  # ∇ of the block
         self._spread = 0.0  # √Σ r²

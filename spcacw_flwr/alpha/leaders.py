@@ -16,25 +16,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from spcacw_flwr.alpha.learners import Learner
 from spcacw_flwr.alpha.solver import Solution, minimise
 
 
-def _checked(retention: float) -> float:
-    if not 0.0 < retention <= 1.0:
-        raise ValueError(f"The retention must lie in (0, 1], not {retention}.")
-    return retention
-
-
-class FollowTheLeader:
+class FollowTheLeader(Learner):
     """α = argmin αᵀ(Σₜ Hₜ)α + λ Σ αᵢ³: Eq. (refined_objective), exactly.
 
     ``total`` is Σₜ Hₜ, (M, M): the whole history in M² numbers; Σₜ ρᵀ⁻ᵗ Hₜ with retention ρ.
     """
 
-    def __init__(self, num_silos: int, retention: float = 1.0) -> None:
-        """Start with no rounds; ValueError for a retention outside (0, 1]."""
+    exact = True
+
+    def __init__(
+        self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None,
+        retention: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(num_silos, eta, gradient_bound, retention)
         self.total = np.zeros((num_silos, num_silos))
-        self.retention = _checked(retention)
 
     def add(
         self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
@@ -50,7 +49,7 @@ class FollowTheLeader:
         return minimise(self.total, cubic=cubic, start=start)
 
 
-class FollowTheApproximateLeader:
+class FollowTheApproximateLeader(Learner):
     """FTAL, version 1: minimise the sum of rank-one quadratic surrogates at the played points.
 
     f̃ₜ(x) = fₜ(xₜ) + ∇ₜᵀ(x − xₜ) + (β/2)(x − xₜ)ᵀ∇ₜ∇ₜᵀ(x − xₜ), with ∇ₜ = 2Hₜxₜ. Up to a
@@ -58,34 +57,21 @@ class FollowTheApproximateLeader:
     ``linear`` c (M,). β is :func:`~spcacw_flwr.alpha.leaders.ftal_beta`.
 
     With new weights every K rounds, the K surrogates of a block touch at one point; each is still
-    a lower bound of its own cost, so nothing changes here.
-
-    Parameters
-    ----------
-    num_silos : int
-        M.
-    eta : float
-        Step size η.
-    gradient_bound : float or None
-        g_max: the clipping norm where gradients are clipped. With None, the largest
-        ``gradient_norm`` passed to :meth:`add` so far; earlier surrogates keep their β.
-    retention : float
-        ρ.
-
-    Raises
-    ------
-    ValueError
-        For a bound that is not positive and finite, or a retention outside (0, 1].
+    a lower bound of its own cost, so nothing changes here. Where g_max is measured, earlier
+    surrogates keep their β. ValueError for a bound that is not positive and finite.
     """
 
+    exact = True
+
     def __init__(
-        self, num_silos: int, eta: float, gradient_bound: float | None, retention: float = 1.0
-    ) -> None:
+        self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None,
+        retention: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(num_silos, eta, gradient_bound, retention)
         self.quadratic = np.zeros((num_silos, num_silos))
         self.linear = np.zeros(num_silos)
         self.eta = eta
         self.gradients = LargestGradient(gradient_bound)
-        self.retention = _checked(retention)
 
     def curvature(self, smoothness: float) -> float:
         """β of the surrogates, for the L of a round and the g_max known now."""

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.alpha.leaders import DIAMETER, LargestGradient, ftal_beta
+from spcacw_flwr.alpha.learners import Learner
 from spcacw_flwr.alpha.solver import Solution, minimise
 
 
-class OnlineNewtonStep:
+class OnlineNewtonStep(Learner):
     """ONS; a step and its projection are one quadratic problem, and no Aₜ⁻¹ is needed.
 
     The projection's ½(x − y)ᵀβAₜ(x − y), at y = xₜ − (βAₜ)⁻¹∇ₜ, is up to a constant
@@ -32,23 +33,14 @@ class OnlineNewtonStep:
     With new weights every K rounds, the rounds since the last are one block, whose cost is their
     sum: so is its gradient, at the point played in all of them. Σ∇ (Σ∇)ᵀ ≼ (Σ 1/γₜ) Σ γₜ∇∇ᵀ makes
     its 1/γ the sum of theirs, its G is the sum of theirs, and so is its 1/β (K/β for equal ones).
-
-    Parameters
-    ----------
-    num_silos : int
-        M.
-    eta : float
-        Step size η.
-    gradient_bound : float or None
-        g_max; with None, the largest ``gradient_norm`` passed to :meth:`add` so far.
-
-    Raises
-    ------
-    ValueError
-        For a bound that is not positive and finite.
+    ValueError for a bound that is not positive and finite.
     """
 
-    def __init__(self, num_silos: int, eta: float, gradient_bound: float | None) -> None:
+    def __init__(
+        self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None,
+        retention: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(num_silos, eta, gradient_bound, retention)
         self.metric = np.zeros((num_silos, num_silos))
         self.eta = eta
         self.gradients = LargestGradient(gradient_bound)

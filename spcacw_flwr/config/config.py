@@ -10,17 +10,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from spcacw_flwr.alpha.bias import SCHEDULES
-from spcacw_flwr.alpha.learners import SOLVERS
 from spcacw_flwr.alpha.smoothness import CURVATURES
 from spcacw_flwr.config.declare import SpcacwError, check, did_you_mean, key
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.config.privacy import PrivacyKeys
-from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting_class
+from spcacw_flwr.config.registry import (
+    METHODS,
+    SETTINGS,
+    SOLVERS,
+    method_class,
+    setting_class,
+    solver_class,
+)
 from spcacw_flwr.config.transport import TransportKeys
 
 AUTO = "auto"
@@ -37,7 +45,9 @@ class RunKeys:
     )
     method: str = key("spcacw", "The method of the target silo; 'spcacw methods' lists them.")
     own: str = key(
-        "", "Keys of a method of your own, in JSON: '--set my-method.key=…' puts them here."
+        "",
+        "Keys of a method or setting of your own, tables in JSON: '--set my-method.key=…' puts "
+        "them here.",
     )
     seed: int = key(0, "Seed of the split, the initial model and every batch.", least=0)
     target: int = key(0, "The target silo, client 0 in the paper; 0…M−1.", least=0)
@@ -189,7 +199,8 @@ class SPCACWKeys:
         "ftl",
         "Who learns α: the leader of the exact cumulative cost (ftl) or of FTAL's rank-one "
         "surrogates (ftal), online Newton steps (ons), exponentiated gradient (eg).",
-        choices=SOLVERS,
+        choices=tuple(SOLVERS),
+        paths=True,
     )
     g_max: float = key(
         0.0,
@@ -231,9 +242,6 @@ class SPCACWKeys:
         "federations of thousands; 0 keeps them exactly.",
         least=0,
     )
-    gamma: float = key(
-        1.0, "γ in λ_reg = γ‖var(g₀)‖², the cubic term of spcacw-reg (READING 4).", least=0
-    )
     smoothness: float = key(0.0, "L, the smoothness of the target's loss; 0 estimates it.", least=0)
     curvature: str = key(
         "largest",
@@ -269,22 +277,70 @@ def kebab(name: str) -> str:
     return name.rstrip("_").replace("_", "-")
 
 
-def fields(own: str = "") -> dict[str, tuple[str, dataclasses.Field[Any]]]:
-    """Map each run-config key to its section and the field that declares it.
+log = logging.getLogger(__name__)
+MOVED = {
+    name: f"{table}.{name}"
+    for table, names in {
+        "mnist-rotate": "rotation-step rotation-interpolation oracle-radius",
+        "cifar100-clusters": "cluster-classes epsilon epsilon-is normalise test-distribution "
+        "augmentation",
+        "shakespeare": "roles-per-silo role-characters window window-stride test-share",
+        "spcacw-reg": "gamma",
+    }.items()
+    for name in names.split()
+}
+"""Where keys are now that had flat names before; the old names still work."""
 
-    A method's own keys are a table of its name, ``[ditto]``, whose keys Flower writes with a dot:
-    ``ditto.lambda``. ``own`` is a method of the user's own, whose keys are to be known as well.
+
+def current(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys under the names that they have now; of two names of a key the later one counts.
+
+    A line in the log says which names are old.
+    """
+    if moved := tuple(name for name in flat if name in MOVED):
+        _say_moved(moved)
+    return {MOVED.get(name, name): value for name, value in flat.items()}
+
+
+@cache
+def _say_moved(names: tuple[str, ...]) -> None:
+    """Say so once in a process."""
+    found = ", ".join(f"{name} is now {MOVED[name]}" for name in names)
+    log.warning("Some keys have moved, and their old names still work: %s.", found)
+
+
+def fields(method: str = "", setting: str = "") -> dict[str, tuple[str, dataclasses.Field[Any]]]:
+    """Map each run-config key to the table that it lives in and the field that declares it.
+
+    The own keys of a method or setting are a table of its name, ``[ditto]``, whose keys Flower
+    writes with a dot: ``ditto.lambda``. Those of the user's own are known only if named here.
     """
     known = {
         kebab(field.name): (section, field)
         for section, keys in SECTIONS.items()
         for field in dataclasses.fields(keys)
+        if field.metadata
     }
-    for name in (*METHODS, *([own] if own and own not in METHODS else [])):
-        method = method_class(name)
-        for field in dataclasses.fields(method.keys) if method.keys else ():
-            known[f"{method.name}.{kebab(field.name)}"] = (method.name, field)
+    owners = [("setting", setting_class(name)) for name in (*SETTINGS, setting) if name]
+    owners += [("method", method_class(name)) for name in (*METHODS, method) if name]
+    for what, owner in owners:
+        for field in own_fields(owner):
+            known[f"{owner.name}.{kebab(field.name)}"] = (f"{what} {owner.name}", field)
     return known
+
+
+def own_fields(owner: Any) -> tuple[dataclasses.Field[Any], ...]:
+    """Return the fields of a method's or setting's own keys; SpcacwError if they cannot be keys."""
+    if owner.Keys is None:
+        return ()
+    if getattr(getattr(owner.Keys, "__dataclass_params__", None), "frozen", False):
+        found = dataclasses.fields(owner.Keys)
+        if all(type(field.default) in (bool, int, float, str) for field in found):
+            return found
+    raise SpcacwError(
+        f"{owner.__name__}.Keys must be a frozen dataclass, each field of which has a number, a "
+        "text, True or False as its default."
+    )
 
 
 COMMON = (
@@ -299,28 +355,41 @@ COMMON = (
 
 def asked_keys(
     name: str = "", setting: str = "", method: str = "", every: bool = False
-) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
-    """Return keys with their defaults: one, a setting's, a method's own, all, or the common ones.
+) -> dict[str, tuple[str, Any, dataclasses.Field[Any]]]:
+    """Return where keys live, and their defaults: one, a setting's, a method's, all, or the common.
 
     Raises
     ------
     SpcacwError
         If there is no key, setting or method of that name.
     """
-    known = fields(method)
-    if name and name not in known:
-        hint = did_you_mean(name, known)
-        raise SpcacwError(f"There is no key {name!r}{hint}; 'spcacw keys --all' lists all keys.")
-    own = {kebab(key): value for key, value in setting_class(setting).defaults.items()} if (
-        setting) else {}  # fmt: skip
-    table = f"{method_class(method).name}." if method else ""
+    known, own, tables = fields(method, setting), {}, set()
+    if name:
+        (name,) = current({name: None})
+        _see_known([name], known)
+    if setting:
+        chosen = setting_class(setting)
+        own = {kebab(key): value for key, value in chosen.defaults.items()}
+        tables.add(f"setting {chosen.name}")
+    if method:
+        tables |= {f"method {method_class(method).name}", method_class(method).family}
     if name:
         names = [name]
     elif setting or method:
-        names = [key for key in known if key in own or (table and key.startswith(table))]
+        names = [key for key, (table, _) in known.items() if key in own or table in tables]
     else:
-        names = list(known) if every else [key for key in known if key in COMMON]
-    return {key: (own.get(key, known[key][1].default), known[key][1]) for key in names}
+        names = [key for key in known if every or key in COMMON]
+    found = {key: known[key] for key in names}
+    return {key: (table, own.get(key, f.default), f) for key, (table, f) in found.items()}
+
+
+def _see_known(names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise SpcacwError(
+                f"There is no key {name!r}{hint}; 'spcacw keys --all' lists all keys."
+            )
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -334,17 +403,13 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _folded(keys: Any) -> str:
-    """Return the keys of a method of the user's own as one text."""
-    return json.dumps({kebab(name): value for name, value in dataclasses.asdict(keys).items()})
-
-
-def _unfolded(text: str, name: str) -> dict[str, Any]:
-    """Return what :func:`_folded` made, under the names of the keys."""
+def _unfolded(text: str, names: set[str]) -> dict[str, Any]:
+    """Return the keys of the tables of some names that the key ``own`` holds."""
     try:
-        return {f"{name}.{key}": value for key, value in json.loads(text).items()}
-    except (ValueError, AttributeError) as error:
-        raise SpcacwError(f"own = {text!r} is not a table in JSON: {error}.") from error
+        tables = json.loads(text or "{}").items()
+        return flattened({name: {**table} for name, table in tables if name in names})
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SpcacwError(f"own = {text!r} does not hold tables in JSON: {error}.") from error
 
 
 @dataclass(frozen=True)
@@ -377,47 +442,57 @@ class Config:
             the key and the allowed values.
         """
         flat = flattened(flat)
-        method = str(flat.get("method", RunKeys.method))
-        if own_keys := str(flat.pop("own", "")):
-            flat = _unfolded(own_keys, method_class(method).name) | flat
-        known = fields(method)
-        for name in flat:
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise SpcacwError(
-                    f"There is no key {name!r}{hint}; 'spcacw keys --all' lists all keys."
-                )
+        named = {what: flat.get(what, AUTO) for what in ("method", "setting")}
+        for what, value in named.items():
+            field = RunKeys.__dataclass_fields__[what]
+            named[what] = check(what, field.default if value == AUTO else value, field)
+        method, setting = method_class(named["method"]), setting_class(named["setting"])
+        known = fields(**named)
+        flat = _unfolded(str(flat.pop("own", "")), {method.name, setting.name}) | flat
+        _see_known(flat, {**known, **MOVED})
+        defaults = {kebab(name): value for name, value in setting.defaults.items()}
         given = {name: value for name, value in flat.items() if value != AUTO}
-        setting = check("setting", given.get("setting", RunKeys.setting), known["setting"][1])
-        chosen = {kebab(k): v for k, v in setting_class(setting).defaults.items()} | given
-        values: dict[str, dict[str, Any]] = {section: {} for section, _ in known.values()}
-        for name, value in chosen.items():
-            section, field = known[name]
-            values[section][field.name] = check(name, value, field)
-        own = method_class(values["run"].get("method", RunKeys.method))
-        if own.keys and method not in METHODS:  # Flower knows no keys but those of pyproject.toml
-            values["run"]["own"] = _folded(own.keys(**values[own.name]))
+        values: dict[str, dict[str, Any]] = {table: {} for table, _ in known.values()}
+        for name, value in (defaults | current(given)).items():
+            table, field = known[name]
+            values[table][field.name] = check(name, value, field)
+        own = [
+            owner.Keys(**values[f"{what} {owner.name}"]) if owner.Keys else None
+            for what, owner in (("setting", setting), ("method", method))
+        ]
+        values["partition"]["own"] = own[0]
         tables = {section: keys(**values[section]) for section, keys in SECTIONS.items()}
-        return cls(**tables, method=own.keys(**values[own.name]) if own.keys else None)
+        config = cls(**tables, method=own[1])
+        solver_class(config.spcacw.solver)
+        return config
 
     @classmethod
     def from_keys(cls, **keys: Any) -> Config:
         """Return the configuration with some keys, in snake_case, set; the others default.
 
-        A method's own keys are a table: ``from_keys(method="ditto", ditto={"lambda": 0.1})``.
+        Own keys are a table: ``from_keys(method="ditto", ditto={"lambda": 0.1})``.
         """
-        return cls.from_flat({kebab(name): value for name, value in keys.items()})
+        return cls.from_flat({kebab(name): value for name, value in flattened(keys).items()})
 
     def to_flat(self) -> dict[str, Any]:
         """Return every key with its resolved value, ready for ``flwr run --run-config``.
 
-        Of methods, only the chosen one's own keys; those of a user's own are in the key ``own``.
+        Own keys are those of the chosen method and setting. Flower knows only keys that its
+        manifest declares, which are those of the registry: all others travel in the key ``own``.
         """
+        method, setting = self.run.method, self.run.setting
         tables = {section: getattr(self, section) for section in SECTIONS}
-        if self.method is not None and not self.run.own:
-            tables[method_class(self.run.method).name] = self.method
-        return {
-            name: getattr(tables[section], field.name)
-            for name, (section, field) in fields(self.run.method).items()
-            if section in tables
-        }
+        tables[f"method {method_class(method).name}"] = self.method
+        tables[f"setting {setting_class(setting).name}"] = self.partition.own
+        declared, flat = fields(), {}
+        own: dict[str, dict[str, Any]] = {}
+        for name, (table, field) in fields(method, setting).items():
+            if table not in tables:
+                continue
+            value = getattr(tables[table], field.name)
+            if name in declared:
+                flat[name] = value
+            else:
+                owner, _, last = name.rpartition(".")
+                own.setdefault(owner, {})[last] = value
+        return flat | ({"own": json.dumps(own)} if own else {})

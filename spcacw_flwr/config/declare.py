@@ -48,7 +48,7 @@ def import_by_path(path: str, what: str) -> Any:
         ) from error
 
 
-BOUNDS = dict.fromkeys(("above", "least", "below", "most", "choices"))
+BOUNDS = dict.fromkeys(("above", "least", "below", "most", "choices", "paths"))
 """Of a field that is declared without :func:`key`, as those of a method of one's own may be."""
 
 
@@ -61,6 +61,7 @@ def key(
     below: float | None = None,
     most: float | None = None,
     choices: tuple[str, ...] | None = None,
+    paths: bool = False,
 ) -> Any:
     """Declare a configuration key: a dataclass field with its documentation and allowed values.
 
@@ -75,16 +76,20 @@ def key(
         include it.
     choices : tuple of str, optional
         The allowed strings.
+    paths : bool
+        Whether ``module:Class`` of the user's own is allowed beside ``choices``.
     """
-    bounds = {"above": above, "least": least, "below": below, "most": most, "choices": choices}
-    return dataclasses.field(default=default, metadata={"doc": doc, **bounds})
+    bounds = {"above": above, "least": least, "below": below, "most": most}
+    meta = {"doc": doc, **bounds, "choices": choices, "paths": paths}
+    return dataclasses.field(default=default, metadata=meta)
 
 
 def allowed(field: dataclasses.Field[Any]) -> str:
     """Say which values a key may take, as in ``a number in (0, 1]`` or ``one of ftl, ftal``."""
     meta = BOUNDS | field.metadata
     if meta["choices"]:
-        return "one of " + ", ".join(meta["choices"])
+        own = ", or module:Class of your own" if meta["paths"] else ""
+        return "one of " + ", ".join(meta["choices"]) + own
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[
         type(field.default)
     ]
@@ -113,7 +118,7 @@ def check(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
             and (meta["most"] is None or value <= meta["most"])
         )
     elif good and meta["choices"]:
-        good = value in meta["choices"]
+        good = value in meta["choices"] or bool(meta["paths"] and ":" in value)
     if not good:
         raise SpcacwError(f"{name} = {value!r} is not allowed: it must be {allowed(field)}.")
     return value

@@ -1,12 +1,13 @@
-"""The names of methods and settings, and how a name becomes a class.
+"""The names of methods, settings and solvers, and how a name becomes a class.
 
-Either is named in the run config by one word of :data:`METHODS` or :data:`SETTINGS`, or by
-``"package.module:Class"`` for a user's own. Names are resolved when they are used: nothing here
-imports a baseline or a partition.
+Each is named in the run config by one word of :data:`METHODS`, :data:`SETTINGS` or
+:data:`SOLVERS`, or by ``"package.module:Class"`` for a user's own. Names are resolved when they are
+used: nothing here imports a baseline or a partition.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path
@@ -48,47 +49,42 @@ SETTINGS = {
     "own": "spcacw_flwr.partitions.own:OwnSilos",
     "files": "spcacw_flwr.partitions.files:SiloFiles",
 }
+SOLVERS = {
+    "ftl": "spcacw_flwr.alpha.leaders:FollowTheLeader",
+    "ftal": "spcacw_flwr.alpha.leaders:FollowTheApproximateLeader",
+    "ons": "spcacw_flwr.alpha.newton:OnlineNewtonStep",
+    "eg": "spcacw_flwr.alpha.exponentiated:ExponentiatedGradient",
+}
 
 
 def method_class(name: str) -> Any:
-    """Return the class of a method, a subclass of :class:`~spcacw_flwr.methods.base.Method`.
-
-    Raises
-    ------
-    SpcacwError
-        If the name is unknown or its class cannot be imported.
-    """
-    if name not in METHODS and ":" not in name:
-        hint = did_you_mean(name, METHODS)
-        raise SpcacwError(
-            f"method = {name!r} is unknown{hint}: it must be one of {', '.join(METHODS)}, "
-            "or 'package.module:Class' of your own."
-        )
-    found = import_by_path(METHODS.get(name, name), "method")
-    if not (isinstance(found, type) and {"name", "keys", "play"} <= set(dir(found))):
-        raise SpcacwError(f"method = {name!r} is not a subclass of Method with a name.")
-    return found
+    """Return a :class:`~spcacw_flwr.methods.base.Method`; SpcacwError if there is none."""
+    return _class(name, METHODS, "method", {"name", "Keys", "play"})
 
 
 def setting_class(name: str) -> Any:
-    """Return the class of a setting, a subclass of :class:`~spcacw_flwr.silos.setting.Setting`.
+    """Return a :class:`~spcacw_flwr.silos.setting.Setting`; SpcacwError if there is none."""
+    return _class(name, SETTINGS, "setting", {"name", "Keys", "train"})
 
-    Raises
-    ------
-    SpcacwError
-        If the name is unknown or its class cannot be imported.
-    """
-    if name not in SETTINGS and ":" not in name:
-        hint = did_you_mean(name, SETTINGS)
+
+def solver_class(name: str) -> Any:
+    """Return a :class:`~spcacw_flwr.alpha.learners.Learner`; SpcacwError if there is none."""
+    return _class(name, SOLVERS, "solver", {"exact", "add", "minimise"})
+
+
+def _class(name: str, table: Mapping[str, str], what: str, members: set[str]) -> Any:
+    if name not in table and ":" not in name:
+        hint = did_you_mean(name, table)
         raise SpcacwError(
-            f"There is no setting {name!r}{hint}: choose one of {', '.join(SETTINGS)}, or name "
-            "your own Setting as package.module:Class."
+            f"{what} = {name!r} is unknown{hint}: it must be one of {', '.join(table)}, "
+            "or 'package.module:Class' of your own."
         )
-    found = import_by_path(SETTINGS.get(name, name), "setting")
+    found = import_by_path(table.get(name, name), what)
     abstract = getattr(found, "__abstractmethods__", None)
-    if not (isinstance(found, type) and {"train", "groups"} <= set(dir(found))) or abstract:
+    if not (isinstance(found, type) and members <= set(dir(found))) or abstract:
+        kind = "Learner" if what == "solver" else what.capitalize()
         raise SpcacwError(
-            f"{name!r} is no setting: name a class that derives from partitions.Setting and "
-            "defines its abstract methods."
+            f"{what} = {name!r} is no {what}: name a class that derives from {kind}, has a name, "
+            "and defines what is abstract there."
         )
     return found

@@ -143,7 +143,8 @@ class Keeper:
         return content | state.load(path, self.objects, self.inputs, devices)
 
     def _see_same(self, config: Mapping[str, Any], *more: list[str]) -> None:
-        phrases = checkpoint.differing_keys(config, self.config.to_flat())
+        before = Config.from_flat(config).to_flat()  # of an older version, keys have moved
+        phrases = checkpoint.differing_keys(before, self.config.to_flat())
         phrases += [phrase for some in more for phrase in some]
         if phrases:
             raise SpcacwError(

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.directory import run_directory
 from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.loop import train, train_alone
@@ -84,7 +83,6 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         If the configuration, the data or the run is wrong; what was learned so far is on disk.
     """
     setting = checked_setting(config)
-    method_class(config.run.method)  # a wrong name is said before any data is read
     setting.prepare()
     output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)

@@ -27,6 +27,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from spcacw_flwr.config.config import SECTIONS, Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.silos.protocol import Federation
 
 CONTAINERS = (
@@ -94,10 +95,12 @@ def _pickler(inputs: Mapping[str, Any]) -> types.ModuleType:
     return module
 
 
-def _allowed(objects: Mapping[str, Any]) -> list[Any]:
+def _allowed(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any]:
     """Return what a state of these objects may name."""
     kinds = [kind for value in objects.values() for kind in type(value).__mro__]
     tops = {OURS, *(kind.__module__.partition(".")[0] for kind in kinds)} - {"builtins"}
+    if "config" in inputs and ":" in (solver := inputs["config"].spcacw.solver):
+        tops.add(solver_class(solver).__module__.partition(".")[0])
     found: list[Any] = [given, as_array, as_scalar, as_generator, *CONTAINERS]
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in tops or name.startswith(MODULES):
@@ -121,7 +124,7 @@ def save(objects: Mapping[str, Any], inputs: Mapping[str, Any], file: IO[bytes])
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
         raise _unknown(objects, inputs, str(error)) from error
     file.seek(0)
-    with safe_globals(_allowed(objects)):
+    with safe_globals(_allowed(objects, inputs)):
         if unsafe := get_unsafe_globals_in_checkpoint(file):
             raise _unknown(objects, inputs, unsafe[0])
 
@@ -147,7 +150,7 @@ def _storable(value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any])
     except Exception:
         return False
     buffer.seek(0)
-    with safe_globals(_allowed(objects)):
+    with safe_globals(_allowed(objects, inputs)):
         return not get_unsafe_globals_in_checkpoint(buffer)
 
 
@@ -169,7 +172,7 @@ def load(
 
     ``devices`` maps where tensors were to where they shall be.
     """
-    with safe_globals(_allowed(fresh)), giving(inputs):
+    with safe_globals(_allowed(fresh, inputs)), giving(inputs):
         found = torch.load(file, map_location=dict(devices), weights_only=True)
     for name, value in fresh.items():
         vars(value).clear()

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.config.transport import STREAM
 from spcacw_flwr.engine.directory import is_own, run_directory
 from spcacw_flwr.engine.recorder import Recorder, default_output
@@ -113,7 +112,6 @@ def main(grid: Grid, context: Context) -> None:
                 f"engine = '{config.run.engine}' runs without Flower: use 'spcacw run --engine "
                 f"{config.run.engine}', or leave the key out."
             )
-        method_class(config.run.method)
         print_report(Console(width=100), run(grid, config, str(context.run_id)))
     except SpcacwError as error:
         log(logging.ERROR, "%s", error)

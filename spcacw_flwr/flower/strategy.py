@@ -24,7 +24,6 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.loop import train
 from spcacw_flwr.flower import records
@@ -42,7 +41,6 @@ class GradientStrategy(Strategy):
     def __init__(self, config: Config, num_silos: int, history: History | None = None) -> None:
         self.config, self.num_silos = config, num_silos
         self.history = history or History(config)
-        method_class(config.run.method)  # a wrong name is said before any silo is asked
         self._found: Found | None = None
 
     method: Method

@@ -10,7 +10,7 @@ silos keep none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -54,8 +54,12 @@ class Method:
     """
 
     name: ClassVar[str]
-    keys: ClassVar[type | None] = None
+    Keys: ClassVar[type | None] = None
     """A frozen dataclass of the method's own run-config keys, the table ``[name]``."""
+    family: ClassVar[str] = ""
+    """The table of run-config keys that it shares with its kin alone."""
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """What ``spcacw tune`` tries of a method of one's own: values by key; of η six if not named."""
     reveals: ClassVar[str] = ""
     """What it must know of its peers beside gradients, which private silos do not tell."""
 

@@ -9,6 +9,7 @@ order the next gradients are on their way, between real silos, while the target 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.alpha import BiasTracker, CountSketch, RunningVariance, Smoothed, make_learner
+from spcacw_flwr.alpha import BiasTracker, CountSketch, Learner, RunningVariance, Smoothed
 from spcacw_flwr.config.config import Config, SPCACWKeys
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.costs import CostBook, Heard
 from spcacw_flwr.methods.cross_fit import evidence, make_folds
@@ -30,6 +32,7 @@ class SPCACWMethod(WeightedGradients):
     """Algorithm 1 in its practical form, λ_reg = 0."""
 
     name = "spcacw"
+    family = "spcacw"
     regularised: ClassVar[bool] = False
     needs_evidence: ClassVar[bool] = False
 
@@ -49,7 +52,8 @@ class SPCACWMethod(WeightedGradients):
         bound = keys.g_max or largest
         fading = keys.half_life * federation.rounds_per_epoch
         retention = 0.5 ** (1 / fading) if fading else 1.0
-        self.learner = make_learner(keys.solver, silos, training.eta, bound, retention)
+        solver = solver_class(keys.solver)
+        self.learner: Learner = solver(silos, training.eta, bound, retention)
         self.smoothness = Smoothed(keys.smoothness_decay)
         if keys.smoothness > 0:
             self.smoothness.update(keys.smoothness)
@@ -66,7 +70,7 @@ class SPCACWMethod(WeightedGradients):
 
     def _check(self, keys: SPCACWKeys) -> None:
         """See that the keys go together; SpcacwError if not."""
-        exact = keys.solver in ("ftl", "ftal")
+        exact = solver_class(keys.solver).exact
         if not exact and (self.regularised or keys.half_life):
             what = "the cubic term of spcacw-reg" if self.regularised else "half-life"
             raise SpcacwError(f"solver = {keys.solver!r} does not go with {what}: use ftl or ftal.")
@@ -162,7 +166,7 @@ class SPCACWMethod(WeightedGradients):
     def update(self, round_: int) -> None:
         """Choose α_t, the leader so far."""
         if self.regularised:
-            self.lambda_reg = self.config.spcacw.gamma * self.variance.squared_norm()
+            self.lambda_reg = self.own.gamma * self.variance.squared_norm()
         self.set_weights(self.leader(), round_)
         self.variance.reset()
 
@@ -224,10 +228,18 @@ def make_sketch(config: Config, dimension: int, device: torch.device) -> CountSk
     return CountSketch(dimension, size, stream(config.run.seed, SKETCH), device)
 
 
+@dataclass(frozen=True)
+class RegularisedKeys:
+    """Own keys of spcacw-reg."""
+
+    gamma: float = key(1.0, "γ in λ_reg = γ‖var(g₀)‖², the cubic term (READING 4).", least=0)
+
+
 class RegularisedSPCACW(SPCACWMethod):
     """SP-CACW reg: adds λ_reg Σ α³ with λ_reg = γ‖var(g₀)‖² (Eq. refined objective)."""
 
     name = "spcacw-reg"
+    Keys = RegularisedKeys
     regularised = True
 
 

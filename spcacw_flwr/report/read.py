@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spcacw_flwr.config.config import flattened
 from spcacw_flwr.config.declare import SpcacwError
 
 LEAVE_ONE_OUT = "leave_one_out.csv"
@@ -64,7 +65,7 @@ def read(directory: Path) -> Artefacts:
         rounds, alphas = _alphas(directory / "alpha.csv")
         return Artefacts(
             directory,
-            tomllib.loads((directory / "config.toml").read_text(encoding="utf-8")),
+            flattened(tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))),
             _json(directory / "status.json"), _json(directory / "summary.json"),
             list(_lines(directory / "metrics.jsonl")), rounds, alphas,
             _last_epoch(directory / "silos.csv"), _rows(directory / LEAVE_ONE_OUT),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import MOVED, Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.report import pictures, sentences
 from spcacw_flwr.report.facts import Facts, Weights
@@ -177,10 +177,10 @@ def _privacy(facts: Facts) -> Section:
 
 
 def _configuration(facts: Facts) -> Section:
-    config = facts.run.config
-    given, usual = {name: _text(value) for name, value in config.items()}, _usual(config)
-    changed = [[name, value, usual.get(name, "–")] for name, value in given.items()
-               if usual and usual.get(name) != value]  # fmt: skip
+    given = {MOVED.get(name, name): _text(value) for name, value in facts.run.config.items()}
+    usual = _usual(facts.run.config)
+    changed = [[name, value, usual[name]] for name, value in given.items()
+               if usual.get(name, value) != value]  # fmt: skip
     said = []
     if usual:
         said.append(f"{len(changed) or 'No'} key{'s differ' if len(changed) != 1 else ' differs'} "

@@ -70,6 +70,8 @@ class Setting(ABC):
     ----------
     name : str
         Its name in the configuration.
+    Keys : type, optional
+        A frozen dataclass of the setting's own configuration keys, the table ``[name]``.
     defaults : Mapping
         Configuration keys (field names, of any part of the project) whose default differs here.
     num_classes : int
@@ -79,17 +81,23 @@ class Setting(ABC):
     group_kind : str
         What ``groups`` holds: "cluster" (numbers), "angle" (degrees in [0, 360)), or "none": the
         truth is not known, and ``groups`` holds None.
+    oracle_radius : float
+        Degrees: where groups are angles, silos within this angle of the target belong with it.
     """
 
     name: ClassVar[str]
+    Keys: ClassVar[type | None] = None
     defaults: ClassVar[Mapping[str, Any]] = {}
     num_classes: int
     input_shape: tuple[int, ...]
     group_kind: ClassVar[str]
+    oracle_radius: float = 0.0
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Keep the keys and the seed, a whole number ≥ 0; subclasses read no data here."""
         self.keys = keys
+        self.own: Any = self.Keys() if self.Keys and keys.own is None else keys.own
+        """The values of the setting's own keys."""
         self.seed = seed
 
     @property
@@ -160,7 +168,7 @@ class Setting(ABC):
         if self.group_kind == "angle":
             # Angles lie on a circle: 352° is 8° away from 0°.
             gaps = [min(gap, 360 - gap) for gap in gaps]
-            reach = self.keys.oracle_radius + _ANGLE_ROUNDING
+            reach = self.oracle_radius + _ANGLE_ROUNDING
         else:
             reach = 0.0
         return [silo for silo, gap in enumerate(gaps) if gap <= reach]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from spcacw_flwr.alpha import ExponentiatedGradient, make_learner
+from spcacw_flwr.alpha import ExponentiatedGradient
+from spcacw_flwr.config.registry import solver_class
 
 HALVES = np.array([0.5, 0.5])
 
@@ -16,7 +17,7 @@ def sigmoid(x):
 
 
 def test_three_rounds_of_two_silos_by_hand():
-    learner = make_learner("eg", 2, eta=0.1, gradient_bound=None)
+    learner = solver_class("eg")(2, eta=0.1, gradient_bound=None)
     # 1, played at e₀: ∇ = (1, 0), r = 1/2, η = 2 √ln 2, α₀ : α₁ = exp(-2 √ln 2) : 1.
     learner.add(np.diag([0.5, 3.0]), np.array([1.0, 0.0]), smoothness=9.0)
     first = learner.minimise(np.array([1.0, 0.0])).alpha

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from spcacw_flwr.alpha import cost, make_learner, minimise
-from spcacw_flwr.alpha.learners import SOLVERS
+from spcacw_flwr.alpha import cost, minimise
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import SOLVERS, solver_class
 
 TARGET_ALONE = np.array([1.0, 0.0])
 HALVES = np.array([0.5, 0.5])
@@ -22,7 +23,7 @@ def surrogate(beta, H, played, x):
 
 
 def test_ftal_two_surrogates_by_hand():
-    learner = make_learner("ftal", 2, eta=0.5, gradient_bound=1.0)
+    learner = solver_class("ftal")(2, eta=0.5, gradient_bound=1.0)
     # L = 4: G = 1/γ = 8 + 2 * 4 * 0.5 = 12; β = min(1 / (4 * 12 √2), 1/12) / 2 = 1 / (96 √2).
     beta = 1.0 / (96.0 * math.sqrt(2.0))
     assert learner.curvature(4.0) == pytest.approx(beta, rel=1e-15)
@@ -60,7 +61,7 @@ def test_ftal_surrogate_lies_below_the_cost_and_touches_it(seed):
     bias *= 2.0 / np.linalg.norm(bias, axis=1).max()
     gradients /= np.linalg.norm(gradients, axis=1).max()
     H = bias @ bias.T + 0.3 * gradients @ gradients.T
-    beta = make_learner("ftal", 6, eta=0.1, gradient_bound=1.0).curvature(3.0)
+    beta = solver_class("ftal")(6, eta=0.1, gradient_bound=1.0).curvature(3.0)
     played = np.eye(6)[rng.integers(6)] if seed % 3 else rng.dirichlet(np.ones(6))
     assert surrogate(beta, H, played, played) == pytest.approx(cost(played, H), rel=1e-14)
     for x in [*np.eye(6), *rng.dirichlet(np.ones(6), size=50)]:
@@ -73,7 +74,7 @@ UNIT = math.sqrt(1.0 / (64.0 * math.sqrt(2.0)))
 
 def ftal_plays(rounds, start):
     """Weights after each round, with β = 1; then the learner."""
-    learner = make_learner("ftal", len(start), eta=0.1, gradient_bound=UNIT)
+    learner = solver_class("ftal")(len(start), eta=0.1, gradient_bound=UNIT)
     assert learner.curvature(0.0) == pytest.approx(1.0, rel=1e-15)
     played = [np.array(start)]
     for H in rounds:
@@ -112,12 +113,12 @@ def rounds_of(silos, count, seed):
 
 def test_retention_is_the_weighted_sum():
     costs, plays = rounds_of(4, 7, 0)
-    fading = {name: make_learner(name, 4, 0.1, 9.0, retention=0.75) for name in ("ftl", "ftal")}
+    fading = {name: solver_class(name)(4, 0.1, 9.0, retention=0.75) for name in ("ftl", "ftal")}
     quadratic, linear = np.zeros((4, 4)), np.zeros(4)
     for age, (H, played) in enumerate(zip(costs, plays, strict=True)):
         for learner in fading.values():
             learner.add(H, played, smoothness=2.0)
-        alone = make_learner("ftal", 4, 0.1, 9.0)
+        alone = solver_class("ftal")(4, 0.1, 9.0)
         alone.add(H, played, smoothness=2.0)
         quadratic += 0.75 ** (6 - age) * alone.quadratic
         linear += 0.75 ** (6 - age) * alone.linear
@@ -134,7 +135,7 @@ def test_retention_forgets_an_old_truth():
     """First silo 1 is the better one, for 50 rounds, then silo 0."""
     shares = []
     for retention in (1.0, 0.5):
-        learner = make_learner("ftl", 2, 0.1, None, retention=retention)
+        learner = solver_class("ftl")(2, 0.1, None, retention=retention)
         for H in [np.diag([4.0, 1.0])] * 50 + [np.diag([1.0, 4.0])] * 10:
             learner.add(H, HALVES, smoothness=1.0)
         shares.append(learner.minimise(HALVES).alpha[0])
@@ -147,7 +148,7 @@ def test_retention_forgets_an_old_truth():
 def test_retention_1_changes_no_bit(name):
     """The sums are those written out here; nothing is multiplied."""
     costs, plays = rounds_of(5, 20, 1)
-    learner = make_learner(name, 5, 0.1, 9.0)
+    learner = solver_class(name)(5, 0.1, 9.0)
     quadratic, linear = np.zeros((5, 5)), np.zeros(5)
     bound = (8.0 + 2.0 * 2.0 * 0.1) * 9.0**2
     beta = 0.5 * min(1.0 / (4.0 * bound * math.sqrt(2.0)), 1.0 / bound)
@@ -161,7 +162,7 @@ def test_retention_1_changes_no_bit(name):
 
 
 def test_ftal_tracks_the_largest_gradient():
-    learner = make_learner("ftal", 2, eta=0.5, gradient_bound=None)
+    learner = solver_class("ftal")(2, eta=0.5, gradient_bound=None)
     with pytest.raises(ValueError, match="gradient_norm"):
         learner.add(FIRST, TARGET_ALONE, smoothness=0.0)
     learner.add(FIRST, TARGET_ALONE, smoothness=0.0, gradient_norm=3.0)
@@ -173,14 +174,14 @@ def test_ftal_tracks_the_largest_gradient():
 
 
 def test_ftal_round_at_its_minimum_adds_nothing():
-    learner = make_learner("ftal", 2, eta=0.5, gradient_bound=None)
+    learner = solver_class("ftal")(2, eta=0.5, gradient_bound=None)
     learner.add(np.zeros((2, 2)), TARGET_ALONE, smoothness=1.0, gradient_norm=0.0)
     assert not learner.quadratic.any()
     assert_array_equal(learner.minimise(HALVES).alpha, HALVES)
 
 
 def test_ftl_sums_the_rounds():
-    learner = make_learner("ftl", 2, eta=0.5, gradient_bound=None)
+    learner = solver_class("ftl")(2, eta=0.5, gradient_bound=None)
     learner.add(FIRST, TARGET_ALONE, smoothness=4.0, gradient_norm=1.0)
     learner.add(SECOND, TARGET_ALONE)
     # [[3, 1], [1, 7]]: f = 3a² + 2a(1-a) + 7(1-a)² = 8a² - 12a + 7, least at a = 3/4.
@@ -190,7 +191,7 @@ def test_ftl_sums_the_rounds():
 
 @pytest.mark.parametrize("solver", ["ftl", "ftal"])
 def test_cubic_enters_once(solver):
-    learner = make_learner(solver, 2, eta=0.5, gradient_bound=2.0)
+    learner = solver_class(solver)(2, eta=0.5, gradient_bound=2.0)
     for _ in range(5):
         learner.add(FIRST, HALVES, smoothness=1.0)
     H = learner.total if solver == "ftl" else learner.quadratic
@@ -207,7 +208,7 @@ def test_ftal_nears_the_leader_on_a_repeated_cost(silos):
     rng = np.random.default_rng(silos)
     rows = rng.normal(size=(silos, 30))
     H = rows @ rows.T / 30.0
-    learner = make_learner("ftal", silos, eta=0.1, gradient_bound=1.0)
+    learner = solver_class("ftal")(silos, eta=0.1, gradient_bound=1.0)
     alpha, played = np.eye(silos)[0], []
     for _ in range(300):
         played.append(cost(alpha, H))
@@ -224,7 +225,7 @@ def test_ftal_nears_the_leader_on_a_repeated_cost(silos):
 
 
 def test_names():
-    names = [type(make_learner(name, 2, 0.1, None)).__name__ for name in SOLVERS]
+    names = [type(solver_class(name)(2, 0.1, None)).__name__ for name in SOLVERS]
     assert names == [
         "FollowTheLeader", "FollowTheApproximateLeader", "OnlineNewtonStep",
         "ExponentiatedGradient",
@@ -234,16 +235,23 @@ def test_names():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("adam", 2, 0.1, None), "ftl, ftal, ons, eg"),
         (("ftal", 2, 0.1, 0.0), "gradient bound"),
         (("ons", 2, 0.1, math.nan), "gradient bound"),
         (("ftl", 2, 0.1, None, 0.0), r"\(0, 1\]"),
         (("ftal", 2, 0.1, None, 1.1), r"\(0, 1\]"),
         (("ftal", 2, 0.1, None, math.nan), r"\(0, 1\]"),
-        (("ons", 2, 0.1, None, 0.5), "ons needs retention 1"),
-        (("eg", 2, 0.1, None, 0.5), "eg needs retention 1"),
+        (("ons", 2, 0.1, None, 0.5), "OnlineNewtonStep needs retention 1"),
+        (("eg", 2, 0.1, None, 0.5), "Gradient needs retention 1"),
     ],
 )
 def test_rejects(arguments, message):
+    name, *others = arguments
     with pytest.raises(ValueError, match=message):
-        make_learner(*arguments)
+        solver_class(name)(*others)
+
+
+def test_an_unknown_name_is_told_the_known_ones():
+    with pytest.raises(SpcacwError, match="one of ftl, ftal, ons, eg, or 'package"):
+        solver_class("adam")
+    with pytest.raises(SpcacwError, match="no solver: name a class that derives from Learner"):
+        solver_class("numpy:ndarray")

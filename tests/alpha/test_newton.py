@@ -7,15 +7,15 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
-from spcacw_flwr.alpha import make_learner
 from spcacw_flwr.alpha.leaders import DIAMETER, ftal_beta
+from spcacw_flwr.config.registry import solver_class
 
 UNIT = math.sqrt(1.0 / (64.0 * math.sqrt(2.0)))
 """The g_max at which, with L = 0, G = 8 g_max² = 1/(8 √2) and so β = 1/(8 √2 G) = 1."""
 
 
 def test_three_rounds_of_two_silos_by_hand():
-    learner = make_learner("ons", 2, eta=0.1, gradient_bound=UNIT)
+    learner = solver_class("ons")(2, eta=0.1, gradient_bound=UNIT)
     alpha, plays = np.array([1.0, 0.0]), []
     for H in ([[1 / 2, 0], [0, 1 / 4]], [[0, 0], [0, 2]], [[1, 1], [1, 4]]):
         learner.add(np.array(H), alpha, smoothness=0.0)
@@ -49,7 +49,7 @@ def test_agrees_with_the_published_form(seed):
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(15, 4, 3))
     costs = rows @ rows.transpose(0, 2, 1)
-    learner, alpha = make_learner("ons", 4, eta=0.2, gradient_bound=0.5), np.eye(4)[0]
+    learner, alpha = solver_class("ons")(4, eta=0.2, gradient_bound=0.5), np.eye(4)[0]
     beta = ftal_beta(0.2, 3.0, 0.5)
     other, A = alpha, np.eye(4) / (beta * DIAMETER) ** 2
     for H in costs:
@@ -65,8 +65,8 @@ def test_a_block_is_one_round_with_the_summed_gradient():
     """K = 3 rounds: γ/K and KG make β/K, here that of a g_max larger by √3."""
     rows = np.random.default_rng(0).normal(size=(6, 3, 2))
     costs = rows @ rows.transpose(0, 2, 1)
-    lazy = make_learner("ons", 3, eta=0.1, gradient_bound=1.0)
-    whole = make_learner("ons", 3, eta=0.1, gradient_bound=math.sqrt(3.0))
+    lazy = solver_class("ons")(3, eta=0.1, gradient_bound=1.0)
+    whole = solver_class("ons")(3, eta=0.1, gradient_bound=math.sqrt(3.0))
     one = other = np.eye(3)[0]
     for block in (costs[:3], costs[3:]):
         for H in block:
@@ -79,7 +79,7 @@ def test_a_block_is_one_round_with_the_summed_gradient():
 
 def test_a_measured_gradient_bound():
     """Each round has the β of the g_max known by then; the multiple of I that of the last."""
-    learner = make_learner("ons", 2, eta=0.1, gradient_bound=None)
+    learner = solver_class("ons")(2, eta=0.1, gradient_bound=None)
     H, alpha = np.array([[2.0, 1.0], [1.0, 4.0]]), np.array([0.5, 0.5])
     with pytest.raises(ValueError, match="gradient_norm"):
         learner.add(H, alpha, smoothness=0.0)
@@ -94,7 +94,7 @@ def test_a_measured_gradient_bound():
 
 
 def test_rounds_without_cost_change_nothing():
-    learner, alpha = make_learner("ons", 3, 0.1, None), np.array([0.25, 0.25, 0.5])
+    learner, alpha = solver_class("ons")(3, 0.1, None), np.array([0.25, 0.25, 0.5])
     assert_array_equal(learner.minimise(alpha).alpha, alpha)
     learner.add(np.zeros((3, 3)), alpha, smoothness=1.0, gradient_norm=0.0)
     assert_array_equal(learner.minimise(alpha).alpha, alpha)
@@ -103,11 +103,11 @@ def test_rounds_without_cost_change_nothing():
 
 
 def test_one_silo():
-    learner = make_learner("ons", 1, 0.1, 1.0)
+    learner = solver_class("ons")(1, 0.1, 1.0)
     learner.add(np.ones((1, 1)), np.ones(1), smoothness=1.0)
     assert_array_equal(learner.minimise(np.ones(1)).alpha, [1.0])
 
 
 def test_no_cubic_term():
     with pytest.raises(ValueError, match="no cubic term"):
-        make_learner("ons", 2, 0.1, 1.0).minimise(None, cubic=1.0)
+        solver_class("ons")(2, 0.1, 1.0).minimise(None, cubic=1.0)

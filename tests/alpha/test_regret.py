@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
-from spcacw_flwr.alpha import ExponentiatedGradient, RegretMeter, cost, make_learner, minimise
+from spcacw_flwr.alpha import ExponentiatedGradient, RegretMeter, cost, minimise
 from spcacw_flwr.alpha.leaders import DIAMETER, exp_concavity, ftal_beta, gradient_bound
+from spcacw_flwr.config.registry import solver_class
 
 ETA, SMOOTHNESS = 0.5, 0.6
 
@@ -84,7 +85,7 @@ G = (8 + 2 * ETA * SMOOTHNESS) * 1.0**2  # and 1/γ
 @settings(deadline=None, max_examples=40)
 def test_ftal_is_below_the_papers_bound(data, every):
     silos, rounds, costs = sequences(data.draw)
-    report, _ = play(make_learner("ftal", silos, ETA, 1.0), np.eye(silos)[0], rounds, costs, every)
+    report, _ = play(solver_class("ftal")(silos, ETA, 1.0), np.eye(silos)[0], rounds, costs, every)
     blocks = math.ceil(rounds / every)
     bound = 64 * every * (G + G * math.sqrt(2)) * silos * (1 + math.log(blocks))
     assert report.bound == pytest.approx(bound, rel=1e-14)
@@ -101,7 +102,7 @@ def test_ftals_regret_grows_with_the_logarithm(mode):
     silos, rounds, costs = sequences(lambda _: next(drawn))
     for name in ("ftal", "ftl"):
         short, long = (
-            play(make_learner(name, silos, ETA, 1.0), np.eye(silos)[0], T, costs)[0].regret
+            play(solver_class(name)(silos, ETA, 1.0), np.eye(silos)[0], T, costs)[0].regret
             for T in (rounds // 4, rounds)
         )
         assert 0.0 < long < 1.6 * short
@@ -120,7 +121,7 @@ def ons_bound(silos, blocks, every=1):
 @settings(deadline=None, max_examples=40)
 def test_ons_is_below_its_bound(data, every):
     silos, rounds, costs = sequences(data.draw)
-    report, _ = play(make_learner("ons", silos, ETA, 1.0), np.eye(silos)[0], rounds, costs, every)
+    report, _ = play(solver_class("ons")(silos, ETA, 1.0), np.eye(silos)[0], rounds, costs, every)
     blocks = math.ceil(rounds / every)
     assert report.regret <= ons_bound(silos, blocks, every)
     if blocks > 1:

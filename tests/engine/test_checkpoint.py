@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import nn
 
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import MOVED, Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine import checkpoint, keeper, loop
@@ -529,7 +529,7 @@ def test_a_disk_that_is_full_for_everything_ends_the_run_in_a_sentence(tmp_path,
 LIMITED = """
 import resource, sys, logging
 logging.basicConfig()
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import MOVED, Config
 from spcacw_flwr.engine.simulate import simulate
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 simulate(Config.from_keys(epochs=2, compare_alone=False, checkpoint_every=5, output=sys.argv[1]))
@@ -586,3 +586,22 @@ def test_small_fast_runs_pay_for_one_checkpoint_and_slow_ones_for_one_in_twenty(
     assert [t for t in range(1, 21) if kept.due(t, 20)] == [20]
     kept._written -= 1.0 / keeper.SHARE
     assert kept.due(4, 20)
+
+
+def test_a_run_from_before_keys_moved_into_tables_goes_on(tmp_path, monkeypatch):
+    keys = {"method": "spcacw-reg", "gamma": 3.0, "output": str(tmp_path / "run")}
+    with monkeypatch.context() as patch:
+        patch.setattr(Config, "to_flat", with_flat_names(Config.to_flat))
+        simulate(Config.from_keys(**keys, epochs=1, compare_alone=False))
+    written = json.loads((tmp_path / "run" / "checkpoint" / "checkpoint.json").read_text())
+    assert written["content"]["config"]["gamma"] == 3.0
+    keys |= {"resume": str(tmp_path / "run"), "epochs": 2, "compare_alone": False}
+    with pytest.raises(SpcacwError, match=r"spcacw-reg.gamma was 3.0 and is 4.0"):
+        simulate(Config.from_keys(**keys | {"gamma": 4.0}))
+    assert len(simulate(Config.from_keys(**keys)).accuracy) == 2
+
+
+def with_flat_names(to_flat):
+    """A configuration as it was written when no setting, nor spcacw-reg, had a table."""
+    names = {new: old for old, new in MOVED.items()}
+    return lambda config: {names.get(key, key): value for key, value in to_flat(config).items()}

@@ -30,9 +30,11 @@ def make(request):
         place = places.get(name.split("-")[0])
         if place and "data_dir" not in changes:
             changes["data_dir"] = request.getfixturevalue(place)
-        fields = PartitionKeys.__dataclass_fields__
-        own = {k: v for k, v in setting_class(name).defaults.items() if k in fields}
-        return make_setting(name, PartitionKeys(**{**own, **changes}), seed)
+        fields, chosen = PartitionKeys.__dataclass_fields__, setting_class(name)
+        keys = {k: v for k, v in chosen.defaults.items() if k in fields} | changes
+        own = {k: keys.pop(k) for k in list(keys) if k not in fields}
+        values = chosen.Keys(**own) if chosen.Keys else None
+        return make_setting(name, PartitionKeys(**keys, own=values), seed)
 
     return build
 

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.experiments import draw, pictures
 from spcacw_flwr.silos.setting import Setting
 
@@ -81,13 +82,15 @@ def test_missing_data_end_in_one_sentence_or_are_passed_over(tmp_path, offline):
 
 @pytest.mark.parametrize(("groups", "edges"), [([0, 0, 1, 2, 2], [2, 3]), ([0], []), ([], [])])
 def test_lines_separate_clusters(groups, edges):
+    given = groups
+
     class Some(Setting):
         group_kind = "cluster"
 
-        groups = property(lambda self: self.keys)
+        groups = property(lambda self: given)
         prepare = train = test = None
 
-    assert pictures._edges(Some(groups, 0)) == edges
+    assert pictures._edges(Some(PartitionKeys(), 0)) == edges
 
 
 def test_text_with_a_dollar_is_no_mathematics(tmp_path):

@@ -54,6 +54,9 @@ def test_names_and_defaults_are_those_of_the_keys():
         for key, value in setting.defaults.items():
             if key in fields:
                 check(key, value, fields[key])
+        if setting.Keys:
+            fields |= {field.name: field for field in dataclasses.fields(setting.Keys)}
+    del fields["own"]
     for name, field in fields.items():
         check(name, field.default, field)
         assert len(field.metadata["doc"]) > 20

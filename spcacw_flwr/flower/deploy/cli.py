@@ -15,7 +15,7 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.given import absolute, flat_keys, parse_assignments, read_toml
+from spcacw_flwr.config.given import absolute, flat_keys
 from spcacw_flwr.config.transport import STREAM
 from spcacw_flwr.console import end_like_ctrl_c, one_sentence, reported
 from spcacw_flwr.engine.recorder import as_toml, claim_directory
@@ -210,7 +210,7 @@ def demo(
     end_like_ctrl_c()
     with one_sentence(console):
         if (root / RUN_FILE).exists():
-            resolved = Config.from_flat(read_toml(root / RUN_FILE) | parse_assignments(set_ or []))
+            resolved = Config.from_flat(flat_keys(root / RUN_FILE, set_, {}))
         else:
             resolved = lay_out(root, *checked(config, set_, data_dir))
         output = root / "results"

@@ -22,7 +22,7 @@ def export(setting: Setting, target: int, directory_of: Callable[[int], Path]) -
     if setting.augments:
         raise SpcacwError(
             f"{setting.name} changes its images at random for each mini-batch, which files cannot: "
-            "set augmentation = false."
+            f"set {setting.name}.augmentation = false."
         )
     for silo in range(setting.num_silos):
         test = setting.test(silo) if silo == target else None

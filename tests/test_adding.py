@@ -1,0 +1,277 @@
+"""What is added costs a file and a line: all of it from one folder, by import paths.
+
+The folder has a module ``mine``: a method and a setting with keys of their own (plain frozen
+dataclasses), a solver, a model and an attack.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import METHODS, SETTINGS, SOLVERS
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.experiments.attacks.attacks import ATTACKS
+from spcacw_flwr.experiments.attacks.trial import run as attacked
+from tests.test_end_to_end import metrics, spcacw
+
+MINE = '''
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from spcacw_flwr import Setting, SiloData, WeightedGradients
+from spcacw_flwr.alpha import Learner, Solution
+from torch import nn
+
+
+@dataclass(frozen=True)
+class TiltedKeys:
+    share: float = 0.5
+    who: str = "rest"
+
+
+class Tilted(WeightedGradients):
+    """A share of the weight for the target, the rest for its peers alike."""
+
+    name = "tilted"
+    Keys = TiltedKeys
+    grid = {"eta": [0.05], "tilted.share": [0.3, 0.9]}
+
+    def initial_weights(self):
+        rest = (1 - self.own.share) / (self.federation.num_silos - 1)
+        alpha = np.full(self.federation.num_silos, rest)
+        alpha[self.target] = self.own.share
+        return alpha
+
+
+@dataclass(frozen=True)
+class StripesKeys:
+    width: int = 2
+    lambda_: bool = False
+
+
+class Stripes(Setting):
+    """Silos hold Gaussian clouds, whose labels say on which side of a stripe a point lies."""
+
+    name = "stripes"
+    Keys = StripesKeys
+    defaults = {"silos": 4, "samples_per_silo": 64}
+    num_classes = 2
+    group_kind = "cluster"
+
+    def __init__(self, keys, seed):
+        super().__init__(keys, seed)
+        self.input_shape = (self.own.width,)
+
+    @property
+    def groups(self):
+        return [0.0] * self.keys.silos
+
+    def prepare(self):
+        pass
+
+    def train(self, silo):
+        rng = torch.Generator().manual_seed(silo)
+        x = torch.randn(self.keys.samples_per_silo, self.own.width, generator=rng)
+        return SiloData(x, ((x[:, 0] > 0) ^ self.own.lambda_).long())
+
+    test = train
+
+
+class Careful(Learner):
+    """Half to the start, half to the silo that cost least."""
+
+    def __init__(self, num_silos, eta=0.0, gradient_bound=None, retention=1.0):
+        super().__init__(num_silos, eta, gradient_bound, retention)
+        self.costs = np.zeros(num_silos)
+
+    def add(self, H_t, alpha_played, *, smoothness, gradient_norm=None):
+        self.costs += np.diag(H_t)
+
+    def minimise(self, start, cubic=0.0):
+        best = np.eye(len(self.costs))[self.costs.argmin()]
+        return Solution((best + np.eye(len(best))[-1]) / 2, 0.0, 0)
+
+
+def flat(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_classes))
+
+
+def shy(known):
+    return 0 * known.own
+'''
+METHOD, SETTING = {"method": "mine:Tilted"}, {"setting": "mine:Stripes"}
+SHORT = {"epochs": 2, "compare-alone": False}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder, on Python's path in this process, and where commands are given."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def trained(*tables, **keys):
+    flat = SHORT | {name.replace("_", "-"): value for name, value in keys.items()}
+    for table in tables:
+        flat |= table
+    return simulate(Config.from_flat(flat))
+
+
+def test_a_method_with_its_own_keys(folder):
+    assert trained(METHOD).alpha[0] == 0.5
+    assert trained(METHOD, {"tilted.share": 0.4}).alpha[0] == 0.4
+    with pytest.raises(SpcacwError, match=r"tilted.share = 'x' is not allowed: it must be a num"):
+        trained(METHOD, {"tilted.share": "x"})
+    with pytest.raises(SpcacwError, match=r"no key 'tilted.shar' \(did you mean tilted.share"):
+        trained(METHOD, {"tilted.shar": 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "frozen"), [("int = 0", False), ("tuple = ()", True), ("int", True), ("", None)]
+)
+def test_keys_that_cannot_be_are_refused(folder, kind, frozen):
+    head = "" if frozen is None else f"    @dataclass(frozen={frozen})\n"
+    body = f"    class Keys:\n        {'x: ' + kind if kind else 'pass'}\n"
+    code = MINE.split("class Careful")[0] + f"class Odd(Tilted):\n{head}{body}"
+    (folder / "mine.py").write_text(code)
+    with pytest.raises(SpcacwError, match=r"Odd.Keys must be a frozen dataclass, each field"):
+        Config.from_flat({"method": "mine:Odd"})
+
+
+def test_a_setting_with_its_own_keys(folder):
+    config = Config.from_flat(SETTING | {"stripes.width": 5})
+    assert config.partition.own.width == 5
+    assert trained(SETTING, {"stripes.width": 5}).parameters["1.weight"].shape[1] == 5
+    accuracy = trained(SETTING, epochs=10).accuracy[-1]
+    assert accuracy > 80
+    with pytest.raises(SpcacwError, match=r"no key 'stripes.widht' \(did you mean stripes.width"):
+        trained(SETTING, {"stripes.widht": 5})
+
+
+def test_own_keys_of_both_travel_in_one_key_that_flower_declares(folder):
+    config = Config.from_flat(METHOD | SETTING | {"tilted.share": 0.4, "stripes.lambda": True})
+    flat = config.to_flat()
+    assert json.loads(flat["own"]) == {
+        "tilted": {"share": 0.4, "who": "rest"}, "stripes": {"width": 2, "lambda": True},
+    }  # fmt: skip
+    assert not [name for name in flat if name.startswith(("tilted.", "stripes."))]
+    assert Config.from_flat(flat) == config
+    assert Config.from_flat(flat | {"tilted.share": 0.5}).method.share == 0.5
+    for text in ("[1]", '{"tilted": 1}', "{"):
+        with pytest.raises(SpcacwError, match="does not hold tables in JSON"):
+            Config.from_flat(METHOD | {"own": text})
+    # Another method, or the same data in files, has no use for the table.
+    other = Config.from_flat(flat | {"method": "local", "setting": "files"})
+    assert "own" not in other.to_flat() or other.to_flat()["own"] == ""
+
+
+def test_a_solver(folder, tmp_path):
+    keys = {"solver": "mine:Careful", "output": str(tmp_path / "run")}
+    alpha = trained(keys).alpha
+    assert sorted(alpha)[-2:] == [0.5, 0.5]
+    assert alpha[-1] == 0.5
+    with pytest.raises(SpcacwError, match="half-life: use ftl or ftal"):
+        trained({"solver": "mine:Careful", "half-life": 1.0})
+    with pytest.raises(SpcacwError, match="solver = 'mine:flat' is no solver"):
+        trained({"solver": "mine:flat"})
+    # The checkpoint that it left holds the learner of that class.
+    again = trained(keys, {"epochs": 3, "resume": str(tmp_path / "run")})
+    assert len(again.accuracy) == 3
+
+
+def test_a_model(folder):
+    found = trained({"model": "mine:flat"})
+    assert {name: tuple(part.shape) for name, part in found.parameters.items()} == {
+        "1.weight": (10, 64), "1.bias": (10,),
+    }  # fmt: skip
+
+
+def test_an_attack(folder, monkeypatch):
+    import mine
+
+    monkeypatch.setitem(ATTACKS, "shy", mine.shy)
+    config = Config.from_flat(SHORT | {"method": "fedavg"})
+    calm, shy = (attacked(config, name, 0.5) for name in ("none", "shy"))
+    assert len(shy.attackers) == 3
+    assert shy.accuracy != calm.accuracy
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "path", "keys"),
+    [
+        (METHODS, "tilted", "mine:Tilted", {"method": "tilted", "tilted.share": 0.3}),
+        (SETTINGS, "stripes", "mine:Stripes", {"setting": "stripes", "stripes.width": 3}),
+        (SOLVERS, "careful", "mine:Careful", {"solver": "mine:Careful"}),
+    ],
+)
+def test_a_line_in_the_registry_gives_a_short_name(folder, monkeypatch, table, name, path, keys):
+    monkeypatch.setitem(table, name, path)
+    config = Config.from_flat(SHORT | keys)
+    assert {n: config.to_flat()[n] for n in keys} == keys
+    assert len(simulate(config).accuracy) == 2
+
+
+def test_the_command_line_runs_them_and_lists_their_keys(folder):
+    given = ("--set", "tilted.share=0.7", "--set", "stripes.width=3", "--set", "model=mine:flat")
+    done = spcacw(
+        "run", "--method", "mine:Tilted", "--setting", "mine:Stripes", "--engine", "in-process",
+        "--epochs", "1", "--output", "run", *given, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "run" / "alpha.csv").read_text().splitlines()[1].startswith("0,0.7,")
+    said = spcacw("keys", "--method", "mine:Tilted", "--setting", "mine:Stripes", cwd=folder)
+    for line in ("# method tilted", "tilted.share = 0.5", "# setting stripes", "stripes.width = 2"):
+        assert line in said.stdout
+
+
+def test_tuning_tries_a_methods_own_grid(folder):
+    done = spcacw("tune", "--setting", "mine:Stripes", "--methods", "mine:Tilted", "--epochs", "1",
+                  "--output", "tuned", cwd=folder)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    with (folder / "tuned" / "mine:Stripes.csv").open() as file:
+        tried = [json.loads(line["keys"]) for line in csv.DictReader(file)]
+    assert sorted(keys["tilted.share"] for keys in tried) == [0.3, 0.9]
+    choice = tomllib.loads((folder / "tuned" / "mine:Stripes.toml").read_text())["mine:Tilted"]
+    assert choice in tried
+
+
+def test_a_table_has_a_row_of_ones_own(folder):
+    column = 'setting = "mine:Stripes"\nepochs = 1\nstripes.width = 3\n'
+    (folder / "stripes.toml").write_text(column)
+    done = spcacw(
+        "table1", "--rows", "mine:Tilted", "--columns", "stripes.toml", "--seeds", "1",
+        "--no-validation", "--output", "table", "--set", "tilted.share=0.6", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    with (folder / "table" / "table1-cells.csv").open() as file:
+        (cell,) = csv.DictReader(file)
+    assert (cell["column"], cell["row"]) == ("stripes", "mine:Tilted")
+
+
+@pytest.mark.slow
+def test_method_and_setting_run_on_ray_as_in_process(folder):
+    for name in ("experiments", "partitions", "baselines"):  # of the user's own, in the way
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("raise ImportError('not this one')")
+    common = ("run", "--method", "mine:Tilted", "--setting", "mine:Stripes", "--epochs", "2",
+              "--set", "tilted.share=0.7", "--set", "stripes.width=3", "--set", "nodes=2",
+              "--set", "compare-alone=false")  # fmt: skip
+    found = []
+    for engine in ("ray", "in-process"):
+        done = spcacw(*common, "--engine", engine, "--output", engine, cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        alpha = np.loadtxt(folder / engine / "alpha.csv", delimiter=",", skiprows=1, ndmin=2)
+        np.testing.assert_allclose(alpha[0], [0, 0.7, 0.1, 0.1, 0.1])
+        found.append([line["accuracy"] for line in metrics(folder / engine)])
+    assert found[0] == pytest.approx(found[1], abs=2.0)
