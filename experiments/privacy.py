@@ -21,9 +21,9 @@ import typer
 from matplotlib.axes import Axes
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.engine.simulate import simulate
 
-from .draw import new_figure, save
 from .render import line
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -190,7 +190,7 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
             axes.set_xlabel("ε at δ = 1e-5 (more private to the right)")
             axes.grid(alpha=0.3)
             axes.legend(fontsize=7)
-    save(figure, path)
+    figure.savefig(path)
 
 
 def _curve(axes: Axes, rows: pd.DataFrame, column: str, variant: Variant, title: str) -> None:
