@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,8 @@ class Job:
     keys: Keys
     note: str = ""
     """What sets it apart from other runs of its cell, such as a variant's name."""
+    place: Keys = field(default_factory=dict)
+    """What names its line in the table of a study, by column."""
 
     @property
     def seed(self) -> int:

@@ -14,18 +14,22 @@ over all variants of a column and row.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from spcacw_flwr.config.config import flattened
 
-from .conf import CONF, Column, Job, Keys, Row, chosen, make_jobs, read
+from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, read, rows
 from .render import NONE, line, pair
-from .results import Curves, read_curves, write_csv
+from .results import Curves, read_csv, read_curves, write_csv
 from .runs import FINISHED, Run
 from .scores import best_epoch, difference, holm, paired_p, score_at
+from .sweep import Where
 
 AS_IS = "as it is"
 SIGNIFICANT = 0.05
@@ -66,6 +70,42 @@ def variant_jobs(
         if name in wanted:
             jobs += make_jobs(of, rows, seeds, {**more, **keys}, note=name)
     return jobs, readings
+
+
+def complete(csv: Path, jobs: Sequence[Job]) -> bool:
+    """Whether a table has a line for each cell of some runs, of as many seeds."""
+    there = {
+        (line["column"], line.get("method", "local"), line.get("variant") or line["keys"]):
+        int(line["seeds"]) for line in (read_csv(csv) if csv.exists() else [])
+    }  # fmt: skip
+    wanted = Counter((job.column, job.row, job.note) for job in jobs)
+    return all(there.get(cell, 0) >= seeds for cell, seeds in wanted.items())
+
+
+def study(
+    name: str, table: Mapping[str, Any], results: Path, where: Where, more: Keys, console: Console
+) -> list[Path]:
+    """Run a study of ``conf/studies.toml`` unless its table is complete; return what was written.
+
+    A cell's p needs the runs of all its row's variants: a table that lacks one is made anew, of
+    the runs that are there and those that are not.
+    """
+    files = (str(CONF / name) if name.endswith(".toml") else name for name in table["columns"])
+    of, which, seeds = columns(list(files)), rows(table["rows"]), range(table["seeds"])
+    numbers: dict[str, int] = {}
+    if table["kind"] == "calibration":
+        jobs = calibration_jobs(of, which[0], seeds, more)
+    else:
+        jobs, numbers = variant_jobs(of, which, seeds, more, table.get("only", ()))
+    if complete(results / f"{name}.csv", jobs):
+        return []
+    if where.report_only:
+        console.print(f"{name} lacks some of {len(jobs)} runs", highlight=False)
+        return []
+    runs = where.run(jobs, console)
+    if numbers:
+        return moved(jobs, runs, numbers, results, name)
+    return calibrated(jobs, runs, of, results)
 
 
 def by_note(jobs: Sequence[Job], runs: Sequence[Run]) -> dict[tuple[str, str, str], Curves]:
@@ -135,9 +175,10 @@ def calibrated(
 
 
 def moved(
-    jobs: Sequence[Job], runs: Sequence[Run], readings: Mapping[str, int], output: Path
-) -> list[Path]:
-    """Write variants.csv and .md."""
+    jobs: Sequence[Job], runs: Sequence[Run], readings: Mapping[str, int], output: Path,
+    table: str = "variants",
+) -> list[Path]:  # fmt: skip
+    """Write variants.csv and .md, or a table of another name."""
     found = by_note(jobs, runs)
     lines = []
     for column, row in dict.fromkeys(where[:2] for where in found):
@@ -155,4 +196,4 @@ def moved(
             values = (column, row, name, readings[name] or None, score.seeds, round(score.mean, 2),
                       rounded(score.std), rounded(by), rounded(p.get(name), 4))  # fmt: skip
             lines.append(dict(zip(VARIANTS, values, strict=True)))
-    return write(output, "variants", VARIANTS, lines, side_by_side(lines))
+    return write(output, table, VARIANTS, lines, side_by_side(lines))

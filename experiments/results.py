@@ -15,6 +15,7 @@ the test data.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from spcacw_flwr.engine.recorder import write_atomically
 
 from .conf import Job
 from .runs import FINISHED, Run
@@ -116,13 +119,65 @@ class Results:
 def write_csv(path: Path, names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
     """Write a table; None is an empty field."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    write_atomically(path, text.getvalue().encode())
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Return the lines of a table."""
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+class Table:
+    """A CSV that grows by whole lines, each of which is found again by its place.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it need not be there.
+    names : sequence of str
+        The columns.
+    place : sequence of str
+        Those of them that name a line.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], place: Sequence[str]) -> None:
+        self.path, self.names, self.key = path, list(names), list(place)
+        self.lines = read_csv(path) if path.exists() else []
+        self.there = {self.place(line): line for line in self.lines}
+
+    def place(self, line: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return what names a line, as the file has it."""
+        return tuple(str(line[name]) for name in self.key)
+
+    def lacks(self, line: Mapping[str, Any]) -> bool:
+        """Whether no line has this place."""
+        return self.place(line) not in self.there
+
+    def line(self, place: Mapping[str, Any]) -> dict[str, str]:
+        """Return the line with a place; KeyError if there is none."""
+        return self.there[self.place(place)]
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Append a line; columns that it does not name stay empty."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = {name: "" if line.get(name) is None else str(line[name]) for name in self.names}
+        fresh = not self.path.exists()
+        with self.path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, self.names, lineterminator="\n")
+            if fresh:
+                writer.writeheader()
+            writer.writerow(text)
+        self.lines.append(text)
+        self.there[self.place(text)] = text
+
+    def arrange(self, places: Iterable[Mapping[str, Any]]) -> None:
+        """Put the lines in the order of ``places``, behind those that are not among them."""
+        order = {self.place(place): k for k, place in enumerate(places)}
+        self.lines.sort(key=lambda line: order.get(self.place(line), -1))
+        if self.lines:
+            write_csv(self.path, self.names, self.lines)

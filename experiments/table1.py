@@ -10,53 +10,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
 
 from spcacw_flwr.config.declare import SpcacwError
 
 from . import cells as cells_
 from . import figures, render
 from .conf import Column, Job, Row
-from .display import Display
 from .results import RUN_COLUMNS, Results, failures, write_csv
-from .runs import Run, plan
-from .sweep import slots, sweep
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where a sweep works and leaves its results."""
-
-    output: Path
-    devices: tuple[str, ...] = ("cpu",)
-    workers: int = 0
-    """Processes; 0 is one for each device, or each core of the CPU."""
-    report_only: bool = False
-    seconds: float = math.inf
-    """After which runs that are not finished are left for another time."""
-
-    def run(self, jobs: Sequence[Job], console: Console) -> list[Run]:
-        """Make the runs of jobs that are not finished yet; return the run of each job.
-
-        Raises
-        ------
-        SpcacwError
-            If a device is not there, another sweep is at work, or no run at all is finished.
-        """
-        runs = plan(jobs, self.output / "runs")
-        if not self.report_only:
-            places = slots(self.devices, self.workers)
-            display = Display(console, runs)
-            with display.showing():
-                sweep(runs, places, self.output / "runs", display, self.seconds)
-        if not any(run.done for run in runs):
-            raise SpcacwError(f"None of the {len(runs)} runs in {self.output} is finished.")
-        return runs
+from .runs import Run
 
 
 def report(

@@ -10,7 +10,7 @@ import typer
 
 from .. import conf
 from ..__main__ import Columns, DataDir, Rows, Set, more_keys, names, one_sentence
-from ..options import DIGITS
+from ..studies import DIGITS, known_columns
 from . import report, study
 from .attacks import ATTACKS
 
@@ -29,11 +29,8 @@ def main(
 ) -> list[Path]:  # fmt: skip
     """Run what the table lacks; with --page, report all that it holds."""
     torch.set_num_threads(1)
-    wanted = names(columns)
-    of = [DIGITS] * (DIGITS.name in wanted)
-    others = [name for name in wanted if name != DIGITS.name]
-    of += conf.columns(others) if others else []
     more = more_keys(data_dir, "in-process", set_)
+    of = known_columns(names(columns))
     study.extend(
         table, of, names(methods), [int(seed) for seed in names(seeds)], more,
         conf.chosen(names(attacks), ATTACKS, "attack"), [float(x) for x in names(shares)],

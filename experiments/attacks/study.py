@@ -7,14 +7,13 @@ those of the last rounds in which peers were asked. ``accepted`` is the guard's 
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ..conf import CONF, Column, Job, Keys, Row, make_jobs, rows
-from ..results import read_csv
+from ..results import Table
 from .attacks import ATTACKS
 from .trial import run
 
@@ -36,29 +35,8 @@ def cells(attacks: Sequence[str], shares: Sequence[float]) -> list[tuple[str, fl
     return [(NOBODY, 0.0)] * (NOBODY in attacks) + list(product(some, shares))
 
 
-def lines(
-    columns: Sequence[Column], methods: Sequence[Row], seeds: Sequence[int], more: Keys,
-    wanted: Sequence[tuple[str, float]], known: Sequence[dict[str, str]],
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Make the lines that are not ``known`` yet, one after another."""
-    there = {tuple(line[name] for name in PLACE): line for line in known}
-    local: dict[tuple[str, int, int], float] = {}
-    more = {"diagnostics": False, **more}
-    for job in make_jobs(columns, [LOCAL, *methods], seeds, more):
-        epochs = job.config().run.epochs
-        here = (job.column, job.seed, epochs)
-        for attack, share in [(NOBODY, 0.0)] if job.row == LOCAL.name else wanted:
-            place = (job.column, attack, f"{share:g}", job.row, str(job.seed), str(epochs))
-            line: dict[str, Any] | None = dict(there[place]) if place in there else None
-            if line is None:
-                line = made(job, attack, share, local.get(here))
-                yield line
-            if job.row == LOCAL.name:
-                local[here] = float(line["last_accuracy"])
-
-
 def made(job: Job, attack: str, share: float, local: float | None) -> dict[str, Any]:
-    """Make one run; return its line."""
+    """Make one run; return the figures of its line."""
     found = run(job.config(), attack, share)
     last = round(found.accuracy[-1], 3)
     local = last if local is None else local  # as the table has it, rounded as well
@@ -67,15 +45,12 @@ def made(job: Job, attack: str, share: float, local: float | None) -> dict[str, 
         "helpers_weight": found.weight(found.helpers),
     }
     return {
-        "column": job.column, "attack": attack, "share": f"{share:g}", "method": job.row,
-        "seed": job.seed, "epochs": len(found.accuracy),
         "best_accuracy": round(max(found.accuracy), 3), "last_accuracy": last,
         "local_last": local, "difference": round(last - local, 3),
         "attackers": " ".join(map(str, found.attackers)),
         "helpers": " ".join(map(str, found.helpers)),
-        **{name: "" if x is None else round(x, 4) for name, x in weights.items()},
-        "accepted": "" if found.accepted is None else found.accepted,
-        "seconds": round(found.seconds, 1),
+        **{name: None if x is None else round(x, 4) for name, x in weights.items()},
+        "accepted": found.accepted, "seconds": round(found.seconds, 1),
     }  # fmt: skip
 
 
@@ -90,12 +65,16 @@ def extend(
     SpcacwError
         If a method or a key is unknown.
     """
-    known = read_csv(path) if path.exists() else []
+    table, local = Table(path, COLUMNS, PLACE), dict[tuple[str, int, int], float]()
     wanted = cells(attacks or list(ATTACKS), shares)
-    with path.open("a", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if not known:
-            table.writeheader()
-        for line in lines(columns, rows(names, METHODS), seeds, more, wanted, known):
-            table.writerow(line)
-            file.flush()
+    keys = {"diagnostics": False, **more}
+    for job in make_jobs(columns, [LOCAL, *rows(names, METHODS)], seeds, keys):
+        epochs = job.config().run.epochs
+        here = (job.column, job.seed, epochs)
+        for attack, share in [(NOBODY, 0.0)] if job.row == LOCAL.name else wanted:
+            values = (job.column, attack, f"{share:g}", job.row, job.seed, epochs)
+            place = dict(zip(PLACE, values, strict=True))
+            if table.lacks(place):
+                table.add({**place, **made(job, attack, share, local.get(here))})
+            if job.row == LOCAL.name:
+                local[here] = float(table.line(place)["last_accuracy"])
