@@ -14,11 +14,10 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.experiments.attacks import report, study
 from spcacw_flwr.experiments.attacks.attacks import ATTACKS, Known
-from spcacw_flwr.experiments.attacks.silos import AttackedPool, draw_attackers
-from spcacw_flwr.experiments.attacks.trial import run
+from spcacw_flwr.experiments.attacks.trial import AttackedPool, draw_attackers, run
 from spcacw_flwr.experiments.conf import rows
-from spcacw_flwr.experiments.options import DIGITS
 from spcacw_flwr.experiments.results import read_csv
+from spcacw_flwr.experiments.studies import DIGITS
 from spcacw_flwr.silos.protocol import Request
 from tests.conftest import make_pool
 

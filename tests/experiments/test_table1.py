@@ -19,7 +19,8 @@ from spcacw_flwr.experiments.conf import make_jobs
 from spcacw_flwr.experiments.results import Results, read_csv
 from spcacw_flwr.experiments.runs import plan
 from spcacw_flwr.experiments.scores import Score
-from spcacw_flwr.experiments.table1 import Where, report
+from spcacw_flwr.experiments.sweep import Where
+from spcacw_flwr.experiments.table1 import report
 from tests.experiments.small import COLUMN, ROWS, made, plain, small_jobs
 
 
