@@ -17,7 +17,7 @@ from rich.console import Console
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.given import absolute, parse_assignments
 
-from . import conf, pages, readings, silos, studies, table1
+from . import conf, pages, readings, studies, table1
 from .sweep import Where
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -86,8 +86,8 @@ def table(
     of, which = conf.columns(names(columns)), conf.rows(names(rows))
     where = Where(output, tuple(names(device)), workers, report_only, 60 * minutes)
     if targets:
-        jobs = silos.silo_jobs(of, which, range(seeds), more, targets, tuned)
-        return silos.report(jobs, where.run(jobs, Console()), of, which, output)
+        jobs = table1.silo_jobs(of, which, range(seeds), more, targets, tuned)
+        return table1.report_silos(jobs, where.run(jobs, Console()), of, which, output)
     jobs = conf.make_jobs(of, which, range(seeds), more, tuned=tuned, validation=validation)
     runs = where.run(jobs, Console())
     return table1.report(jobs, runs, of, which, output, "table1-tuned" if tuned else "table1")

@@ -24,9 +24,8 @@ from matplotlib.ticker import MaxNLocator
 
 from spcacw_flwr.engine.plots import heat, new_figure
 
-from .cells import REFERENCE, Cell
 from .render import NONE, by_place, ordered_rows, pair, shown
-from .results import Curves
+from .results import REFERENCE, Cell, Curves
 from .scores import Array, to_reach
 
 FLOAT_BYTES = 4

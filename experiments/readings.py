@@ -26,8 +26,8 @@ from spcacw_flwr.config.config import flattened
 
 from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, read, rows
 from .render import NONE, line, pair
-from .results import Curves, read_csv, read_curves, write_csv
-from .runs import FINISHED, Run
+from .results import grouped, read_csv, write_csv
+from .runs import Run
 from .scores import best_epoch, difference, holm, paired_p, score_at
 from .sweep import Where
 
@@ -108,15 +108,6 @@ def study(
     return calibrated(jobs, runs, of, results)
 
 
-def by_note(jobs: Sequence[Job], runs: Sequence[Run]) -> dict[tuple[str, str, str], Curves]:
-    """Return what is finished by column, row and note."""
-    groups: dict[tuple[str, str, str], list[Run]] = {}
-    for job, run in zip(jobs, runs, strict=True):
-        if run.state == FINISHED:
-            groups.setdefault((job.column, job.row, job.note), []).append(run)
-    return {where: read_curves(group) for where, group in groups.items()}
-
-
 def write(output: Path, name: str, head: Sequence[str], lines: Sequence[Mapping[str, Any]],
           shown: Sequence[Sequence[str]]) -> list[Path]:  # fmt: skip
     """Write lines as CSV, and what is ``shown`` of them as Markdown; return the files."""
@@ -161,7 +152,7 @@ def calibrated(
     """Write calibration.csv and .md, the nearest to the paper's Local first in each column."""
     paper = {column.name: column.paper.get("local") for column in columns}
     lines = []
-    for (column, _, keys), c in by_note(jobs, runs).items():
+    for (column, _, keys), c in grouped(jobs, runs, lambda job, _: (job.note,)).items():
         score, theirs = score_at(c.accuracy, best_epoch(c.accuracy)), paper[column]
         values = (column, keys, score.seeds, round(score.mean, 2), rounded(score.std),
                   *(theirs or (None, None)), rounded(score.mean - theirs[0]) if theirs else None,
@@ -179,7 +170,7 @@ def moved(
     table: str = "variants",
 ) -> list[Path]:  # fmt: skip
     """Write variants.csv and .md, or a table of another name."""
-    found = by_note(jobs, runs)
+    found = grouped(jobs, runs, lambda job, _: (job.note,))
     lines = []
     for column, row in dict.fromkeys(where[:2] for where in found):
         scores, tests = {}, {}

@@ -9,6 +9,7 @@ A study is a table of that file, and writes ``<name>.csv``:
   on, with the keys of ``set``;
 * a list has the name of a column or of a run-config key. ``keys`` maps a column to the key that it
   stands for, ``values`` maps a column's values to several keys;
+  "*" is the list of all these values;
 * lists that are no columns go together into the column ``keys``, as JSON.
 
 The kinds ``calibration`` and ``variants`` are those of :mod:`spcacw_flwr.experiments.readings`.
@@ -25,22 +26,15 @@ from typing import Any
 from spcacw_flwr.config.config import flattened
 from spcacw_flwr.silos.setup import setting_of
 
-from .conf import CONF, Column, Job, Keys, columns
+from .conf import CONF, Job, Keys, columns
 from .results import Table
 from .runs import FINISHED, Run
 
 STUDIES = CONF / "studies.toml"
-DIGITS = Column("digits-relabel", "digits relabel", {"setting": "digits-relabel"}, {})
 COMMON = {"compare-alone": False, "engine": "in-process"}
 NOT_AXES = ("seeds", "set", "title")
 NOTHING = 1e-6
 """A noise z that hides nothing: there is no ε to speak of."""
-
-
-def known_columns(names: list[str]) -> list[Column]:
-    """Return columns of Table 1 by their names or files; the embedded digits are one, too."""
-    others = [name for name in names if name != DIGITS.name]
-    return [DIGITS] * (DIGITS.name in names) + (columns(others) if others else [])
 
 
 def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:
@@ -48,7 +42,7 @@ def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:
     if axis in study.get("values", {}):
         return flattened(study["values"][axis][value])
     if axis == "column":
-        return known_columns([value])[0].keys
+        return columns([value])[0].keys
     return {study.get("keys", {}).get(axis, axis): value}
 
 
@@ -56,8 +50,10 @@ def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
     """Yield the runs of a study; ``more`` are keys that win over its own."""
     place, several = study["place"], study.get("values", {})
     for grid in study["grid"]:
-        axes = {axis: value if isinstance(value, list) else [value]
-                for axis, value in grid.items() if axis not in NOT_AXES}  # fmt: skip
+        lists = {axis: value for axis, value in grid.items() if axis not in NOT_AXES}
+        axes = {axis: value if isinstance(value, list) else
+                list(several[axis]) if axis in several and value == "*" else [value]
+                for axis, value in lists.items()}  # fmt: skip
         for *values, seed in product(*axes.values(), range(grid["seeds"])):
             chosen = dict(zip(axes, values, strict=True))
             rest = {axis: value for axis, value in chosen.items() if axis not in place}

@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 from spcacw_flwr.engine.plots import new_figure
 
 from .measure import best
-from .quadratics import Quadratics
+from .problems import Quadratics
 
 LOOKS = {
     "Autarky": ("0.35", "s"), "uniform FL": ("tab:purple", "D"),

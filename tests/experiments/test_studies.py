@@ -17,7 +17,7 @@ from spcacw_flwr.engine.loop import play
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments import pages, readings, studies
 from spcacw_flwr.experiments.__main__ import app
-from spcacw_flwr.experiments.conf import columns, read, rows
+from spcacw_flwr.experiments.conf import read
 from spcacw_flwr.experiments.fresh import FreshReference
 from spcacw_flwr.experiments.results import read_csv
 from spcacw_flwr.experiments.runs import fingerprint
@@ -240,12 +240,3 @@ def test_every_rule_of_the_reference_is_a_run_of_its_own():
     }
     assert len(rules) == len(LISTED["reference"]["values"]["rule"])
     assert len(set(rules.values())) == len(rules)
-
-
-def test_columns_of_studies_are_those_of_the_table_and_the_digits():
-    names = ["mnist-rotate", "digits-relabel"]
-    assert [c.name for c in studies.known_columns(names)] == ["digits-relabel", "mnist-rotate"]
-    assert studies.known_columns(["mnist-rotate"]) == columns(["mnist-rotate"])
-    with pytest.raises(SpcacwError, match="no column 'nowhere'"):
-        studies.known_columns(["nowhere"])
-    assert rows(["local"])[0].keys == {"method": "local"}
