@@ -23,11 +23,12 @@ from typing import Any
 from rich.console import Console
 
 from spcacw_flwr.config.config import flattened
+from spcacw_flwr.config.declare import SpcacwError
 
 from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, read, rows
 from .render import NONE, line, pair
 from .results import grouped, read_csv, write_csv
-from .runs import Run
+from .runs import FINISHED, Run
 from .scores import best_epoch, difference, holm, paired_p, score_at
 from .sweep import Where
 
@@ -89,6 +90,11 @@ def study(
 
     A cell's p needs the runs of all its row's variants: a table that lacks one is made anew, of
     the runs that are there and those that are not.
+
+    Raises
+    ------
+    SpcacwError
+        If a run failed; the table stays as it was.
     """
     files = (str(CONF / name) if name.endswith(".toml") else name for name in table["columns"])
     of, which, seeds = columns(list(files)), rows(table["rows"]), range(table["seeds"])
@@ -103,6 +109,8 @@ def study(
         console.print(f"{name} lacks some of {len(jobs)} runs", highlight=False)
         return []
     runs = where.run(jobs, console)
+    if failed := sum(run.state != FINISHED for run in runs):
+        raise SpcacwError(f"{failed} runs of {name} failed: the same command tries them again.")
     if numbers:
         return moved(jobs, runs, numbers, results, name)
     return calibrated(jobs, runs, of, results)

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.recorder import write_atomically
 
 from .conf import Column, Job, Row
@@ -150,11 +151,18 @@ class Table:
         The columns.
     place : sequence of str
         Those of them that name a line.
+
+    Raises
+    ------
+    SpcacwError
+        If the file has other columns.
     """
 
     def __init__(self, path: Path, names: Sequence[str], place: Sequence[str]) -> None:
         self.path, self.names, self.key = path, list(names), list(place)
         self.lines = read_csv(path) if path.exists() else []
+        if self.lines and list(self.lines[0]) != self.names:
+            raise SpcacwError(f"{path} has other columns than {', '.join(names)}: name another.")
         self.there = {self.place(line): line for line in self.lines}
 
     def place(self, line: Mapping[str, Any]) -> tuple[str, ...]:
@@ -173,7 +181,7 @@ class Table:
         """Append a line; columns that it does not name stay empty."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = {name: "" if line.get(name) is None else str(line[name]) for name in self.names}
-        fresh = not self.path.exists()
+        fresh = not self.path.exists() or not self.path.stat().st_size
         with self.path.open("a", newline="") as file:
             writer = csv.DictWriter(file, self.names, lineterminator="\n")
             if fresh:

@@ -165,8 +165,9 @@ def stop(processes: Sequence[BaseProcess]) -> None:
 
 
 def sweep(
-    runs: Sequence[Run], places: Sequence[str], root: Path, show: Show, seconds: float = math.inf
-) -> None:
+    runs: Sequence[Run], places: Sequence[str], root: Path, show: Show, seconds: float = math.inf,
+    note: Callable[[Run], None] | None = None,
+) -> None:  # fmt: skip
     """Make all runs that are not finished, one on each of ``places`` at a time.
 
     What is not finished after ``seconds`` is stopped, and goes on with the next sweep.
@@ -198,6 +199,8 @@ def sweep(
                 collect(run, process)
                 free.append(device)
                 show.ended(run)
+                if note:
+                    note(run)
             show.tick()
     finally:
         stop(list(running))
@@ -225,6 +228,14 @@ class Where:
         """The directory of the runs."""
         return self.output / "runs"
 
+    def make(
+        self, runs: Sequence[Run], console: Console, note: Callable[[Run], None] | None = None
+    ) -> None:
+        """Make the runs that are not finished, and show them; ``note`` hears of each that ends."""
+        places, display = slots(self.devices, self.workers), Display(console, runs)
+        with display.showing():
+            sweep(runs, places, self.runs, display, self.seconds, note)
+
     def run(self, jobs: Sequence[Job], console: Console) -> list[Run]:
         """Make the runs of jobs that are not finished yet; return the run of each job.
 
@@ -235,10 +246,7 @@ class Where:
         """
         runs = plan(jobs, self.runs)
         if not self.report_only:
-            places = slots(self.devices, self.workers)
-            display = Display(console, runs)
-            with display.showing():
-                sweep(runs, places, self.runs, display, self.seconds)
+            self.make(runs, console)
         if not any(run.done for run in runs):
             raise SpcacwError(f"None of the {len(runs)} runs in {self.output} is finished.")
         return runs
@@ -260,43 +268,21 @@ class Where:
         of: dict[Run, list[Job]] = defaultdict(list)
         for job, run in zip(todo, runs, strict=True):
             of[run].append(job)
-        display = Display(console, runs)
-        sheet = Sheet(table, of, line, display)
+
+        def note(run: Run) -> None:
+            for job in of[run]:
+                if (figures := line(job, run)) is not None:
+                    table.add({**job.place, **figures})
+            if run.state == FINISHED:
+                shutil.rmtree(run.directory)  # its lines are all that is kept
+
         if runs and not self.report_only:
             for run in of:
                 if run.state in (FINISHED, FAILED):
-                    sheet.note(run)
-            with display.showing():
-                sweep(runs, slots(self.devices, self.workers), self.runs, sheet, self.seconds)
+                    note(run)
+            self.make(runs, console, note)
             table.arrange(job.place for job in jobs)
         return [run.error for run in of if run.state == FAILED]
-
-
-@dataclass
-class Sheet:
-    """Writes the lines of the runs that end, and shows them."""
-
-    table: Table
-    jobs: Mapping[Run, Sequence[Job]]
-    line: Line
-    display: Display
-
-    def tick(self) -> None:
-        """Some time has passed."""
-        self.display.tick()
-
-    def ended(self, run: Run) -> None:
-        """Show how a run ended, and write its lines."""
-        self.display.ended(run)
-        self.note(run)
-
-    def note(self, run: Run) -> None:
-        """Write the lines of a run; they are all that is kept of one that finished."""
-        for job in self.jobs[run]:
-            if (figures := self.line(job, run)) is not None:
-                self.table.add({**job.place, **figures})
-        if run.state == FINISHED:
-            shutil.rmtree(run.directory)
 
 
 # A process of the fork server has all modules already, which take seconds to import, and none of

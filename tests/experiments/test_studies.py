@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -123,6 +124,13 @@ def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
     assert {line["regret"] for line in local} == {line["epsilon"] for line in local} == {""}
 
 
+def test_a_table_with_other_columns_is_one_sentence(tmp_path):
+    (tmp_path / "wire.csv").write_text("setting,seed\ndigits-relabel,0\n")
+    said = command("wire", "--report-only", "--results", tmp_path)
+    assert said.exit_code == 1
+    assert "wire.csv has other columns than setting, wire, seed" in said.output.replace("\n", " ")
+
+
 def test_a_line_says_what_its_run_learned(tmp_path):
     _, (line, _) = run_own(tmp_path, ["plain"])
     found = simulate(Config.from_keys(epochs=2, samples_per_silo=50, beta=0.2))
@@ -164,6 +172,12 @@ def test_a_study_of_readings_runs_once(tmp_path, monkeypatch):
     assert "mine.csv" in first.output
     assert again.output == ""
     assert [line["variant"] for line in read_csv(tmp_path / "mine.csv")] == ["as it is", "few"]
+    before = (tmp_path / "mine.csv").read_text()
+    jobs[0].append(dataclasses.replace(jobs[0][0], keys={**jobs[0][0].keys, "eta": -1}))
+    wrong = command(*words)  # which has one seed more, that cannot be run
+    assert wrong.exit_code == 1
+    assert "1 runs of mine failed" in wrong.output
+    assert (tmp_path / "mine.csv").read_text() == before
 
 
 def test_the_committed_pages_show_the_committed_tables(tmp_path):
