@@ -170,7 +170,8 @@ def sweep(
 ) -> None:  # fmt: skip
     """Make all runs that are not finished, one on each of ``places`` at a time.
 
-    What is not finished after ``seconds`` is stopped, and goes on with the next sweep.
+    What is not finished after ``seconds`` is stopped, and goes on with the next sweep. ``note``
+    hears of each run that has ended, in this sweep or before it.
 
     Raises
     ------
@@ -185,6 +186,9 @@ def sweep(
         raise SpcacwError(f"Another sweep is at work in {root}: wait for it.") from None
     running: dict[BaseProcess, tuple[Run, str]] = {}
     try:
+        for run in dict.fromkeys(runs):
+            if note and run.state in (FINISHED, FAILED):
+                note(run)
         prepare(runs)
         todo = deque(run for run in dict.fromkeys(runs) if run.state == WAITING)
         free = deque(places)
@@ -231,7 +235,7 @@ class Where:
     def make(
         self, runs: Sequence[Run], console: Console, note: Callable[[Run], None] | None = None
     ) -> None:
-        """Make the runs that are not finished, and show them; ``note`` hears of each that ends."""
+        """Make the runs that are not finished, and show them; ``note`` is that of :func:`sweep`."""
         places, display = slots(self.devices, self.workers), Display(console, runs)
         with display.showing():
             sweep(runs, places, self.runs, display, self.seconds, note)
@@ -277,9 +281,6 @@ class Where:
                 shutil.rmtree(run.directory)  # its lines are all that is kept
 
         if runs and not self.report_only:
-            for run in of:
-                if run.state in (FINISHED, FAILED):
-                    note(run)
             self.make(runs, console, note)
             table.arrange(job.place for job in jobs)
         return [run.error for run in of if run.state == FAILED]

@@ -6,14 +6,19 @@ round t is ∇f^{(i)}(w) + noise, the noise a pure function of (seed, silo, roun
 methods see the same noise. Methods see these problems through :class:`Pool`.
 
 :class:`Quadratics` have Gaussian noise: every assumption of the lemmas holds, or fails by choice.
-The silos of :class:`Logistic` draw samples: the noise is what a mini-batch makes it.
+The silos of :class:`Logistic` draw samples: the noise is what a mini-batch makes it. Both say what
+a study knows: ``own`` (n₀) and ``off``, the silos of each cluster; ``start``, w₁ (d,);
+``smoothness``, L of f^{(0)}; ``variance``, σ² = E‖g − ∇f‖² of each silo (at w₁, where it depends on
+w); ``gap``, δ₁ = f^{(0)}(w₁) − min f^{(0)}; ``gradient``, ∇f^{(0)}(w) (d,); ``bias``,
+∇f^{(off)}(w) − ∇f^{(0)}(w) (d,); and ``answers``, the gradients (M, d) that the silos compute in a
+round. A method is told L and a step size that is made of these constants; FC also n₀ or Δ, and the
+Oracle I₀.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,47 +34,6 @@ BLOCK = 256
 """Rounds whose random numbers are drawn at once: a generator for each round would cost more."""
 NOISE, SAMPLES, DATA = 101, 102, 103
 """Purposes of random streams, apart from those of the core."""
-
-
-class Problem(Protocol):
-    """What a study knows about a problem.
-
-    A method is told L and a step size that is made of these constants; FC also n₀ or Δ, and the
-    Oracle I₀.
-    """
-
-    @property
-    def own(self) -> int:
-        """n₀, the silos of the target's cluster."""
-
-    @property
-    def off(self) -> int:
-        """The silos of the off-target cluster."""
-
-    @property
-    def start(self) -> Array:
-        """w₁, (d,)."""
-
-    @property
-    def smoothness(self) -> float:
-        """L of f^{(0)}."""
-
-    @property
-    def variance(self) -> float:
-        """σ² = E‖g − ∇f‖² of each silo (at w₁, where it depends on w)."""
-
-    @property
-    def gap(self) -> float:
-        """δ₁ = f^{(0)}(w₁) − min f^{(0)}."""
-
-    def gradient(self, point: Array) -> Array:
-        """Return ∇f^{(0)}(w), (d,), exactly."""
-
-    def bias(self, point: Array, round_: int) -> Array:
-        """Return b_t(w) = ∇f^{(off)}(w) − ∇f^{(0)}(w), (d,), exactly."""
-
-    def answers(self, seed: int, point: Array, round_: int, draw: int) -> Array:
-        """Return the gradients (M, d) that the silos compute in round t at w."""
 
 
 class Pool:
@@ -258,3 +222,6 @@ class Logistic:
         weights = 1 / (1 + np.exp(x @ point))
         rows: Array = -np.einsum("mb,mbd->md", weights, x) / self.batch
         return rows
+
+
+Problem = Quadratics | Logistic
