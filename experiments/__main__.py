@@ -1,4 +1,4 @@
-"""The experiments' commands, as in ``-m spcacw_flwr.experiments table1``.
+"""The experiments' commands: ``python -m spcacw_flwr.experiments table1`` and ``studies``.
 
 ``spcacw table1`` is the first of them.
 """
@@ -17,10 +17,11 @@ from rich.console import Console
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.given import absolute, parse_assignments
 
-from . import conf, options, pages, readings, silos, table1
+from . import conf, pages, readings, studies, table1, tables
+from .sweep import Where
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-MNIST = "mnist-rotate,mnist-relabel"
+RESULTS = Path("experiments/results")
 
 Columns = Annotated[str, typer.Option(help="comma-separated, or TOML files; empty is all")]
 Rows = Annotated[str, typer.Option(help="comma-separated; empty is all")]
@@ -83,66 +84,49 @@ def table(
     """Fill and write the paper's Table 1; with --targets, the table over silos as targets."""
     more = more_keys(data_dir, engine, set_)
     of, which = conf.columns(names(columns)), conf.rows(names(rows))
-    where = table1.Where(output, tuple(names(device)), workers, report_only, 60 * minutes)
+    where = Where(output, tuple(names(device)), workers, report_only, 60 * minutes)
     if targets:
-        jobs = silos.silo_jobs(of, which, range(seeds), more, targets, tuned)
-        return silos.report(jobs, where.run(jobs, Console()), of, which, output)
+        jobs = table1.silo_jobs(of, which, range(seeds), more, targets, tuned)
+        return table1.report_silos(jobs, where.run(jobs, Console()), of, which, output)
     jobs = conf.make_jobs(of, which, range(seeds), more, tuned=tuned, validation=validation)
     runs = where.run(jobs, Console())
     return table1.report(jobs, runs, of, which, output, "table1-tuned" if tuned else "table1")
 
 
-@app.command()
+@app.command("studies")
 @one_sentence
-def calibrate(
-    columns: Columns = MNIST, seeds: Seeds = 3, data_dir: DataDir = None,
-    output: Annotated[Path, typer.Option(help="of calibration.csv")] = Path("experiments/results"),
-    runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/calibration"),
-    workers: Workers = 0, device: Device = "cpu", report_only: ReportOnly = False,
-    set_: Set = None,
-) -> list[Path]:  # fmt: skip
-    """Run Local alone over conf/calibration.toml, beside the paper's Local."""
-    of, (local,) = conf.columns(names(columns)), conf.rows(["local"])
-    more = more_keys(data_dir, "in-process", set_)
-    jobs = readings.calibration_jobs(of, local, range(seeds), more)
-    made = table1.Where(runs, tuple(names(device)), workers, report_only).run(jobs, Console())
-    return readings.calibrated(jobs, made, of, output)
-
-
-@app.command()
-@one_sentence
-def variants(
-    columns: Columns = MNIST, rows: Rows = "spcacw,local", seeds: Seeds = 3,
+def run_studies(
+    which: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="none is all")] = None,
     data_dir: DataDir = None,
-    only: Annotated[str, typer.Option(help="comma-separated variants; empty is all")] = "",
-    output: Annotated[Path, typer.Option(help="of variants.csv")] = Path("experiments/results"),
-    runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/table1"),
-    workers: Workers = 0, device: Device = "cpu", report_only: ReportOnly = False,
-    set_: Set = None,
+    results: Annotated[Path, typer.Option(help="directory of the CSV")] = RESULTS,
+    picture: Annotated[Path | None, typer.Option(help="PNG of the study of privacy")] = None,
+    file: Annotated[Path, typer.Option(help="TOML that lists the studies")] = studies.STUDIES,
+    runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/studies"),
+    workers: Workers = 0, device: Device = "cpu",
+    report_only: ReportOnly = False, set_: Set = None,
 ) -> list[Path]:  # fmt: skip
-    """Run the alternative readings of conf/variants.toml; what each one moves."""
-    of, which = conf.columns(names(columns)), conf.rows(names(rows))
-    more = more_keys(data_dir, "in-process", set_)
-    jobs, of_reading = readings.variant_jobs(of, which, range(seeds), more, names(only))
-    made = table1.Where(runs, tuple(names(device)), workers, report_only).run(jobs, Console())
-    return readings.moved(jobs, made, of_reading, output)
-
-
-@app.command("options")
-@one_sentence
-def study_options(
-    csv: Annotated[Path, typer.Argument(help="table to write, and as Markdown beside it")],
-    seeds: Seeds = 3, data_dir: DataDir = None,
-    only: Annotated[str, typer.Option(help="comma-separated studies; empty is all")] = "",
-    runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/options"),
-    workers: Workers = 0, device: Device = "cpu", report_only: ReportOnly = False,
-    set_: Set = None,
-) -> list[Path]:  # fmt: skip
-    """Run the studies of SP-CACW's options in conf/options.toml."""
-    more = more_keys(data_dir, "in-process", set_)
-    jobs = options.option_jobs(range(seeds), more, names(only))
-    made = table1.Where(runs, tuple(names(device)), workers, report_only).run(jobs, Console())
-    return options.write(options.table(jobs, made), csv)
+    """Run what the tables of the studies lack, a line of CSV for each run."""
+    console, more = Console(), more_keys(data_dir, "in-process", set_)
+    where, listed = Where(runs, tuple(names(device)), workers, report_only), conf.read(file)
+    made: list[Path] = []
+    failed = 0
+    for name in conf.chosen(which or [], listed, "study"):
+        study = listed[name]
+        if "kind" in study:
+            made += readings.study(name, study, results, where, more, console)
+            continue
+        table, jobs = (
+            studies.table_of(name, study, results),
+            list(studies.jobs_of(name, study, more)),
+        )
+        lacking = sum(table.lacks(job.place) for job in jobs)
+        console.print(f"{name}: {lacking} of {len(jobs)} runs are missing", highlight=False)
+        failed += len(where.fill(table, jobs, studies.figures, console))
+        made += [table.path] * bool(lacking and not report_only)
+        made += tables.write(name, table.path, picture)
+    if failed:
+        raise SpcacwError(f"{failed} runs failed: the same command tries them again.")
+    return made
 
 
 @app.command("pages")

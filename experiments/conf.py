@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean
 
 CONF = Path(__file__).parent / "conf"
+COLUMNS = CONF / "columns"
 TUNED = Path(__file__).parent / "tuned"
 HOLDOUT = 0.2
 """Share of the target's training data that a validation run holds out, as in ``spcacw tune``."""
@@ -61,6 +62,8 @@ class Job:
     keys: Keys
     note: str = ""
     """What sets it apart from other runs of its cell, such as a variant's name."""
+    place: Keys = field(default_factory=dict)
+    """What names its line in the table of a study, by column."""
 
     @property
     def seed(self) -> int:
@@ -91,15 +94,16 @@ def chosen(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
 
 
 def columns(names: Sequence[str] = ()) -> list[Column]:
-    """Return columns by their names, or by the paths of TOML files of one's own; none: all."""
+    """Return columns by name, or by the path of a TOML file of one's own; none: the paper's."""
     paper = read(CONF / "paper.toml")
     own = {Path(name).stem: Path(name) for name in names if name.endswith(".toml")}
     stems = [Path(name).stem if name.endswith(".toml") else name for name in names]
+    known = dict.fromkeys([*paper, *(path.stem for path in COLUMNS.glob("*.toml")), *own])
     found = []
-    for name in chosen(stems, [*paper, *own], "column"):
+    for name in chosen(stems or list(paper), known, "column"):
         table = dict(paper.get(name, {}))
         title = table.pop("title", name)
-        keys = flattened(read(own.get(name, CONF / "columns" / f"{name}.toml")))
+        keys = flattened(read(own.get(name, COLUMNS / f"{name}.toml")))
         found.append(Column(name, title, keys, {row: tuple(x) for row, x in table.items()}))
     return found
 

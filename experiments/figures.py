@@ -4,30 +4,41 @@
 ``cost-<column>.png``: seconds, and bytes between target and peers, until an accuracy is reached:
 the mean over seeds at the first epoch with it; a line ends where some seed never gets there.
 Seconds are of one process with one thread beside others; a float has 4 bytes; a method that sends
-nothing has no line. ``alpha-<column>.png``: :mod:`spcacw_flwr.experiments.weights`.
+nothing has no line. ``alpha-<column>.png``: above, the last α of each method, mean over
+seeds; below, SP-CACW's α over the rounds of its first seed. Silos are in the order of their true
+clusters or angles, the target first.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from .cells import REFERENCE, Cell
-from .draw import new_figure, save
+from spcacw_flwr.engine.plots import heat, new_figure
+
 from .render import NONE, by_place, ordered_rows, pair, shown
-from .results import Curves
+from .results import REFERENCE, Cell, Curves
 from .scores import Array, to_reach
-from .weights import alpha, colour
 
 FLOAT_BYTES = 4
 LEVELS = 60
+LABELLED = 30
+"""Silos that are labelled one by one."""
 Cells = Mapping[str, Curves]
 """The finished runs of a column by the title of their row."""
+
+
+def colour(k: int) -> tuple[float, float, float, float]:
+    """Return the colour of the k-th line of a figure."""
+    return colormaps["tab20"](k % 20)
 
 
 def accuracy(path: Path, title: str, found: Cells) -> None:
@@ -46,7 +57,7 @@ def accuracy(path: Path, title: str, found: Cells) -> None:
     axes.grid(alpha=0.3)
     axes.set_title(f"{title}: mean ± sample std over seeds", fontsize=10)
     figure.legend(loc="outside right upper", fontsize=8)
-    save(figure, path)
+    figure.savefig(path)
 
 
 def _reach(axes: Axes, found: Cells, costs: Mapping[str, Array]) -> None:
@@ -72,7 +83,7 @@ def cost(path: Path, title: str, found: Cells) -> None:
     figure.suptitle(f"{title}: what an accuracy costs", fontsize=10)
     handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", fontsize=8)
-    save(figure, path)
+    figure.savefig(path)
 
 
 def table(
@@ -104,7 +115,77 @@ def table(
                 axes.text(k + 0.5, j + 0.74, f"paper {pair(*cell.paper)}", ha="center",
                           va="center", fontsize=7, color="0.45")  # fmt: skip
     axes.set_title("Target's highest mean test accuracy (%) ± sample std over seeds", fontsize=10)
-    save(figure, path)
+    figure.savefig(path)
+
+
+def weights_of(directory: Path) -> tuple[Array, Array]:
+    """Return the rounds (updates,) and weights (updates, M) of a run; none of most families."""
+    path = directory / "alpha.csv"
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    table = np.array(rows[1:], dtype=np.float64).reshape(-1, len(rows[0]))
+    return table[:, 0], table[:, 1:]
+
+
+def silo_order(directory: Path) -> tuple[list[int], list[str]]:
+    """Return silos, the target first, by true cluster or the angle from it, and their names."""
+    summary = json.loads((directory / "summary.json").read_text())
+    groups = [group or 0.0 for group in summary["groups"]]
+    target = summary["target"]
+    names = [f"{i}" + (f" ({g:g})" if g is not None else "")
+             for i, g in enumerate(summary["groups"])]  # fmt: skip
+    if len(set(groups)) > LABELLED:  # angles: from the target on, around the circle
+        groups = [(group - groups[target]) % 360 for group in groups]
+    order = sorted(range(len(groups)), key=lambda i: (i != target, groups[i], i))
+    return order, names
+
+
+def alpha(path: Path, title: str, found: Mapping[str, Curves], reference: str) -> bool:
+    """Draw last weights of all methods, and the trajectory of one; False if there are none."""
+    last = {}
+    for name, c in found.items():
+        tables = [weights_of(directory)[1] for directory in c.directories]
+        if all(len(table) for table in tables):
+            last[name] = np.mean([table[-1] for table in tables], axis=0)
+    if not last:
+        return False
+    order, names = silo_order(next(iter(found.values())).directories[0])
+    figure = new_figure(11.0, 1.6 + 0.3 * len(last) + 3.2)
+    upper, lower = figure.subplots(2, 1, height_ratios=[0.8 + 0.3 * len(last), 3.2])
+    mesh = heat(upper, np.array(list(last.values()))[:, order])
+    upper.set_yticks(np.arange(len(last)) + 0.5, list(last), fontsize=8)
+    step = 1 if len(order) <= LABELLED else 5
+    shown = order[::step]
+    upper.set_xticks(np.arange(0, len(order), step) + 0.5, [names[i] for i in shown], fontsize=7,
+                     rotation=0 if step == 1 and len(order) <= 10 else 90)  # fmt: skip
+    upper.set_xlabel("silo (true group), the target first")
+    upper.set_title(f"{title}: last α, mean over seeds (white: exactly 0)", fontsize=10)
+    figure.colorbar(mesh, ax=upper, label="weight", ticks=[0, 0.05, 0.2, 0.5, 1])
+    if reference in last:
+        _trajectory(lower, found[reference].directories[0], order, names, reference)
+    else:
+        lower.axis("off")
+    figure.savefig(path)
+    return True
+
+
+def _trajectory(
+    axes: Axes, directory: Path, order: list[int], names: list[str], title: str
+) -> None:
+    rounds, weights = weights_of(directory)
+    heaviest = set(np.argsort(-weights.max(axis=0), kind="stable")[:10].tolist())
+    for k, silo in enumerate(i for i in order if i in heaviest):
+        axes.step(rounds, weights[:, silo], where="post", color=colour(k), label=names[silo])
+    others = [i for i in order if i not in heaviest]
+    if others:
+        axes.step(rounds, weights[:, others].sum(axis=1), "k:", where="post", label="all others")
+    axes.set_ylim(0, 1)
+    axes.set_yscale("function", functions=(np.sqrt, np.square))  # as the colours above
+    axes.set_yticks([0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7, 1])
+    axes.set_xlabel("round")
+    axes.set_ylabel("weight")
+    axes.set_title(f"α of {title} over rounds, first seed; the heaviest silos", fontsize=10)
+    axes.legend(fontsize=7, ncols=2)
 
 
 def draw_all(directory: Path, column: str, title: str, rows: Mapping[str, Curves],

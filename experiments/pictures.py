@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.given import parse_assignments
 from spcacw_flwr.config.registry import SETTINGS
+from spcacw_flwr.engine.plots import heat, new_figure
 from spcacw_flwr.partitions.clusters import Cifar100Clusters
 from spcacw_flwr.partitions.data import data_root
 from spcacw_flwr.partitions.leaf import VOCABULARY
@@ -29,8 +34,11 @@ from spcacw_flwr.partitions.shakespeare import Shakespeare
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
 
-from . import draw
-
+Pixels = NDArray[np.float32]
+ROWS = 30
+"""Rows that are labelled one by one; of more, every fifth is."""
+ACROSS = 15
+"""Images in a row, where each of many silos has one."""
 PER_SILO = 5
 FEW = 12
 """Classes that fit into a row, one image each."""
@@ -74,19 +82,35 @@ def _draw_texts(setting: Shakespeare, path: Path) -> None:
         who = ", ".join(str(setting.roles.characters[role]).title() for role in roles)
         about.append(textwrap.shorten(who, LETTERS, placeholder=" …"))
         lines.append(f"“{decode(setting.train(silo).x[0].numpy())}”")
-    title = f"{setting.name}: the roles of each silo, and its first window"
-    draw.texts(path, title, [f"silo {i}" for i in range(setting.num_silos)], about, lines)
+    texts(path, f"{setting.name}: the roles of each silo, and its first window", about, lines)
+
+
+def texts(path: Path, title: str, about: Sequence[str], lines: Sequence[str]) -> None:
+    """Write a row for each silo: its number, what it is about, and a line of its text."""
+    figure = new_figure(11, 0.5 + 0.24 * len(lines))
+    axes = figure.add_subplot()
+    axes.axis("off")
+    axes.set_ylim(len(lines), 0)
+    for k, (who, line) in enumerate(zip(about, lines, strict=True)):
+        columns = ((0.0, f"silo {k}", "bold", "sans-serif"), (0.055, who, "normal", "sans-serif"),
+                   (0.6, line, "normal", "monospace"))  # fmt: skip
+        for x, said, weight, family in columns:
+            plain = said.replace("$", r"\$")  # a dollar sign would start mathematics
+            axes.text(x, k + 0.5, plain, va="center", fontsize=8, weight=weight, family=family)
+    axes.set_title(title, fontsize=10)
+    figure.savefig(path)
 
 
 def _draw_images(setting: Setting, path: Path, labels: list[str]) -> None:
     """Draw an image of each label in a row per silo, or a single one of each of many silos."""
-    names = names_of(setting)
-    if setting.num_silos > draw.ROWS:
-        first = [_first_of(setting, silo, label=4) for silo in range(setting.num_silos)]
-        title = f"{setting.name}: an image of label 4 of each silo"
-        draw.image_grid(path, title, first, [name.replace("silo ", "") for name in names])
+    names, rows, captions = names_of(setting), [], []
+    if setting.num_silos > ROWS:
+        for start in range(0, setting.num_silos, ACROSS):
+            silos = range(start, min(start + ACROSS, setting.num_silos))
+            rows.append([_first_of(setting, silo, label=4) for silo in silos])
+            captions.append([names[silo].removeprefix("silo ") for silo in silos])
+        images(path, f"{setting.name}: an image of label 4 of each silo", rows, captions)
         return
-    rows, captions = [], []
     for silo in range(setting.num_silos):
         counts = setting.train(silo).label_counts(setting.num_classes).numpy()
         chosen = np.flatnonzero(counts)
@@ -95,11 +119,44 @@ def _draw_images(setting: Setting, path: Path, labels: list[str]) -> None:
         rows.append([_first_of(setting, silo, int(label)) for label in chosen])
         captions.append([labels[label].replace("_", " ") for label in chosen])
     what = f"{PER_SILO} main labels" if setting.num_classes > FEW else "image of each label"
-    title = f"{setting.name}: each silo's {what}"
-    draw.image_rows(path, title, rows, names, captions)
+    images(path, f"{setting.name}: each silo's {what}", rows, captions, names)
 
 
-def _first_of(setting: Setting, silo: int, label: int) -> draw.Pixels:
+def images(
+    path: Path, title: str, rows: Sequence[Sequence[Pixels]], captions: Sequence[Sequence[str]],
+    names: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Draw rows of images (channels, height, width) in [0, 1], a caption over each.
+
+    ``names`` stand at the left of the rows.
+    """
+    across = max(len(row) for row in rows)
+    figure = new_figure(1.3 * bool(names) + 0.64 * across, 0.5 + 0.74 * len(rows))
+    grid = figure.subplots(len(rows), across, squeeze=False)
+    for j, (row, said) in enumerate(zip(rows, captions, strict=True)):
+        for k, axes in enumerate(grid[j]):
+            _show(axes, row[k] if k < len(row) else None, said[k] if k < len(said) else "")
+        if names:
+            grid[j][0].axis("on")
+            grid[j][0].set_ylabel(names[j], rotation=0, ha="right", va="center", fontsize=8)
+            grid[j][0].spines[:].set_visible(False)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path)
+
+
+def _show(axes: Axes, image: Pixels | None, caption: str) -> None:
+    """Draw an image, or leave the place empty."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title(caption, fontsize=6, pad=1.5)
+    if image is None:
+        axes.axis("off")
+    else:
+        pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+
+
+def _first_of(setting: Setting, silo: int, label: int) -> Pixels:
     data = setting.train(silo)
     places = (data.y == label).nonzero().flatten()
     return data.x[places[0] if len(places) else 0].numpy()
@@ -110,10 +167,55 @@ def draw_silos(setting: Setting, path: Path, labels: list[str]) -> None:
     data = [setting.train(silo) for silo in range(setting.num_silos)]
     counts = np.stack([one.label_counts(setting.num_classes).numpy() for one in data])
     title = f"{setting.name}: labels and samples of each of {setting.num_silos} silos"
-    draw.distribution(
+    distribution(
         path, title, counts / counts.sum(axis=1, keepdims=True), [len(one.y) for one in data],
         names_of(setting), labels, _edges(setting), "training samples",
     )  # fmt: skip
+
+
+def distribution(
+    path: Path, title: str, table: NDArray[np.floating], sizes: Sequence[int],
+    names: Sequence[str], labels: Sequence[str], edges: Sequence[int], unit: str,
+    share: str = "share of the silo's labels (white: none)",
+) -> None:  # fmt: skip
+    """Draw what share of each silo's labels each label has, and the silos' sizes beside it.
+
+    Parameters
+    ----------
+    table : array (silos, labels)
+        The shares; white is exactly 0, and the colour grows with the square root.
+    sizes, names : sequences
+        Of the silos.
+    labels : sequence of str
+        Of the columns; every tenth is written where there are many.
+    edges : sequence of int
+        Rows before which a line separates two clusters.
+    unit, share : str
+        What the sizes count, and what the colours show.
+    """
+    silos, columns = table.shape
+    width = 3.4 + max(0.3 * min(columns, 20), 0.075 * columns)
+    height = 1.2 + (0.26 if silos <= ROWS else 0.115) * silos
+    figure = new_figure(min(11.0, width), min(11.0, height))
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3.2, 1])
+    mesh = heat(left, table, top=table.max(), colours=colormaps["viridis_r"])
+    step = 1 if silos <= ROWS else 5
+    left.set_yticks(np.arange(0, silos, step) + 0.5, list(names)[::step], fontsize=8)
+    across = 1 if columns <= 80 else 10
+    left.set_xticks(np.arange(0, columns, across) + 0.5, list(labels)[::across],
+                    fontsize=8 if columns <= 20 else 6)  # fmt: skip
+    left.set_xlabel("label")
+    right.barh(np.arange(silos) + 0.5, sizes, height=0.8, color="0.55")
+    right.set_xlabel(unit)
+    right.tick_params(axis="x", labelsize=8)
+    for edge in edges:
+        for axes in (left, right):
+            axes.axhline(edge, color="crimson", linewidth=1)
+    bar = figure.colorbar(mesh, ax=right, pad=0.03)
+    bar.set_label(share, fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path)
 
 
 def _edges(setting: Setting) -> list[int]:
@@ -127,7 +229,7 @@ def save_allocation(setting: Cifar100Clusters, stem: Path, labels: list[str]) ->
     header = ",".join(["silo", "cluster", *labels])
     numbers = np.column_stack([np.arange(len(x)), setting.groups, x])
     np.savetxt(f"{stem}.csv", numbers, "%.10g", ",", header=header, comments="")
-    draw.distribution(
+    distribution(
         Path(f"{stem}.png"), f"{setting.name}: X, the share of each class that each silo gets "
         f"(ε = {setting.own.epsilon:g})", x, setting.expected_sizes, names_of(setting),
         labels, _edges(setting), "images", share="share of the class (white: none)",

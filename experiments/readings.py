@@ -14,18 +14,23 @@ over all variants of a column and row.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from spcacw_flwr.config.config import flattened
+from rich.console import Console
 
-from .conf import CONF, Column, Job, Keys, Row, chosen, make_jobs, read
+from spcacw_flwr.config.config import flattened
+from spcacw_flwr.config.declare import SpcacwError
+
+from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, read, rows
 from .render import NONE, line, pair
-from .results import Curves, read_curves, write_csv
+from .results import grouped, read_csv, write_csv
 from .runs import FINISHED, Run
 from .scores import best_epoch, difference, holm, paired_p, score_at
+from .sweep import Where
 
 AS_IS = "as it is"
 SIGNIFICANT = 0.05
@@ -68,13 +73,47 @@ def variant_jobs(
     return jobs, readings
 
 
-def by_note(jobs: Sequence[Job], runs: Sequence[Run]) -> dict[tuple[str, str, str], Curves]:
-    """Return what is finished by column, row and note."""
-    groups: dict[tuple[str, str, str], list[Run]] = {}
-    for job, run in zip(jobs, runs, strict=True):
-        if run.state == FINISHED:
-            groups.setdefault((job.column, job.row, job.note), []).append(run)
-    return {where: read_curves(group) for where, group in groups.items()}
+def complete(csv: Path, jobs: Sequence[Job]) -> bool:
+    """Whether a table has a line for each cell of some runs, of as many seeds."""
+    there = {
+        (line["column"], line.get("method", "local"), line.get("variant") or line["keys"]):
+        int(line["seeds"]) for line in (read_csv(csv) if csv.exists() else [])
+    }  # fmt: skip
+    wanted = Counter((job.column, job.row, job.note) for job in jobs)
+    return all(there.get(cell, 0) >= seeds for cell, seeds in wanted.items())
+
+
+def study(
+    name: str, table: Mapping[str, Any], results: Path, where: Where, more: Keys, console: Console
+) -> list[Path]:
+    """Run a study of ``conf/studies.toml`` unless its table is complete; return what was written.
+
+    A cell's p needs the runs of all its row's variants: a table that lacks one is made anew, of
+    the runs that are there and those that are not.
+
+    Raises
+    ------
+    SpcacwError
+        If a run failed; the table stays as it was.
+    """
+    files = (str(CONF / name) if name.endswith(".toml") else name for name in table["columns"])
+    of, which, seeds = columns(list(files)), rows(table["rows"]), range(table["seeds"])
+    numbers: dict[str, int] = {}
+    if table["kind"] == "calibration":
+        jobs = calibration_jobs(of, which[0], seeds, more)
+    else:
+        jobs, numbers = variant_jobs(of, which, seeds, more, table.get("only", ()))
+    if complete(results / f"{name}.csv", jobs):
+        return []
+    if where.report_only:
+        console.print(f"{name} lacks some of {len(jobs)} runs", highlight=False)
+        return []
+    runs = where.run(jobs, console)
+    if failed := sum(run.state != FINISHED for run in runs):
+        raise SpcacwError(f"{failed} runs of {name} failed: the same command tries them again.")
+    if numbers:
+        return moved(jobs, runs, numbers, results, name)
+    return calibrated(jobs, runs, of, results)
 
 
 def write(output: Path, name: str, head: Sequence[str], lines: Sequence[Mapping[str, Any]],
@@ -121,7 +160,7 @@ def calibrated(
     """Write calibration.csv and .md, the nearest to the paper's Local first in each column."""
     paper = {column.name: column.paper.get("local") for column in columns}
     lines = []
-    for (column, _, keys), c in by_note(jobs, runs).items():
+    for (column, _, keys), c in grouped(jobs, runs, lambda job, _: (job.note,)).items():
         score, theirs = score_at(c.accuracy, best_epoch(c.accuracy)), paper[column]
         values = (column, keys, score.seeds, round(score.mean, 2), rounded(score.std),
                   *(theirs or (None, None)), rounded(score.mean - theirs[0]) if theirs else None,
@@ -135,10 +174,11 @@ def calibrated(
 
 
 def moved(
-    jobs: Sequence[Job], runs: Sequence[Run], readings: Mapping[str, int], output: Path
-) -> list[Path]:
-    """Write variants.csv and .md."""
-    found = by_note(jobs, runs)
+    jobs: Sequence[Job], runs: Sequence[Run], readings: Mapping[str, int], output: Path,
+    table: str = "variants",
+) -> list[Path]:  # fmt: skip
+    """Write variants.csv and .md, or a table of another name."""
+    found = grouped(jobs, runs, lambda job, _: (job.note,))
     lines = []
     for column, row in dict.fromkeys(where[:2] for where in found):
         scores, tests = {}, {}
@@ -155,4 +195,4 @@ def moved(
             values = (column, row, name, readings[name] or None, score.seeds, round(score.mean, 2),
                       rounded(score.std), rounded(by), rounded(p.get(name), 4))  # fmt: skip
             lines.append(dict(zip(VARIANTS, values, strict=True)))
-    return write(output, "variants", VARIANTS, lines, side_by_side(lines))
+    return write(output, table, VARIANTS, lines, side_by_side(lines))

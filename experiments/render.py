@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .cells import REFERENCE, Cell
+from .results import REFERENCE, Cell
 from .scores import Score
 
 NONE = "–"

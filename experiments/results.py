@@ -10,23 +10,33 @@ with the highest mean accuracy over the twins. The run that is scored trains on 
 paper's does, and its epochs are passes over a quarter more of them. That the same count of passes
 suits both is an approximation; it may choose too long or too short a training, and knows nothing of
 the test data.
+
+``table1-cells.csv`` has a line per cell. ``standard_errors`` is (best − the paper's) in standard
+errors of the difference. ``p_holm`` is of the paired t-test against :data:`REFERENCE`, each row at
+its honest epoch (its last one, where nothing was held out), by Holm over the column's rows.
+``top`` marks the three highest best scores of a column, as in the paper: the Oracles too.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .conf import Job
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.recorder import write_atomically
+
+from .conf import Column, Job, Row
 from .runs import FINISHED, Run
-from .scores import Array, best_epoch
+from .scores import Array, Score, best_epoch, difference, holm, paired_p, score_at, top
 
 RUN_COLUMNS = (
     "column", "method", "seed", "epochs", "best_accuracy", "last_accuracy", "validation_accuracy",
@@ -58,13 +68,14 @@ def read_curves(runs: Iterable[Run]) -> Curves:
     return Curves(tuple(run.job.seed for run in runs), places, accuracy, seconds, floats)
 
 
-def grouped(jobs: Iterable[Job], runs: Iterable[Run], *keys: str) -> dict[tuple[Any, ...], Curves]:
-    """Return what is finished, by column, row and the values of run-config ``keys``."""
+def grouped(
+    jobs: Iterable[Job], runs: Iterable[Run], more: Callable[[Job, Config], tuple[Any, ...]]
+) -> dict[tuple[Any, ...], Curves]:
+    """Return what is finished, by column, row and what ``more`` says of a run."""
     groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for job, run in zip(jobs, runs, strict=True):
         if run.state == FINISHED and run.config is not None:
-            flat = run.config.to_flat()
-            groups[job.column, job.row, *(flat[key] for key in keys)].append(run)
+            groups[job.column, job.row, *more(job, run.config)].append(run)
     return {where: read_curves(group) for where, group in groups.items()}
 
 
@@ -90,7 +101,7 @@ class Results:
     @classmethod
     def of(cls, jobs: Sequence[Job], runs: Sequence[Run]) -> Results:
         """Read what is finished; a run that holds data out is a twin."""
-        found = grouped(jobs, runs, "holdout")
+        found = grouped(jobs, runs, lambda _, config: (config.run.holdout,))
         tests = {(c, r): curves for (c, r, held), curves in found.items() if not held}
         return cls(tests, {(c, r): curves for (c, r, held), curves in found.items() if held})
 
@@ -116,13 +127,148 @@ class Results:
 def write_csv(path: Path, names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
     """Write a table; None is an empty field."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    write_atomically(path, text.getvalue().encode())
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Return the lines of a table."""
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+class Table:
+    """A CSV that grows by whole lines, each of which is found again by its place.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it need not be there.
+    names : sequence of str
+        The columns.
+    place : sequence of str
+        Those of them that name a line.
+
+    Raises
+    ------
+    SpcacwError
+        If the file has other columns.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], place: Sequence[str]) -> None:
+        self.path, self.names, self.key = path, list(names), list(place)
+        self.lines = read_csv(path) if path.exists() else []
+        if self.lines and list(self.lines[0]) != self.names:
+            raise SpcacwError(f"{path} has other columns than {', '.join(names)}: name another.")
+        self.there = {self.place(line): line for line in self.lines}
+
+    def place(self, line: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return what names a line, as the file has it."""
+        return tuple(str(line[name]) for name in self.key)
+
+    def lacks(self, line: Mapping[str, Any]) -> bool:
+        """Whether no line has this place."""
+        return self.place(line) not in self.there
+
+    def line(self, place: Mapping[str, Any]) -> dict[str, str]:
+        """Return the line with a place; KeyError if there is none."""
+        return self.there[self.place(place)]
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Append a line; columns that it does not name stay empty."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = {name: "" if line.get(name) is None else str(line[name]) for name in self.names}
+        fresh = not self.path.exists() or not self.path.stat().st_size
+        with self.path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, self.names, lineterminator="\n")
+            if fresh:
+                writer.writeheader()
+            writer.writerow(text)
+        self.lines.append(text)
+        self.there[self.place(text)] = text
+
+    def arrange(self, places: Iterable[Mapping[str, Any]]) -> None:
+        """Put the lines in the order of ``places``, behind those that are not among them."""
+        order = {self.place(place): k for k, place in enumerate(places)}
+        self.lines.sort(key=lambda line: order.get(self.place(line), -1))
+        if self.lines:
+            write_csv(self.path, self.names, self.lines)
+
+
+REFERENCE = "spcacw"
+RULES = ("best", "last", "honest")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the table; accuracies in percent."""
+
+    column: str
+    row: str
+    title: str
+    """Of the row."""
+    best: Score
+    last: Score
+    honest: Score | None
+    paper: tuple[float, float] | None
+    standard_errors: float | None
+    p_holm: float | None
+    top: bool
+    seconds: float
+    """Mean wall-clock seconds of a run, beside whatever else the machine did."""
+
+
+def compared(results: Results, column: str) -> dict[str, float | None]:
+    """Return Holm's p of each row of a column against the reference, over the seeds of both."""
+    values = {}
+    for (name, row), c in results.tests.items():
+        if name == column:
+            epoch = results.honest_epoch((column, row)) or c.accuracy.shape[1]
+            values[row] = dict(zip(c.seeds, c.accuracy[:, epoch - 1], strict=True))
+    ours = values.pop(REFERENCE, {})
+    tests = {}
+    for row, theirs in values.items():
+        both = sorted(ours.keys() & theirs.keys())
+        tests[row] = paired_p([ours[s] for s in both], [theirs[s] for s in both])
+    return holm(tests)
+
+
+def column_cells(results: Results, column: Column, rows: Sequence[Row]) -> list[Cell]:
+    """Return the cells of a column that have a finished run, in the order of ``rows``."""
+    there = {row.name: results.tests[column.name, row.name] for row in rows
+             if (column.name, row.name) in results.tests}  # fmt: skip
+    best = {name: score_at(c.accuracy, best_epoch(c.accuracy)) for name, c in there.items()}
+    marked, p = top({name: s.mean for name, s in best.items()}), compared(results, column.name)
+    cells = []
+    for row in (row for row in rows if row.name in there):
+        accuracy, paper = there[row.name].accuracy, column.paper.get(row.name)
+        epoch = results.honest_epoch((column.name, row.name))
+        cells.append(Cell(
+            column.name, row.name, row.title, best[row.name],
+            score_at(accuracy, accuracy.shape[1]), score_at(accuracy, epoch) if epoch else None,
+            paper, difference(best[row.name], paper) if paper else None, p.get(row.name),
+            row.name in marked, float(there[row.name].seconds[:, -1].mean()),
+        ))  # fmt: skip
+    return cells
+
+
+def cell_line(cell: Cell) -> dict[str, Any]:
+    """Return a cell's line of CSV; what there is not is None."""
+    line: dict[str, Any] = {"column": cell.column, "row": cell.row, "title": cell.title,
+                            "seeds": cell.best.seeds, "epochs": cell.last.epoch}  # fmt: skip
+    for rule in RULES:
+        score = getattr(cell, rule)
+        for part in ("epoch", "mean", "std"):
+            line[f"{rule}_{part}"] = getattr(score, part) if score else None
+    line["paper_mean"], line["paper_std"] = cell.paper or (None, None)
+    for name in ("standard_errors", "p_holm", "top", "seconds"):
+        line[name] = getattr(cell, name)
+    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in line.items()}
+
+
+def write_cells(path: Path, cells: Sequence[Cell]) -> None:
+    """Write the cells as CSV."""
+    write_csv(path, list(cell_line(cells[0])), map(cell_line, cells))

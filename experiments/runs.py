@@ -46,6 +46,8 @@ class Run:
     directory: Path
     state: str = WAITING
     error: str = ""
+    killed: bool = False
+    """Whether its process ended without a word: another time it may do better."""
     config: Config | None = None
     """None if the keys are wrong."""
 

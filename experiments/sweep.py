@@ -1,8 +1,12 @@
 """Many runs side by side, each in a process of its own; what is done stays done.
 
 Each process has one thread, so that a run does not depend on how many others there are. One that
-fails, or is killed, takes nobody with it. A run that was begun and not finished goes on from its
-last checkpoint (:mod:`spcacw_flwr.experiments.worker`).
+fails, or is killed, takes nobody with it: all that comes back is what the run leaves in its
+directory. ``status.json`` says how it ended, and ``worker.log`` has what was printed, which would
+tear a live display apart. A run that was begun and not finished goes on from its last checkpoint.
+
+Table 1 keeps the directories of its runs (:meth:`Where.run`). A study keeps a line of CSV for each
+run, and its directory goes when that line is written (:meth:`Where.fill`).
 """
 
 from __future__ import annotations
@@ -10,21 +14,36 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import shutil
+import signal
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from filelock import FileLock, Timeout
+from rich.console import Console
+from threadpoolctl import threadpool_limits
 
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.recorder import as_json, write_atomically
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.engine.stop import Stopped
+from spcacw_flwr.flower import launch
+from spcacw_flwr.silos.setup import checked_setting
 from spcacw_flwr.silos.stacked import find_device
 
-from .runs import FINISHED, RUNNING, WAITING, Run, prepare
-from .worker import note_failure, work
+from .conf import Job
+from .display import Display
+from .results import Table
+from .runs import FAILED, FINISHED, RUNNING, WAITING, Run, plan, prepare
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 15.0
@@ -38,6 +57,61 @@ class Show(Protocol):
 
     def ended(self, run: Run) -> None:
         """A run has ended, well or not."""
+
+
+def note_failure(directory: Path, sentence: str) -> None:
+    """Write the sentence that ended a run into its status."""
+    directory.mkdir(parents=True, exist_ok=True)
+    table = {"state": "failed", "error": sentence}
+    write_atomically(directory / "status.json", as_json(table).encode())
+
+
+def watch_parent(_: dict[str, Any]) -> None:
+    """Stop when the sweep itself is gone: nobody would wait for the result."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        raise KeyboardInterrupt
+
+
+def compute(config: Config) -> None:
+    """Run a configuration by its engine."""
+    if config.run.engine == "in-process":
+        simulate(config, watch_parent)
+    else:
+        launch.run(config, checked_setting(config).num_silos, watch_parent)
+
+
+def work(flat: dict[str, Any]) -> None:
+    """Run a flat configuration into its directory, from its last checkpoint if it has one.
+
+    Without one nothing of the directory is kept. Nor is a checkpoint of a run that failed: the next
+    sweep makes it anew.
+    """
+    directory = Path(flat["output"])
+    kept = directory / checkpoint.DIRECTORY
+    if checkpoint.exists(kept):
+        flat = flat | {"resume": str(directory)}
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+    with (directory / "worker.log").open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    # Ctrl-C goes to the whole group: the sweep ends its runs in order, by SIGTERM, which lets a
+    # run under Ray end the SuperLink that it started.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            compute(Config.from_flat(flat))
+        shutil.rmtree(kept, ignore_errors=True)
+    except (Stopped, KeyboardInterrupt):
+        raise SystemExit(130) from None
+    except SpcacwError as error:
+        shutil.rmtree(kept, ignore_errors=True)
+        note_failure(directory, str(error))
+        raise SystemExit(1) from None
 
 
 def slots(devices: Sequence[str], workers: int) -> list[str]:
@@ -72,6 +146,7 @@ def collect(run: Run, process: BaseProcess) -> None:
         return
     said = run.status()
     code = process.exitcode or 0
+    run.killed = "error" not in said
     how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
     run.fail(said.get("error") or f"The run's process ended {how}; see {run.directory}/worker.log.")
     note_failure(run.directory, run.error)
@@ -90,11 +165,13 @@ def stop(processes: Sequence[BaseProcess]) -> None:
 
 
 def sweep(
-    runs: Sequence[Run], places: Sequence[str], root: Path, show: Show, seconds: float = math.inf
-) -> None:
+    runs: Sequence[Run], places: Sequence[str], root: Path, show: Show, seconds: float = math.inf,
+    note: Callable[[Run], None] | None = None,
+) -> None:  # fmt: skip
     """Make all runs that are not finished, one on each of ``places`` at a time.
 
-    What is not finished after ``seconds`` is stopped, and goes on with the next sweep.
+    What is not finished after ``seconds`` is stopped, and goes on with the next sweep. ``note``
+    hears of each run that has ended, in this sweep or before it.
 
     Raises
     ------
@@ -109,6 +186,9 @@ def sweep(
         raise SpcacwError(f"Another sweep is at work in {root}: wait for it.") from None
     running: dict[BaseProcess, tuple[Run, str]] = {}
     try:
+        for run in dict.fromkeys(runs):
+            if note and run.state in (FINISHED, FAILED):
+                note(run)
         prepare(runs)
         todo = deque(run for run in dict.fromkeys(runs) if run.state == WAITING)
         free = deque(places)
@@ -123,10 +203,87 @@ def sweep(
                 collect(run, process)
                 free.append(device)
                 show.ended(run)
+                if note:
+                    note(run)
             show.tick()
     finally:
         stop(list(running))
         lock.release()
+
+
+Line = Callable[[Job, Run], Mapping[str, Any] | None]
+"""Returns the figures of a run that has ended; None if it leaves no line."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a sweep works and leaves its results."""
+
+    output: Path
+    devices: tuple[str, ...] = ("cpu",)
+    workers: int = 0
+    """Processes; 0 is one for each device, or each core of the CPU."""
+    report_only: bool = False
+    seconds: float = math.inf
+    """After which runs that are not finished are left for another time."""
+
+    @property
+    def runs(self) -> Path:
+        """The directory of the runs."""
+        return self.output / "runs"
+
+    def make(
+        self, runs: Sequence[Run], console: Console, note: Callable[[Run], None] | None = None
+    ) -> None:
+        """Make the runs that are not finished, and show them; ``note`` is that of :func:`sweep`."""
+        places, display = slots(self.devices, self.workers), Display(console, runs)
+        with display.showing():
+            sweep(runs, places, self.runs, display, self.seconds, note)
+
+    def run(self, jobs: Sequence[Job], console: Console) -> list[Run]:
+        """Make the runs of jobs that are not finished yet; return the run of each job.
+
+        Raises
+        ------
+        SpcacwError
+            If a device is not there, another sweep is at work, or no run at all is finished.
+        """
+        runs = plan(jobs, self.runs)
+        if not self.report_only:
+            self.make(runs, console)
+        if not any(run.done for run in runs):
+            raise SpcacwError(f"None of the {len(runs)} runs in {self.output} is finished.")
+        return runs
+
+    def fill(self, table: Table, jobs: Iterable[Job], line: Line, console: Console) -> list[str]:
+        """Make the runs that a table lacks; append the line of each when it ends.
+
+        Lines are found again by the ``place`` of their job. Return why runs failed, a sentence
+        each: the others go on, and the same call tries those again.
+
+        Raises
+        ------
+        SpcacwError
+            If a device is not there, or another sweep is at work.
+        """
+        jobs = list(jobs)
+        todo = [job for job in jobs if table.lacks(job.place)]
+        runs = plan(todo, self.runs)
+        of: dict[Run, list[Job]] = defaultdict(list)
+        for job, run in zip(todo, runs, strict=True):
+            of[run].append(job)
+
+        def note(run: Run) -> None:
+            for job in of[run]:
+                if (figures := line(job, run)) is not None:
+                    table.add({**job.place, **figures})
+            if run.state == FINISHED:
+                shutil.rmtree(run.directory)  # its lines are all that is kept
+
+        if runs and not self.report_only:
+            self.make(runs, console, note)
+            table.arrange(job.place for job in jobs)
+        return [run.error for run in of if run.state == FAILED]
 
 
 # A process of the fork server has all modules already, which take seconds to import, and none of

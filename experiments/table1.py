@@ -4,59 +4,39 @@
     spcacw table1 --data-dir DIR --columns mnist-rotate,mnist-relabel
     spcacw table1 --report-only
 
-``<output>/runs`` has the runs; beside it are ``table1.csv`` (``results``),
-``table1-cells.csv`` (``cells``), ``table1.md``, ``.tex``, ``.png`` and ``figures/``.
+``<output>/runs`` has the runs; beside it are ``table1.csv``, ``table1-cells.csv``, ``table1.md``,
+``.tex``, ``.png`` and ``figures/``.
+
+With ``--targets`` each silo is the target in turn: does a method help all who might use it, or
+only client 0? A silo's score is its mean accuracy over seeds after the last epoch: to choose the
+epoch on test data, for each silo by itself, would flatter M times. ``silos.csv`` has a line per
+run, ``silos.md`` for each row the mean over silos, the worst decile (mean of the lowest tenth of
+silos, one at least) and the share of silos with more than their own Local.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.setup import setting_of
 
-from . import cells as cells_
 from . import figures, render
-from .conf import Column, Job, Row
-from .display import Display
-from .results import RUN_COLUMNS, Results, failures, write_csv
-from .runs import Run, plan
-from .sweep import slots, sweep
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where a sweep works and leaves its results."""
-
-    output: Path
-    devices: tuple[str, ...] = ("cpu",)
-    workers: int = 0
-    """Processes; 0 is one for each device, or each core of the CPU."""
-    report_only: bool = False
-    seconds: float = math.inf
-    """After which runs that are not finished are left for another time."""
-
-    def run(self, jobs: Sequence[Job], console: Console) -> list[Run]:
-        """Make the runs of jobs that are not finished yet; return the run of each job.
-
-        Raises
-        ------
-        SpcacwError
-            If a device is not there, another sweep is at work, or no run at all is finished.
-        """
-        runs = plan(jobs, self.output / "runs")
-        if not self.report_only:
-            places = slots(self.devices, self.workers)
-            display = Display(console, runs)
-            with display.showing():
-                sweep(runs, places, self.output / "runs", display, self.seconds)
-        if not any(run.done for run in runs):
-            raise SpcacwError(f"None of the {len(runs)} runs in {self.output} is finished.")
-        return runs
+from .conf import Column, Job, Keys, Row, make_jobs
+from .results import (
+    RUN_COLUMNS,
+    Results,
+    column_cells,
+    failures,
+    grouped,
+    write_cells,
+    write_csv,
+)
+from .runs import Run
+from .scores import over_silos
 
 
 def report(
@@ -71,12 +51,12 @@ def report(
         If there is nothing but held-out twins.
     """
     results = Results.of(jobs, runs)
-    cells = [c for column in columns for c in cells_.column_cells(results, column, rows)]
+    cells = [c for column in columns for c in column_cells(results, column, rows)]
     if not cells:
         raise SpcacwError(f"No run that is scored on test data is finished in {output}.")
     files = {end: output / f"{name}{end}" for end in (".csv", "-cells.csv", ".md", ".tex", ".png")}
     write_csv(files[".csv"], RUN_COLUMNS, results.lines())
-    cells_.write(files["-cells.csv"], cells)
+    write_cells(files["-cells.csv"], cells)
     there = {c.column for c in cells}
     titles = {column.name: column.title for column in columns if column.name in there}
     order = [row.name for row in rows]
@@ -92,3 +72,61 @@ def report(
               if (column, row.name) in results.tests}  # fmt: skip
         made += figures.draw_all(folder, column, title, of, {r.name: r.title for r in rows})
     return made
+
+
+ALONE = "local"
+SILO_COLUMNS = ("column", "method", "seed", "target", "epochs", "best_accuracy", "last_accuracy",
+               "seconds")  # fmt: skip
+
+
+def targets_of(column: Column, more: Keys, wanted: str) -> list[int]:
+    """Return the silos that ``wanted`` names: ``all``, or numbers with commas."""
+    if wanted != "all":
+        return [int(number) for number in wanted.split(",")]
+    return list(range(setting_of(Config.from_flat({**column.keys, **more})).num_silos))
+
+
+def silo_jobs(
+    columns: Sequence[Column], rows: Sequence[Row], seeds: Sequence[int], more: Keys, wanted: str,
+    tuned: bool,
+) -> list[Job]:  # fmt: skip
+    """Return the runs of each row with each wanted silo as target."""
+    return [
+        job for seed in seeds for column in columns for target in targets_of(column, more, wanted)
+        for job in make_jobs([column], rows, [seed], {**more, "target": target}, tuned=tuned,
+                             note=f"target {target}")
+    ]  # fmt: skip
+
+
+def report_silos(
+    jobs: Sequence[Job], runs: Sequence[Run], columns: Sequence[Column], rows: Sequence[Row],
+    output: Path,
+) -> list[Path]:  # fmt: skip
+    """Write silos.csv and silos.md of what is finished; return them."""
+    found = grouped(jobs, runs, lambda _, config: (config.run.target,))
+    lines: list[dict[str, Any]] = []
+    for (column, row, target), c in found.items():
+        for k, seed in enumerate(c.seeds):
+            at = c.accuracy[k]
+            values = (column, row, seed, target, len(at), round(at.max(), 3), round(at[-1], 3),
+                      c.seconds[k, -1])  # fmt: skip
+            lines.append(dict(zip(SILO_COLUMNS, values, strict=True)))
+    write_csv(output / "silos.csv", SILO_COLUMNS, lines)
+    last = {where: float(c.accuracy[:, -1].mean()) for where, c in found.items()}
+    text = ["Accuracy in percent at the last epoch, mean over seeds, each silo as the target."]
+    for column in columns:
+        text += ["", f"### {column.title}", "",
+                 render.line(["", "silos", "mean", "worst decile", "beat their own Local"]),
+                 render.line(["---", "--:", "--:", "--:", "--:"])]  # fmt: skip
+        for row in rows:
+            mine = {t: a for (c, r, t), a in last.items() if (c, r) == (column.name, row.name)}
+            alone = {t: last.get((column.name, ALONE, t)) for t in mine}
+            both = [(mine[t], a) for t, a in alone.items() if a is not None]
+            if both:
+                mean, worst, share = over_silos(*zip(*both, strict=True))
+                beats = f"{100 * share:.0f} %" if row.name != ALONE else render.NONE
+                text.append(
+                    render.line([row.title, str(len(both)), f"{mean:.2f}", f"{worst:.2f}", beats])
+                )
+    (output / "silos.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    return [output / "silos.csv", output / "silos.md"]

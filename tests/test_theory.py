@@ -12,12 +12,9 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from spcacw_flwr.experiments.theory.__main__ import main
-from spcacw_flwr.experiments.theory.logistic import Logistic
+from spcacw_flwr.experiments.theory.estimates import Draws, trace, traced, variant
 from spcacw_flwr.experiments.theory.measure import Cell, best, fit, measured
-from spcacw_flwr.experiments.theory.moving import trace, traced, variant
-from spcacw_flwr.experiments.theory.participation import Draws
-from spcacw_flwr.experiments.theory.problems import Pool
-from spcacw_flwr.experiments.theory.quadratics import Quadratics
+from spcacw_flwr.experiments.theory.problems import Logistic, Pool, Quadratics
 from spcacw_flwr.experiments.theory.rates import slopes
 from spcacw_flwr.experiments.theory.trial import (
     AUTARKY,

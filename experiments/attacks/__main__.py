@@ -10,7 +10,6 @@ import typer
 
 from .. import conf
 from ..__main__ import Columns, DataDir, Rows, Set, more_keys, names, one_sentence
-from ..options import DIGITS
 from . import report, study
 from .attacks import ATTACKS
 
@@ -20,7 +19,7 @@ SHARES = "0.1,0.3,0.5,0.8"
 @one_sentence
 def main(
     table: Annotated[Path, typer.Argument(help="CSV to add to")],
-    columns: Columns = DIGITS.name, methods: Rows = "",
+    columns: Columns = "digits-relabel", methods: Rows = "",
     attacks: Annotated[str, typer.Option(help="comma-separated; empty is all")] = "",
     shares: Annotated[str, typer.Option(help="of the peers that attack")] = SHARES,
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
@@ -31,11 +30,8 @@ def main(
 ) -> list[Path]:  # fmt: skip
     """Run what the table lacks; with --picture, report all that it holds."""
     torch.set_num_threads(1)
-    wanted = names(columns)
-    of = [DIGITS] * (DIGITS.name in wanted)
-    others = [name for name in wanted if name != DIGITS.name]
-    of += conf.columns(others) if others else []
     more = more_keys(data_dir, "in-process", set_)
+    of = conf.columns(names(columns))
     study.extend(
         table, of, names(methods), [int(seed) for seed in names(seeds)], more,
         conf.chosen(names(attacks), ATTACKS, "attack"), [float(x) for x in names(shares)],

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from spcacw_flwr.engine.plots import new_figure
+
 from ..conf import rows
-from ..draw import new_figure, save
 from ..render import NONE, line
 from .attacks import ATTACKS
 from .study import LOCAL, METHODS, NOBODY
@@ -134,7 +135,7 @@ def picture(table: pd.DataFrame, titles: dict[str, str], path: Path) -> None:
         panel.set_yticks(range(len(methods)), [titles[m] for m in methods], size=7)
     bar = figure.colorbar(image, ax=axes.tolist(), fraction=0.03, pad=0.02)
     bar.set_label("worst difference to Local, points (clipped at ±5)", size=7)
-    save(figure, path)
+    figure.savefig(path)
 
 
 def write(csv: Path, drawn: Path) -> list[Path]:

@@ -13,21 +13,21 @@ import pandas as pd
 import typer
 
 from ..render import line
-from . import moving, participation, pictures, rates, schedule, separation
-from .logistic import Logistic
+from . import estimates as estimated
+from . import pictures, rates
 from .measure import Cell, measured, run, spread
-from .quadratics import Quadratics
+from .problems import Logistic, Quadratics
 
 
 def estimates(quick: bool, workers: int) -> pd.DataFrame:
     """Return the traces of b̂."""
-    runs = moving.trials(quick, (0.0, *moving.TRACED))
-    return moving.traced(runs, spread(moving.trace, [trial for _, _, trial in runs], workers))
+    runs = estimated.trials(quick, (0.0, *estimated.TRACED))
+    return estimated.traced(runs, spread(estimated.trace, [trial for _, _, trial in runs], workers))
 
 
 def simulated(quick: bool, workers: int) -> pd.DataFrame:
     """Return mean and variance of G̃(α)."""
-    return pd.DataFrame(spread(participation.draw, participation.draws(quick), workers))
+    return pd.DataFrame(spread(estimated.draw, estimated.draws(quick), workers))
 
 
 def training(study: Callable[[bool], list[Cell]], quick: bool, workers: int) -> pd.DataFrame:
@@ -40,12 +40,12 @@ STUDIES: dict[str, Callable[[bool, int], pd.DataFrame]] = {
     "quadratics-rounds": partial(training, rates.quadratics_T),
     "quadratics-helpers": partial(training, rates.quadratics_n),
     "logistic-rounds": partial(training, rates.logistic_T),
-    "separation": partial(training, separation.cells),
-    "moving-bias": partial(training, moving.cells),
+    "separation": partial(training, rates.separations),
+    "moving-bias": partial(training, estimated.bias_cells),
     "bias-estimates": estimates,
-    "schedule": partial(training, schedule.cells),
+    "schedule": partial(training, rates.schedules),
     "participation": simulated,
-    "participation-training": partial(training, participation.cells),
+    "participation-training": partial(training, estimated.participation_cells),
 }
 
 
@@ -58,7 +58,7 @@ def compute(output: Path, quick: bool, workers: int) -> dict[str, pd.DataFrame]:
             study(quick, workers).to_csv(path, index=False, float_format="%.5g")
             typer.echo(f"{name}: {time.perf_counter() - began:.0f} s")
         tables[name] = pd.read_csv(path)
-    found = separation.slopes(tables["separation"])
+    found = rates.separation_slopes(tables["separation"])
     for name, axis in (("quadratics-rounds", "T"), ("quadratics-helpers", "n₀"),
                        ("logistic-rounds", "T")):  # fmt: skip
         found += rates.slopes(name, axis, tables[name])

@@ -10,9 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from ..draw import new_figure, save
+from spcacw_flwr.engine.plots import new_figure
+
 from .measure import best
-from .quadratics import Quadratics
+from .problems import Quadratics
 
 LOOKS = {
     "Autarky": ("0.35", "s"), "uniform FL": ("tab:purple", "D"),
@@ -85,7 +86,7 @@ def rates(
     logarithmic(axes, across, title)
     label_each(axes, chosen["x"])
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
-    save(figure, path)
+    figure.savefig(path)
 
 
 def separation(path: Path, table: pd.DataFrame) -> None:
@@ -112,7 +113,7 @@ def separation(path: Path, table: pd.DataFrame) -> None:
         label_each(axes, table["x"])
     figure.suptitle("Separation of the clusters: quadratics, n₀ = 8 of M = 16, T = 1000, "
                     "η = 2 × formula", fontsize=10)  # fmt: skip
-    save(figure, path)
+    figure.savefig(path)
 
 
 BETA_COLOURS = {0.0: "tab:blue", 0.01: "tab:green", 0.1: "tab:red"}
@@ -148,7 +149,7 @@ def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
     logarithmic(axes, "β", "Training with SP-CACW")
     axes.set_ylim(bottom=0.028)
     axes.legend(fontsize=8, loc="lower center", ncol=2)
-    save(figure, path)
+    figure.savefig(path)
 
 
 def cumulative(path: Path, traces: pd.DataFrame) -> None:
@@ -165,7 +166,7 @@ def cumulative(path: Path, traces: pd.DataFrame) -> None:
               label="bound: 2 Σ ‖B̂$_s$ α$_s$‖² + 2σ²$_{bound}$(1 + log t)", **THEORY)  # fmt: skip
     logarithmic(axes, "round t", "Cumulative bias: the lemma for β = 1/t", "sum over s ≤ t")
     axes.legend(fontsize=8)
-    save(figure, path)
+    figure.savefig(path)
 
 
 def schedule(path: Path, table: pd.DataFrame) -> None:
@@ -186,7 +187,7 @@ def schedule(path: Path, table: pd.DataFrame) -> None:
     panels[0].legend(fontsize=8)
     figure.suptitle("SP-CACW on quadratics, n₀ = 8 of M = 16, T = 1000, η = 2 × formula",
                     fontsize=10)  # fmt: skip
-    save(figure, path)
+    figure.savefig(path)
 
 
 def participation(path: Path, draws: pd.DataFrame, table: pd.DataFrame) -> None:
@@ -211,4 +212,4 @@ def participation(path: Path, draws: pd.DataFrame, table: pd.DataFrame) -> None:
     right.legend(fontsize=8)
     for axes in (left, right):
         label_each(axes, table["x"])
-    save(figure, path)
+    figure.savefig(path)

@@ -66,7 +66,7 @@ def step_size(problem: Problem, rounds: int, helpers: int) -> float:
 class Trial:
     """T rounds of a variant on a problem."""
 
-    problem: Any  # a Problem: a frozen dataclass
+    problem: Problem
     variant: Variant
     rounds: int
     seed: int

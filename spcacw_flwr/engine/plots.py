@@ -1,7 +1,7 @@
 """The two pictures of a run: the target's accuracy over epochs, and α over time.
 
-Drawn without a display (matplotlib's Agg canvas, no pyplot state), so that they can be written from
-a worker thread.
+They are drawn without a display (Matplotlib's Agg canvas, no pyplot state), so that a worker thread
+can write them. :func:`heat` draws every heat-map of weights, here, in reports and in experiments.
 """
 
 from __future__ import annotations
@@ -9,27 +9,68 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import PowerNorm
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Colormap, ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from spcacw_flwr.silos.protocol import Federation
 
+HEAT = ListedColormap(matplotlib.colormaps["magma_r"](np.linspace(0.1, 1, 256)))
+"""Without the lightest tints, which look like the white of no weight."""
 
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
+
+def new_figure(width: float, height: float, dpi: int = 100) -> Figure:
+    """Return an empty figure; width and height are in inches."""
+    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def heat(
+    axes: Axes, table: ArrayLike, rounds: Sequence[float] | None = None, *, top: float = 1.0,
+    colours: Colormap = HEAT,
+) -> QuadMesh:  # fmt: skip
+    """Draw a table of weights as colours, the first row above the others.
+
+    Colour grows with √weight: the target's own large weight would leave its peers' all alike.
+
+    Parameters
+    ----------
+    axes : Axes
+        Where to draw.
+    table : array (rows, columns)
+        Weights; one of exactly 0 is white.
+    rounds : sequence of float, optional
+        The round at which each column begins; it holds until the next one. None: 0, 1, …
+    top : float
+        The weight of the darkest colour.
+    colours : Colormap
+        From weight 0 to ``top``.
+    """
+    values = np.ma.masked_equal(np.asarray(table, dtype=np.float64), 0.0)
+    edges = np.arange(values.shape[1] + 1) if rounds is None else np.asarray(rounds)
+    if rounds is not None:  # the last column is as wide as the one before it
+        step = edges[-1] - edges[-2] if len(edges) > 1 else 1
+        edges = np.append(edges, edges[-1] + step)
+    mesh = axes.pcolormesh(
+        edges, np.arange(len(values) + 1), values, cmap=colours, rasterized=True,
+        norm=PowerNorm(0.5, vmin=0, vmax=top),
+    )  # fmt: skip
+    axes.set_ylim(len(values), 0)
+    return mesh
 
 
 def save_accuracy(
     path: Path, epochs: Sequence[Mapping[str, float]], alone: Sequence[float]
 ) -> None:
     """Draw the target's accuracy (percent) over epochs, beside training alone when that was run."""
-    figure = _figure(6.4, 4.0)
+    figure = new_figure(6.4, 4.0, dpi=120)
     axes = figure.add_subplot()
     axes.plot([e["epoch"] for e in epochs], [e["accuracy"] for e in epochs], label="with peers")
     if alone:
@@ -66,20 +107,13 @@ def save_alpha(
     """Draw α over rounds as a heat-map; white is a weight of exactly 0.
 
     Silos are in the order of their true clusters or, where ``circular`` says that the groups are
-    angles in degrees, along the circle around the target. Colour grows with √α, or the target's
-    own large weight would leave its peers' all alike.
+    angles in degrees, along the circle around the target.
     """
     order = _order(federation, circular)
-    rounds = [r for r, _ in alphas]
     weights = np.array([alpha for _, alpha in alphas])[:, order].T
-    # Each α holds from its update to the next one; a lone α is shown as one column.
-    edges = np.array([*rounds, rounds[-1] + (rounds[-1] - rounds[-2] if len(rounds) > 1 else 1)])
-    figure = _figure(7.2, max(2.6, min(10.0, 1.4 + 0.22 * len(order))))
+    figure = new_figure(7.2, max(2.6, min(10.0, 1.4 + 0.22 * len(order))), dpi=120)
     axes = figure.add_subplot()
-    shown = np.ma.masked_equal(weights, 0.0)
-    scale = PowerNorm(0.5, vmin=0, vmax=1)
-    mesh = axes.pcolormesh(edges, np.arange(len(order) + 1), shown, cmap="magma_r", norm=scale)
-    axes.invert_yaxis()
+    mesh = heat(axes, weights, [round_ for round_, _ in alphas])
     rows = _labelled_rows(order, federation.target)
     unit = "°" if circular else ""
     names = [_label(federation, order[row], unit) for row in rows]

@@ -14,11 +14,10 @@ from typing import Any, Literal
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from spcacw_flwr.engine.plots import heat, new_figure
 from spcacw_flwr.report.facts import ENOUGH_SEEDS, Accuracy, LeaveOneOut, Weights
 from spcacw_flwr.report.sentences import largest
 from spcacw_flwr.report.words import percent
@@ -30,8 +29,6 @@ MOST_SILOS = 12
 """Silos that are drawn or listed one by one; of the others a summary."""
 MOST_POINTS = 400
 """Epochs or updates that are drawn; of more, an even choice."""
-HEAT = ListedColormap(matplotlib.colormaps["magma_r"](np.linspace(0.1, 1, 256)))
-"""Without the lightest tints, which look like the white of no weight."""
 SHARES = FuncFormatter(lambda share, _: f"{100 * share:.3g} %")
 STYLE: Any = {
     "font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11,
@@ -50,9 +47,7 @@ class Picture:
 
 
 def _figure(height: float) -> Figure:
-    figure = Figure(figsize=(WIDTH, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return new_figure(WIDTH, height, dpi=150)
 
 
 def _picture(figure: Figure, alt: str) -> Picture:
@@ -216,14 +211,8 @@ def _order(weights: Weights) -> list[int]:
 
 def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> None:
     at = np.array(_thin(len(weights.rounds)))
-    rounds = weights.rounds[at]
-    step = rounds[-1] - rounds[-2] if len(rounds) > 1 else 1
-    edges = np.array([*rounds, rounds[-1] + step])  # each α holds until the next update
-    shown = np.ma.masked_equal(weights.alphas[at][:, order].T, 0.0)
-    scale = PowerNorm(0.5, vmin=0, vmax=float(max(1e-12, shown.max())))
-    mesh = axes.pcolormesh(edges, np.arange(len(order) + 1), shown, cmap=HEAT, norm=scale,
-                           rasterized=True)  # fmt: skip
-    axes.invert_yaxis()
+    shown = weights.alphas[at][:, order].T
+    mesh = heat(axes, shown, weights.rounds[at], top=float(max(1e-12, shown.max())))
     axes.set_title("white: exactly no weight", loc="left", color=GREY)
     few = len(order) <= MOST_SILOS
     rows = range(len(order)) if few else _some_rows(order, weights.target)

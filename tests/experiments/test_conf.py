@@ -71,6 +71,12 @@ def test_a_column_of_ones_own(tmp_path):
     assert (column.name, column.keys["ditto.lambda"]) == ("mine", 0.1)
 
 
+def test_the_digits_are_a_column_that_one_asks_for():
+    names = ["mnist-rotate", "digits-relabel"]
+    assert [column.name for column in conf.columns(names)] == names
+    assert "digits-relabel" not in {column.name for column in COLUMNS}
+
+
 def test_unknown_names_are_one_sentence():
     with pytest.raises(SpcacwError, match=r"no column 'mnist-relable' .did you mean mnist-relabel"):
         conf.columns(["mnist-relable"])

@@ -11,15 +11,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from spcacw_flwr.cli import app as spcacw
-from spcacw_flwr.experiments import cells as cells_
-from spcacw_flwr.experiments import readings, render, silos
+from spcacw_flwr.experiments import readings, render, table1
 from spcacw_flwr.experiments.__main__ import app
-from spcacw_flwr.experiments.cells import Cell
 from spcacw_flwr.experiments.conf import make_jobs
-from spcacw_flwr.experiments.results import Results, read_csv
+from spcacw_flwr.experiments.results import Cell, Results, cell_line, column_cells, read_csv
 from spcacw_flwr.experiments.runs import plan
 from spcacw_flwr.experiments.scores import Score
-from spcacw_flwr.experiments.table1 import Where, report
+from spcacw_flwr.experiments.sweep import Where
+from spcacw_flwr.experiments.table1 import report
 from tests.experiments.small import COLUMN, ROWS, made, plain, small_jobs
 
 
@@ -64,7 +63,11 @@ def test_the_lines_of_the_runs(swept):
 
 def test_the_cells(swept):
     output, jobs, runs, _ = swept
-    ours, local = cells_.read(output / "table1-cells.csv")
+    results = Results.of(jobs, runs)
+    ours, local = column_cells(results, COLUMN, ROWS)
+    for cell, line in zip((ours, local), read_csv(output / "table1-cells.csv"), strict=True):
+        assert {k: "" if v is None else str(v) for k, v in cell_line(cell).items()} == line
+        assert float(line["best_mean"]) == pytest.approx(cell.best.mean, rel=1e-5)
     tests = logged(runs, jobs, "spcacw", False)
     epoch = tests.mean(axis=0).argmax()
     assert (ours.best.epoch, ours.best.seeds, ours.last.epoch) == (epoch + 1, 2, 2)
@@ -91,8 +94,9 @@ def test_the_files_and_pictures(swept):
 
 
 def test_what_is_written_is_what_the_cells_say(swept):
-    output, *_ = swept
-    cells, columns = cells_.read(output / "table1-cells.csv"), {"digits": "Digits σ=1"}
+    output, jobs, runs, _ = swept
+    cells = column_cells(Results.of(jobs, runs), COLUMN, ROWS)
+    columns = {"digits": "Digits σ=1"}
     text = render.markdown(cells, columns, ["spcacw", "local"])
     assert (output / "table1.md").read_text() == text
     assert f"{cells[0].best.mean:.2f} ± {cells[0].best.std:.2f}" in text
@@ -131,9 +135,12 @@ def test_latex():
     assert text.isascii()
 
 
-def test_cells_survive_a_file(tmp_path):
-    cells_.write(tmp_path / "c.csv", CELLS)
-    assert cells_.read(tmp_path / "c.csv") == CELLS
+def test_the_lines_of_cells():
+    full, lone, _ = map(cell_line, CELLS)
+    assert (full["honest_epoch"], full["honest_mean"], full["paper_std"]) == (4, 94.5, 0.47)
+    assert [lone[name] for name in ("best_std", "honest_epoch", "paper_mean", "p_holm")] == [
+        None
+    ] * 4
 
 
 def test_a_table_without_twins_has_no_honest_epoch(swept):
@@ -142,14 +149,14 @@ def test_a_table_without_twins_has_no_honest_epoch(swept):
     results = Results.of(jobs, plan(jobs, output / "runs"))
     assert results.honest_epoch(("digits", "spcacw")) is None
     assert results.lines()[0]["validation_accuracy"] is None
-    assert cells_.column_cells(results, COLUMN, ROWS)[0].honest is None
+    assert column_cells(results, COLUMN, ROWS)[0].honest is None
 
 
 def test_every_silo_as_target(tmp_path):
-    jobs = silos.silo_jobs([COLUMN], ROWS, [0], {"epochs": 1}, "0,5", tuned=False)
-    assert silos.targets_of(COLUMN, {}, "all") == list(range(7))
+    jobs = table1.silo_jobs([COLUMN], ROWS, [0], {"epochs": 1}, "0,5", tuned=False)
+    assert table1.targets_of(COLUMN, {}, "all") == list(range(7))
     runs = made(jobs, tmp_path / "runs")
-    silos.report(jobs, runs, [COLUMN], ROWS, tmp_path)
+    table1.report_silos(jobs, runs, [COLUMN], ROWS, tmp_path)
     lines = read_csv(tmp_path / "silos.csv")
     assert [(line["method"], line["target"]) for line in lines] == [
         ("spcacw", "0"), ("local", "0"), ("spcacw", "5"), ("local", "5")

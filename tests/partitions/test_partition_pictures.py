@@ -6,7 +6,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.experiments import draw, pictures
+from spcacw_flwr.experiments import pictures
 from spcacw_flwr.silos.setting import Setting
 
 
@@ -94,5 +94,5 @@ def test_lines_separate_clusters(groups, edges):
 
 
 def test_text_with_a_dollar_is_no_mathematics(tmp_path):
-    draw.texts(tmp_path / "a.png", "title", ["silo 0"], ["$x"], ["$y$ _^"])
+    pictures.texts(tmp_path / "a.png", "title", ["$x"], ["$y$ _^"])
     assert (tmp_path / "a.png").is_file()

@@ -1,0 +1,203 @@
+"""The tables of studies as Markdown beside their CSV, and the picture of privacy: from it alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from spcacw_flwr.engine.plots import new_figure
+
+from .conf import read
+from .render import line
+from .studies import STUDIES
+
+FIGURES = {
+    "best_accuracy": "best %", "last_accuracy": "last %", "alpha_target": "α of the target",
+    "alpha_cluster": "α of its cluster", "floats": "floats", "regret": "regret R_T",
+    "regret_bound": "bound",
+}  # fmt: skip
+LARGE = ("floats", "regret_bound")
+BELOW = 6.0
+"""Points below training alone at which the picture of accuracies ends; the table goes on."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A line of the picture of privacy."""
+
+    title: str
+    mark: str = "o-"
+    colour: str = "C0"
+
+
+PRIVATE = {
+    "all": Look("SP-CACW, all peers private"),
+    "sampled": Look("SP-CACW, all private, sampled batches", "s-", "C1"),
+    "one": Look("SP-CACW, only silo 2 private", "^-", "C2"),
+    "average-noisy": Look("average of the true cluster, all private", "x:", "C3"),
+}
+REFERENCES = {
+    "spcacw": Look("SP-CACW, nobody private", "--"),
+    "clipped": Look("SP-CACW, samples clipped, no noise", ":"),
+    "average": Look("average of the true cluster, nobody private", "--", "C3"),
+    "average-clipped": Look("average of the true cluster, samples clipped, no noise", ":", "C3"),
+    "local": Look("training alone", "-.", "0.3"),
+}
+
+
+def options(table: pd.DataFrame) -> str:
+    """Return the page: a table a study and column, means over seeds (± sample deviation)."""
+    titles = {grid["study"]: grid["title"] for grid in read(STUDIES)["options"]["grid"]}
+    parts = []
+    for study, rows in table.groupby("study", sort=False):
+        parts += [f"## {titles[study]}", ""]
+        for column, of in rows.groupby("column", sort=False):
+            names = list(json.loads(of["keys"].iloc[0]))
+            parts += [f"`{column}`, seeds {_seeds(of)}", "", line([*names, *FIGURES.values()])]
+            parts.append(line(["---"] * len(names) + ["--:"] * len(FIGURES)))
+            for keys, cell in of.groupby("keys", sort=False):
+                values = (f"`{json.dumps(value)}`" for value in json.loads(keys).values())
+                parts.append(line([*values, *(_figure(cell[name]) for name in FIGURES)]))
+            parts.append("")
+    return "\n".join(parts)
+
+
+def _seeds(rows: pd.DataFrame) -> str:
+    return ", ".join(str(seed) for seed in sorted(set(rows.seed)))
+
+
+def _figure(values: pd.Series) -> str:
+    """Return a mean, and for accuracies the sample standard deviation."""
+    mean = values.mean()
+    if values.name in LARGE:
+        return f"{mean:.2g}"
+    if str(values.name).startswith("alpha"):
+        return f"{mean:.3f}"
+    if values.name == "regret":
+        return f"{mean:.2f}"
+    return f"{mean:.2f} ± {values.std():.2f}" if len(values) > 1 else f"{mean:.2f}"
+
+
+def in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines by setting, variant (references first), noise and seed."""
+    order = {name: k for k, name in enumerate([*REFERENCES, *PRIVATE])}
+    return rows.sort_values(
+        ["setting", "variant", "noise", "seed"],
+        key=lambda of: of.map(order) if of.name == "variant" else of,
+    )
+
+
+def privacy(rows: pd.DataFrame) -> str:
+    """Return a Markdown table, means over seeds (± sample deviation of the accuracy)."""
+    rows = in_order(rows)
+    titles = {name: look.title for name, look in {**REFERENCES, **PRIVATE}.items()}
+    heads = ["setting", "who", "z", "ε", "last %", "α of the target", "α of private silos"]
+    lines = [line(heads), line(["---", "---", *["--:"] * 5])]
+    for (setting, variant, noise), of in rows.groupby(["setting", "variant", "noise"], sort=False):
+        accuracy = f"{of.last_accuracy.mean():.2f} ± {of.last_accuracy.std():.2f}"
+        private = noise or of.alpha_private.any()
+        kept = f"{of.alpha_private.mean():.3f}" if private else "–"
+        lines.append(line([
+            f"`{setting}`", titles[variant], f"{noise:g}" if noise else "–",
+            f"{of.epsilon.max():.3g}" if noise else "–", accuracy,
+            f"{of.alpha_target.mean():.3f}", kept,
+        ]))  # fmt: skip
+    return "\n".join(lines)
+
+
+def draw_privacy(rows: pd.DataFrame, path: Path) -> None:
+    """Draw, for each setting, ε against accuracy and against the weights of private silos."""
+    rows = in_order(rows)
+    settings = list(dict.fromkeys(rows.setting))
+    figure = new_figure(11.0, 4.2 * len(settings))
+    for setting, (left, right) in zip(
+        settings, figure.subplots(len(settings), 2, squeeze=False), strict=True
+    ):
+        of = rows[rows.setting == setting]
+        for name, reference in REFERENCES.items():
+            level = of[of.variant == name].last_accuracy.mean()
+            left.axhline(level, ls=reference.mark, color=reference.colour, label=reference.title,
+                         lw=1)  # fmt: skip
+        for name, variant in PRIVATE.items():
+            _curve(left, of[of.variant == name], "last_accuracy", variant, variant.title)
+            if name != "average-noisy":
+                _curve(right, of[of.variant == name], "alpha_private", variant, variant.title)
+        clean = Look("there, silo 1 of the same cluster, not private", "^--", "C2")
+        _curve(right, of[of.variant == "one"], "alpha_silo1", clean, clean.title)
+        alone = of[of.variant == "local"].last_accuracy.min()
+        left.set_ylim(bottom=alone - BELOW)
+        left.set_ylabel("target's last accuracy (%)")
+        right.set_ylabel("last α, summed over the private silos")
+        right.set_ylim(bottom=0)
+        left.set_title(f"{setting}: accuracy")
+        right.set_title(f"{setting}: weight that private silos keep")
+        for axes in (left, right):
+            axes.set_xscale("log")
+            axes.invert_xaxis()
+            axes.set_xlabel("ε at δ = 1e-5 (more private to the right)")
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize=7)
+    figure.savefig(path)
+
+
+def _curve(axes: Axes, rows: pd.DataFrame, column: str, variant: Look, title: str) -> None:
+    """Draw means over seeds, with bars from the least to the largest."""
+    cells = rows.groupby("noise")
+    mean, low, high = (getattr(cells[column], how)() for how in ("mean", "min", "max"))
+    axes.errorbar(
+        cells.epsilon.max(), mean, [mean - low, high - mean], fmt=variant.mark,
+        color=variant.colour, label=title, capsize=2, ms=4, lw=1,
+    )  # fmt: skip
+
+
+def reference(table: pd.DataFrame) -> str:
+    """Return a table in Markdown: means over seeds, in the order of the study.
+
+    Accuracies ± the sample deviation; "paired" is the last accuracy less that of ``spcacw`` with
+    the same seeds ± the standard error of the mean; α as in ``studies.figures``.
+    """
+    rules = read(STUDIES)["reference"]["values"]["rule"]
+    parts = ["| rule | seeds | last % | paired | best % | α target | α cluster | α others | s |"]
+    parts.append("|---" * 9 + "|")
+    lines = []
+    for (setting, samples, eta), of in table.groupby(["setting", "samples", "eta"], sort=True):
+        images = f"{samples} images a silo" if samples else "its own number of images"
+        lines += ["", f"`{setting}`, {images}, η = {eta:g}", "", *parts]
+        plain = of[of.rule == "spcacw"].set_index("seed").last_accuracy
+        for rule in (rule for rule in rules if rule in set(of.rule)):
+            cell = of[of.rule == rule].set_index("seed")
+            paired = (cell.last_accuracy - plain).dropna()
+            error = f" ± {paired.std() / len(paired) ** 0.5:.2f}" if len(paired) > 1 else ""
+            better = "–" if rule == "spcacw" or paired.empty else f"{paired.mean():+.2f}{error}"
+            spread = f" ± {cell.last_accuracy.std():.2f}" if len(cell) > 1 else ""
+            alphas = [cell[f"alpha_{part}"].mean() for part in ("target", "cluster", "wrong")]
+            weights = ["–" if pd.isna(alpha) else f"{alpha:.2f}" for alpha in alphas]
+            texts = [
+                rule, str(len(cell)), f"{cell.last_accuracy.mean():.2f}{spread}", better,
+                f"{cell.best_accuracy.mean():.2f}", *weights, f"{cell.seconds.mean():.0f}",
+            ]  # fmt: skip
+            lines.append(line(texts))
+    return "\n".join(lines[1:])
+
+
+TABLES: dict[str, Callable[[pd.DataFrame], str]] = {
+    "options": options, "privacy": privacy, "reference": reference,
+}  # fmt: skip
+"""What makes a study's tables."""
+
+
+def write(name: str, csv: Path, picture: Path | None) -> list[Path]:
+    """Write a study's tables beside its CSV, and its picture where it has one; return the files."""
+    if name not in TABLES:
+        return []
+    table, path = pd.read_csv(csv), csv.with_suffix(".md")
+    path.write_text(TABLES[name](table).strip() + "\n", encoding="utf-8")
+    if name != "privacy" or picture is None:
+        return [path]
+    draw_privacy(table, picture)
+    return [path, picture]

@@ -1,0 +1,248 @@
+"""Studies: committed tables are complete, lines say what runs logged, Markdown what lines say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.loop import play
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.experiments import readings, studies, tables
+from spcacw_flwr.experiments.__main__ import app
+from spcacw_flwr.experiments.conf import read
+from spcacw_flwr.experiments.fresh import FreshReference
+from spcacw_flwr.experiments.results import read_csv
+from spcacw_flwr.experiments.runs import fingerprint
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation
+from spcacw_flwr.silos.setup import setting_of
+from tests.experiments.small import COLUMN, ROWS, made
+
+ROOT = Path(__file__).parents[2]
+RESULTS, DOCS = ROOT / "experiments" / "results", ROOT / "docs"
+LISTED = read(studies.STUDIES)
+GRIDS = [name for name, study in LISTED.items() if "kind" not in study]
+OWN = """
+[small]
+place = ["setting", "samples", "rule", "keys", "seed"]
+figures = ["epochs", "best_accuracy", "last_accuracy", "floats", "alpha_target", "alpha_cluster",
+           "alpha_wrong", "epsilon", "regret"]
+keys.samples = "samples-per-silo"
+
+[small.values.rule]
+plain = {}
+local = { method = "local" }
+wrong = { method = "locl" }
+
+[[small.grid]]
+seeds = SEEDS
+set = { epochs = 2 }
+setting = ["digits-relabel"]
+samples = [50, 0]
+rule = RULES
+beta = [0.2]
+"""
+
+
+def command(*words: object):
+    return CliRunner().invoke(app, ["studies", *map(str, words)])
+
+
+def run_own(folder: Path, rules: list[str], seeds: int = 1):
+    """Run a small study of one's own; return what the command said, and the lines."""
+    (folder / "own.toml").write_text(
+        OWN.replace("RULES", json.dumps(rules)).replace("SEEDS", str(seeds))
+    )
+    words = ["--file", folder / "own.toml", "--results", folder, "--runs", folder / "runs"]
+    return command("small", *words), read_csv(folder / "small.csv")
+
+
+def test_the_committed_tables_lack_nothing():
+    said = command("--report-only", "--results", RESULTS)
+    assert said.exit_code == 0, said.output
+    lines = said.output.splitlines()
+    assert [line.partition(":")[0] for line in lines] == GRIDS  # of the other kinds, no word
+    assert all(f": 0 of {len(read_csv(RESULTS / f'{name}.csv'))} runs" in line
+               for name, line in zip(GRIDS, lines, strict=True))  # fmt: skip
+
+
+def test_a_table_that_lacks_a_line_is_found(tmp_path):
+    for name in ("wire", "variants"):
+        lines = (RESULTS / f"{name}.csv").read_text().splitlines(keepends=True)
+        (tmp_path / f"{name}.csv").write_text("".join(lines[:-1]))
+    said = command("wire", "variants", "--report-only", "--results", tmp_path)
+    assert "wire: 1 of 24 runs are missing" in said.output
+    assert "variants lacks some of" in said.output
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_line_is_a_valid_run_of_its_own(name):
+    """Within a study; those of the options share the default run."""
+    jobs = list(studies.jobs_of(name, LISTED[name], {}))
+    table = studies.table_of(name, LISTED[name], RESULTS)
+    assert list(read_csv(table.path)[0]) == table.names
+    assert len({table.place(job.place) for job in jobs}) == len(jobs)
+    first = [job for job in jobs if job.seed == 0]
+    runs = {(job.place.get("study"), fingerprint(job.config())) for job in first}
+    assert len(runs) == len(first)
+
+
+def test_an_unknown_study_is_one_sentence():
+    said = command("privcy")
+    assert said.exit_code == 1
+    assert "no study 'privcy' (did you mean privacy?)" in said.output.replace("\n", " ")
+
+
+def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
+    said, first = run_own(tmp_path, ["plain", "wrong"])
+    assert said.exit_code == 1
+    assert "method = 'locl' is unknown" in said.output
+    assert "2 runs failed: the same command tries them again." in said.output
+    assert [(line["samples"], line["rule"]) for line in first] == [("50", "plain"), ("0", "plain")]
+    assert {line["keys"] for line in first} == {'{"beta": 0.2}'}
+    before = (tmp_path / "small.csv").read_text()
+    said, second = run_own(tmp_path, ["local", "plain"], seeds=2)
+    assert said.exit_code == 0, said.output
+    assert "small: 6 of 8 runs are missing" in said.output
+    assert [(x["samples"], x["rule"], x["seed"]) for x in second] == [
+        (samples, rule, seed) for samples in ("50", "0") for rule in ("local", "plain")
+        for seed in "01"
+    ]  # fmt: skip
+    assert set(before.splitlines()) <= set((tmp_path / "small.csv").read_text().splitlines())
+    assert list((tmp_path / "runs" / "runs").glob("digits*")) == []  # the lines are what is kept
+    local = [line for line in second if line["rule"] == "local"]
+    assert {line["alpha_target"] for line in local} == {"1.0"}
+    assert {line["regret"] for line in local} == {line["epsilon"] for line in local} == {""}
+
+
+def test_a_table_with_other_columns_is_one_sentence(tmp_path):
+    (tmp_path / "wire.csv").write_text("setting,seed\ndigits-relabel,0\n")
+    said = command("wire", "--report-only", "--results", tmp_path)
+    assert said.exit_code == 1
+    assert "wire.csv has other columns than setting, wire, seed" in said.output.replace("\n", " ")
+
+
+def test_a_line_says_what_its_run_learned(tmp_path):
+    _, (line, _) = run_own(tmp_path, ["plain"])
+    found = simulate(Config.from_keys(epochs=2, samples_per_silo=50, beta=0.2))
+    assert float(line["last_accuracy"]) == round(found.accuracy[-1], 3)
+    assert float(line["best_accuracy"]) == round(max(found.accuracy), 3)
+    assert (line["epochs"], int(line["floats"])) == ("2", found.epochs[-1]["floats"])
+    names = ("alpha_target", "alpha_cluster", "alpha_wrong")  # silos 1 and 2 are of its cluster
+    sums = (found.alpha[0], found.alpha[1:3].sum(), found.alpha[3:].sum())
+    for name, expected in zip(names, sums, strict=True):
+        assert float(line[name]) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("noise", [1e-9, 0.1])
+def test_a_private_run_says_its_epsilon_where_noise_hides_something(tmp_path, noise):
+    study = {
+        "place": ["noise", "seed"], "figures": ["epsilon", "delta", "alpha_private"],
+        "keys": {"noise": "privacy-noise"},
+        "grid": [{"seeds": 1, "set": {"epochs": 1, "privacy-silos": "2"}, "noise": [noise]}],
+    }  # fmt: skip
+    (job,) = studies.jobs_of("own", study, {})
+    (run,) = made([job], tmp_path)
+    line = studies.figures(job, run)
+    assert line["alpha_private"] == round(
+        json.loads((run.directory / "summary.json").read_text())["alpha"][2], 5
+    )
+    assert ("epsilon" in line) == (noise == 0.1)
+
+
+def test_a_study_of_readings_runs_once(tmp_path, monkeypatch):
+    (tmp_path / "v.toml").write_text("[few]\nreading = 8\nsamples-per-silo = 40\n")
+    jobs = readings.variant_jobs([COLUMN], ROWS[1:], [0, 1], {}, (), tmp_path / "v.toml")
+    monkeypatch.setattr(readings, "variant_jobs", lambda *_: jobs)
+    (tmp_path / "s.toml").write_text(
+        '[mine]\nkind = "variants"\ncolumns = ["mnist-relabel"]\nrows = ["local"]\nseeds = 2\n'
+    )
+    words = ["--file", tmp_path / "s.toml", "--results", tmp_path, "--runs", tmp_path / "runs"]
+    first, again = command(*words), command(*words)
+    assert (first.exit_code, again.exit_code) == (0, 0), first.output
+    assert "mine.csv" in first.output
+    assert again.output == ""
+    assert [line["variant"] for line in read_csv(tmp_path / "mine.csv")] == ["as it is", "few"]
+    before = (tmp_path / "mine.csv").read_text()
+    jobs[0].append(dataclasses.replace(jobs[0][0], keys={**jobs[0][0].keys, "eta": -1}))
+    wrong = command(*words)  # which has one seed more, that cannot be run
+    assert wrong.exit_code == 1
+    assert "1 runs of mine failed" in wrong.output
+    assert (tmp_path / "mine.csv").read_text() == before
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_the_committed_markdown_shows_the_committed_table(name, tmp_path):
+    csv, picture = tmp_path / f"{name}.csv", tmp_path / "privacy.png"
+    shutil.copy(RESULTS / csv.name, csv)
+    made = tables.write(name, csv, picture)
+    assert made == ([csv.with_suffix(".md")] + [picture] * (name == "privacy"))
+    assert made[0].read_text() == (RESULTS / f"{name}.md").read_text()
+    assert all(path.stat().st_size for path in made)
+
+
+def test_the_page_of_options_has_means_over_seeds():
+    line = dict.fromkeys((*LISTED["options"]["place"], *LISTED["options"]["figures"]), 0.0)
+    line |= {"study": "probe", "column": "c", "keys": '{"probe": 0.2}'}
+    lines = [line | {"seed": s, "best_accuracy": a} for s, a in ((0, 90.0), (1, 92.0))]
+    page = tables.options(pd.DataFrame(lines))
+    assert "## Learned sparsity" in page
+    assert "`c`, seeds 0, 1" in page
+    assert "| `0.2` | 91.00 ± 1.41 |" in page  # the sample deviation of 90 and 92 is √2
+
+
+def test_the_page_of_the_reference_pairs_the_seeds():
+    names = (*LISTED["reference"]["place"], *LISTED["reference"]["figures"])
+    lines = [
+        ["s", 0, 0.05, rule, seed, last, last + 1, 0.5, 0.25, 0.25, 1, 2.0]
+        for rule, lasts in (("local", (82.0, 84.0)), ("spcacw", (80.0, 81.0, 99.0)))
+        for seed, last in enumerate(lasts)
+    ]
+    text = tables.reference(pd.DataFrame(lines, columns=names))
+    assert "| local | 2 | 83.00 ± 1.41 | +2.50 ± 0.50 | 84.00 | 0.50 | 0.25 | 0.25 | 2 |" in text
+    assert "`s`, its own number of images, η = 0.05" in text
+
+
+@pytest.mark.parametrize("setting", ["digits-relabel", "mnist-relabel"])
+def test_the_page_says_what_the_table_of_privacy_shows(setting):
+    """With noise at a useful ε SP-CACW is as good as training alone, and averaging is not."""
+    lines = pd.read_csv(RESULTS / "privacy.csv")
+    lines = lines[lines.setting == setting]
+    last = lines.groupby(["variant", "noise"]).last_accuracy.mean()
+    alone = last["local"].iloc[0]
+    assert last["all"].min() > alone - 0.5
+    assert last["average-noisy"].min() < alone - 10
+    assert last["one"].min() > alone + 1
+    useful = lines[(lines.variant == "all") & (lines.epsilon < 20)]
+    assert useful.alpha_private.max() < 0.05
+
+
+def test_fresh_biases_are_folded_once_and_relative_to_the_test_data():
+    """At the model that was asked."""
+    config = Config.from_keys(samples_per_silo=50, smoothness=1.0, beta=0.5, update_every=9)
+    pool = SiloPool(config, setting_of(config), range(7))
+    federation = Federation(tuple(pool.describe()), 0, 32)
+    start = pool.initial_parameters()
+    method = FreshReference(config, federation, start)
+    play(pool, method, 1)
+    gradients = pool.gradients(start, 1, range(7)).rows
+    fresh = method.unseen.gradients(start, 1, [0]).rows[0]
+    torch.testing.assert_close(method.bias.estimate, 0.5 * (gradients - fresh))
+
+
+def test_every_rule_of_the_reference_is_a_run_of_its_own():
+    rules = {
+        job.place["rule"]: simulate(Config.from_flat({**job.keys, "epochs": 6})).alpha[0]
+        for job in studies.jobs_of("reference", LISTED["reference"], {})
+        if list(job.place.values())[:3] == ["digits-relabel", 50, 0.05] and job.seed == 0
+    }
+    assert len(rules) == len(LISTED["reference"]["values"]["rule"])
+    assert len(set(rules.values())) == len(rules)
