@@ -65,10 +65,11 @@ def run_own(folder: Path, rules: list[str], seeds: int = 1):
     return command("small", *words), read_csv(folder / "small.csv")
 
 
-def test_the_committed_tables_lack_nothing():
-    said = command("--report-only", "--results", RESULTS)
+def test_the_committed_tables_lack_nothing(tmp_path):
+    copy = shutil.copytree(RESULTS, tmp_path / "results")
+    said = command("--report-only", "--results", copy)
     assert said.exit_code == 0, said.output
-    lines = said.output.splitlines()
+    lines = [line for line in said.output.splitlines() if ": " in line]
     assert [line.partition(":")[0] for line in lines] == GRIDS  # of the other kinds, no word
     assert all(f": 0 of {len(read_csv(RESULTS / f'{name}.csv'))} runs" in line
                for name, line in zip(GRIDS, lines, strict=True))  # fmt: skip
