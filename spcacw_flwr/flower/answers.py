@@ -42,7 +42,7 @@ def answer(pool: SiloPool, request: Request) -> tuple[dict[str, Any], dict[str, 
     """Return what a node says to a request: its metrics, and its gradients as they travel."""
     replies, _ = pool.replies(request)
     parts = pool.packed(request, replies)
-    sizes = [len(pool.setting.train(silo).y) for silo in replies.silos]
+    sizes = [pool.data.sizes[silo] for silo in replies.silos]
     private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
     metrics = records.replies_to_metrics(request, replies, sizes, private)
     return metrics, {name: part.cpu().numpy() for name, part in parts.items()}
