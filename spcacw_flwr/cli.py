@@ -241,4 +241,4 @@ def main(
     # PyTorch's threads (GNU OpenMP) spin for milliseconds after each operation, and would keep
     # NumPy's BLAS from the cores; read when PyTorch is imported, which no command has done yet.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    os.environ.setdefault("SPCACW_PATH", os.getcwd())  # where a method of one's own may lie
+    os.environ["SPCACW_PATH"] = os.getcwd()  # where a method of one's own may lie
