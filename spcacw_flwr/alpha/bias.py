@@ -91,6 +91,9 @@ class BiasTracker:
         Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d). Its rounding
         is relative to β‖g‖, far below the noise of a mini-batch gradient.
 
+        ValueError if the target did not report, since every bias is relative to its gradient, or if
+        a shape is wrong.
+
         Parameters
         ----------
         gradients : (k, d) float32 tensor
@@ -101,12 +104,6 @@ class BiasTracker:
             What is subtracted in place of g₀, from data that g₀ has no part in. The target's own
             row is then moved like any other: its gradient, too, may be biased (cross-fitting,
             :mod:`spcacw_flwr.methods.cross_fit`).
-
-        Raises
-        ------
-        ValueError
-            If the target did not report, since every bias is relative to its gradient, or if a
-            shape is wrong.
         """
         shape = (len(silos), self.estimate.shape[1])
         if gradients.shape != shape:

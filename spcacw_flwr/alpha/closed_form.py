@@ -57,17 +57,14 @@ def optimal_weights(
     optimal: they share equally, which is the solution of least norm and the limit of equal
     variances that go to 0. So do the least biased silos of all if ηL = 0.
 
+    ValueError if the shapes differ or are empty, or a number is negative or not finite.
+
     Parameters
     ----------
     squared_biases, variances : (M,) arrays
         ‖bᵢ‖² and σᵢ².
     eta, smoothness : float
         η and L.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ or are empty, or a number is negative or not finite.
 
     Examples
     --------

@@ -31,6 +31,8 @@ def spectral_norm(
     both eigenvalues, v does not converge and vᵀHv can take any value between them, but ‖Hv‖ still
     grows to λ. It never decreases from one step to the next and never exceeds the true norm.
 
+    ValueError if ``start`` is zero, a product or ``start`` is not finite, or ``iterations`` < 1.
+
     Parameters
     ----------
     matvec : callable
@@ -47,11 +49,6 @@ def spectral_norm(
     -------
     float
         0.0 for the zero operator.
-
-    Raises
-    ------
-    ValueError
-        If ``start`` is zero, a product or ``start`` is not finite, or ``iterations`` < 1.
     """
     length = float(start.norm())
     if iterations < 1 or not 0.0 < length < math.inf:
@@ -75,17 +72,14 @@ def noise_curvature(matvec: Callable[[Tensor], Tensor], noise: Tensor) -> float:
 
     For v of mean 0 and covariance Σ it estimates tr(HΣ)/tr(Σ), which is never more than L.
 
+    ValueError if the product is not finite.
+
     Parameters
     ----------
     matvec : callable
         v ↦ Hv; H symmetric.
     noise : tensor
         v, such as the difference of two mini-batch gradients of one silo at one model.
-
-    Raises
-    ------
-    ValueError
-        If the product is not finite.
     """
     squared = float(noise @ noise)
     if squared == 0.0:

@@ -10,7 +10,7 @@ silos keep none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.sgd import sgd
 
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import Config, TrainingKeys
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.methods.optimiser import Optimiser
 from spcacw_flwr.silos.accounting import Ledger
 from spcacw_flwr.silos.protocol import GRADIENTS, Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, stream
@@ -38,6 +38,8 @@ def weighted_sum(weights: Weights, rows: Tensor) -> Tensor:
 class Method:
     """What every method has: a model for the target, and rounds.
 
+    SpcacwError if a silo keeps private what the method must know.
+
     Parameters
     ----------
     config : Config
@@ -46,11 +48,6 @@ class Method:
         Who takes part.
     parameters : Tensor
         (d,) initial model w_0; copied.
-
-    Raises
-    ------
-    SpcacwError
-        If a silo keeps private what the method must know.
     """
 
     name: ClassVar[str]
@@ -108,10 +105,7 @@ class Method:
         It also sees that the target answers. ``cut`` leaves silos out of a question before it is
         asked: they are as silent.
 
-        Raises
-        ------
-        SpcacwError
-            If the target was asked and did not answer.
+        SpcacwError if the target was asked and did not answer.
         """
         steps = self.round(round_)
         noted, number = False, 0
@@ -240,3 +234,33 @@ class WeightedGradients(Method):
         factors = np.full(len(silos), 1 / self.config.training.participation)
         factors[silos.index(self.target)] = 1.0
         return factors
+
+
+class Optimiser:
+    """Takes steps on flat models, in place.
+
+    Attributes
+    ----------
+    momentum : dict
+        The momentum buffer (d,) of each model that has taken a step, by its name.
+    """
+
+    def __init__(self, keys: TrainingKeys) -> None:
+        self.keys = keys
+        self.momentum: dict[Hashable, Tensor | None] = {}
+
+    def step(self, point: Tensor, gradient: Tensor, name: Hashable = None) -> None:
+        """Point ← Opt(point, gradient); both (d,), and the gradient may be overwritten.
+
+        With ``clip = "aggregate"`` it is here that the gradient is clipped.
+        """
+        keys = self.keys
+        if keys.clip == "aggregate" and keys.max_norm > 0:
+            norm = float(torch.linalg.vector_norm(gradient))
+            gradient.mul_(min(1.0, keys.max_norm / norm) if norm > 0 else 1.0)
+        buffer = [self.momentum.get(name)]
+        sgd(
+            [point], [gradient], buffer, foreach=False, lr=keys.eta, momentum=keys.momentum,
+            weight_decay=keys.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
+        self.momentum[name] = buffer[0]

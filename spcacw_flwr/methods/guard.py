@@ -53,10 +53,7 @@ class Guarded(Method):
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         """Start all three models at w_0.
 
-        Raises
-        ------
-        SpcacwError
-            If the keys do not go together, or there are too few samples or epochs.
+        SpcacwError if the keys do not go together, or there are too few samples or epochs.
         """
         self._check(config, federation)
         make = method_class(config.run.method), method_class(LOCAL)
@@ -165,10 +162,7 @@ def make_method(config: Config, federation: Federation, parameters: Tensor) -> M
 
     Training alone needs no guard and has none.
 
-    Raises
-    ------
-    SpcacwError
-        If the method's keys do not go together.
+    SpcacwError if the method's keys do not go together.
     """
     if config.trust.guard and config.run.method != LOCAL:
         return Guarded(config, federation, parameters)

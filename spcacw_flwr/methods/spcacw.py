@@ -214,10 +214,7 @@ class SPCACWMethod(WeightedGradients):
 def make_sketch(config: Config, dimension: int, device: torch.device) -> CountSketch:
     """Return the run's sketch, a pure function of its seed.
 
-    Raises
-    ------
-    SpcacwError
-        If the key ``sketch`` is larger than the model.
+    SpcacwError if the key ``sketch`` is larger than the model.
     """
     size = config.spcacw.sketch
     if size > dimension:

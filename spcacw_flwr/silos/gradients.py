@@ -26,10 +26,9 @@ from torch.func import grad_and_value, vmap
 
 from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, steps_of
-from spcacw_flwr.silos.chain_hessian import ChainHessian
+from spcacw_flwr.silos.curvature import ChainHessian
+from spcacw_flwr.silos.layout import Layout, call
 from spcacw_flwr.silos.losses import Loss, losses_and_gradient, losses_of, mean_by_silo
-from spcacw_flwr.silos.models import Layout
-from spcacw_flwr.silos.stateless import call
 
 log = logging.getLogger(__name__)
 

@@ -20,20 +20,24 @@ from spcacw_flwr.alpha import noise_curvature, spectral_norm
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.batches import Fold, batch_indices, rounds_per_pass
+from spcacw_flwr.silos.batches import (
+    Batch,
+    Fold,
+    Stacked,
+    batch_indices,
+    find_device,
+    rounds_per_pass,
+)
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
-from spcacw_flwr.silos.evaluation import accuracy_and_loss
+from spcacw_flwr.silos.evaluation import accuracy_and_loss, buffers_at, evaluating, shuffled_batches
 from spcacw_flwr.silos.gradients import SiloGradients
+from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
 from spcacw_flwr.silos.losses import make_loss
-from spcacw_flwr.silos.models import Layout, make_model, others_of, parameters_of
-from spcacw_flwr.silos.own_model import try_model
+from spcacw_flwr.silos.models import make_model, try_model
 from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
-from spcacw_flwr.silos.randomness import Chances, seeded
 from spcacw_flwr.silos.setting import Setting, SiloData
-from spcacw_flwr.silos.stacked import Batch, Stacked, find_device
-from spcacw_flwr.silos.statistics import buffers_at, evaluating, shuffled_batches
-from spcacw_flwr.silos.streams import MODEL_NOISE, POWER_ITERATION, WIRE, stream
+from spcacw_flwr.silos.streams import MODEL_NOISE, POWER_ITERATION, WIRE, Chances, seeded, stream
 
 NOISE_DRAWS = 1 << 20, (1 << 20) + 1
 """The draws whose difference is the noise that L is measured along: no method asks for so many."""
@@ -69,7 +73,7 @@ def _noise_seed(silos: Sequence[int], seed: int, key: tuple[int, ...], k: int) -
 class SiloPool:
     """The silos that one node holds (one in deployment, several if fewer nodes simulate all).
 
-    Real silos pass their own ``chances`` (:mod:`spcacw_flwr.silos.randomness`); those of a
+    Real silos pass their own ``chances`` (:mod:`spcacw_flwr.silos.streams`); those of a
     simulation follow from the run's seed.
     """
 
@@ -110,10 +114,7 @@ class SiloPool:
     def describe(self) -> list[SiloInfo]:
         """Say which silos are held: id, size, label counts, and the true group where known.
 
-        Raises
-        ------
-        SpcacwError
-            If the model or the loss cannot be applied to their data.
+        SpcacwError if the model or the loss cannot be applied to their data.
         """
         setting = self.setting
         infos, groups = [], setting.groups
@@ -235,10 +236,7 @@ class SiloPool:
         is not a number is infinite: such a model is worse than any other. ``fold`` and ``whole``
         are those of :class:`~spcacw_flwr.silos.protocol.Request`.
 
-        Raises
-        ------
-        SpcacwError
-            If one of the silos keeps its data private.
+        SpcacwError if one of the silos keeps its data private.
         """
         self.private.refuse(silos, "losses")
         points = points.to(self.device)
@@ -287,10 +285,7 @@ class SiloPool:
         The model is in evaluation mode: dropout would make the operator random, and BatchNorm's
         statistics are those of this mini-batch at w, held fixed.
 
-        Raises
-        ------
-        SpcacwError
-            If the silo keeps its data private, or the Hessian is not finite.
+        SpcacwError if the silo keeps its data private, or the Hessian is not finite.
         """
         self.private.refuse([silo], "smoothness")
         config, vector = self.config, vector.to(self.device)

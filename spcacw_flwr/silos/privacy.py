@@ -31,9 +31,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.privacy import PASS, SAMPLED
+from spcacw_flwr.silos.batches import Batch
 from spcacw_flwr.silos.gradients import SiloGradients
-from spcacw_flwr.silos.randomness import BATCH, NOISE, Chances, Randomness
-from spcacw_flwr.silos.stacked import Batch
+from spcacw_flwr.silos.streams import OWN_BATCH, OWN_NOISE, Chances, Randomness
 
 if TYPE_CHECKING:
     from spcacw_flwr.config.config import Config
@@ -81,10 +81,8 @@ class Mechanism:
 def mechanisms(config: Config, num_silos: int) -> dict[int, Mechanism]:
     """Return the mechanism of each private silo; none when ``privacy-noise`` is 0.
 
-    Raises
-    ------
-    SpcacwError
-        If the keys do not go together, or the package that samples' accounting needs is absent.
+    SpcacwError if the keys do not go together, or the package that samples' accounting needs is
+    absent.
     """
     keys, training, target = config.privacy, config.training, config.run.target
     if keys.privacy_noise == 0:
@@ -158,11 +156,8 @@ def _after(seed: int, k: int) -> int:
 class PrivateSilos:
     """Silos with a mechanism, and the chance that they draw on.
 
-    Raises
-    ------
-    SpcacwError
-        If the gradient of a sample is to be clipped, and the model has none: BatchNorm mixes the
-        samples of a batch.
+    SpcacwError if the gradient of a sample is to be clipped, and the model has none: BatchNorm
+    mixes the samples of a batch.
     """
 
     def __init__(
@@ -203,7 +198,7 @@ class PrivateSilos:
             if mechanism.batches == SAMPLED:
                 size = sizes[silos[k]]
                 count = min(batch_size, size, size if samples is None else samples[k])
-                chance = self.chances(BATCH, silos[k], *place)
+                chance = self.chances(OWN_BATCH, silos[k], *place)
                 found[silos[k]] = chance.subset(size, count)
         return found
 
@@ -227,6 +222,6 @@ class PrivateSilos:
         Behind row k is a mini-batch of ``lengths[k]`` samples; ``place`` is as in :meth:`drawn`.
         """
         for k, mechanism in self.among(silos):
-            chance = self.chances(NOISE, silos[k], *place)
+            chance = self.chances(OWN_NOISE, silos[k], *place)
             privatise(rows[k], lengths[k], mechanism, chance)
             losses[k], norms[k] = float("nan"), torch.linalg.vector_norm(rows[k])

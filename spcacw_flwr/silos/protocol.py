@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.silos.batches import Fold, rounds_per_pass
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.privacy import Mechanism
 
 GRADIENTS, LOSSES = "gradients", "losses"

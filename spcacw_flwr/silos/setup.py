@@ -40,11 +40,8 @@ def setting_of(config: Config) -> Setting:
 def checked_setting(config: Config) -> Setting:
     """Return the setting, after checking the keys that depend on its number of silos.
 
-    Raises
-    ------
-    SpcacwError
-        If ``target`` is not a silo, there would be more nodes than silos, or silos cannot be
-        private as they are told to be.
+    SpcacwError if ``target`` is not a silo, there would be more nodes than silos, or silos cannot
+    be private as they are told to be.
     """
     setting, run = setting_of(config), config.run
     silos = setting.num_silos

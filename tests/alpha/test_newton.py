@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
-from spcacw_flwr.alpha.leaders import DIAMETER, ftal_beta
+from spcacw_flwr.alpha.learners import DIAMETER, ftal_beta
 from spcacw_flwr.config.registry import solver_class
 
 UNIT = math.sqrt(1.0 / (64.0 * math.sqrt(2.0)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 
-from spcacw_flwr.alpha import project_simplex, simplex
+from spcacw_flwr.alpha import project_simplex, solver
 
 numbers = st.floats(-1e3, 1e3)
 vectors = hnp.arrays(np.float64, st.integers(1, 12), elements=numbers)
@@ -64,8 +64,8 @@ def test_rejects(v):
 
 
 def test_docstring_example():
-    assert doctest.testmod(simplex).failed == 0
-    assert doctest.testmod(simplex).attempted > 0
+    assert doctest.testmod(solver).failed == 0
+    assert doctest.testmod(solver).attempted > 0
 
 
 @given(vectors)

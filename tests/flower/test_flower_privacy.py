@@ -18,7 +18,7 @@ from spcacw_flwr.engine.loop import train
 from spcacw_flwr.flower import client_app, records
 from spcacw_flwr.flower.mods import private_gradients
 from spcacw_flwr.silos.protocol import LOSSES, Request
-from spcacw_flwr.silos.randomness import seeded
+from spcacw_flwr.silos.streams import seeded
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import play, small

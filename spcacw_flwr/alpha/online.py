@@ -10,11 +10,12 @@ Their bound on its regret is 5 (1/γ + GD) M log T.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.leaders import DIAMETER, LargestGradient, ftal_beta
-from spcacw_flwr.alpha.learners import Learner
+from spcacw_flwr.alpha.learners import DIAMETER, LargestGradient, Learner, ftal_beta
 from spcacw_flwr.alpha.solver import Solution, minimise
 
 
@@ -66,10 +67,7 @@ class OnlineNewtonStep(Learner):
 
         The solution's gap is that of the step's quadratic problem.
 
-        Raises
-        ------
-        ValueError
-            If ``cubic`` is not 0: the method sees gradients only.
+        ValueError if ``cubic`` is not 0: the method sees gradients only.
         """
         if cubic:
             raise ValueError(f"The online Newton step has no cubic term: not {cubic}, but 0.")
@@ -83,3 +81,47 @@ class OnlineNewtonStep(Learner):
         self.point, self._regular = solution.alpha, regular
         self._slope, self._inverse_beta = np.zeros_like(self._slope), 0.0
         return solution
+
+
+class ExponentiatedGradient(Learner):
+    """EG, in the log domain: nothing overflows, and a weight is 0 only where it underflows.
+
+    It starts from its own uniform point: α₀ = e₀ has zeros, which a product never leaves. The
+    gradient is taken where the weights in use were; that they were α₀ before the first update
+    costs at most 2r of that block.
+
+    With new weights every K rounds, the rounds since the last are one block, whose gradient is
+    their sum, and only blocks have an r. The larger K, the fewer and the longer the steps.
+    """
+
+    def __init__(
+        self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None,
+        retention: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(num_silos, eta, gradient_bound, retention)
+        self.total = np.zeros(num_silos)  # Σ ∇ of the blocks that are complete
+        self._slope = np.zeros(num_silos)  # ∇ of the block
+        self._spread = 0.0  # √Σ r²
+
+    def add(
+        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        smoothness: float = 0.0, gradient_norm: float | None = None,
+    ) -> None:  # fmt: skip
+        """Add ∇ₜ = 2Hₜxₜ to the block; L and g_max are not needed."""
+        self._slope += 2.0 * (H_t @ alpha_played)
+
+    def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
+        """Close the block and return the point after it, whatever ``start``; its gap is 0.
+
+        ValueError if ``cubic`` is not 0: the method sees gradients only.
+        """
+        if cubic:
+            raise ValueError(f"Exponentiated gradient has no cubic term: not {cubic}, but 0.")
+        self._spread = math.hypot(self._spread, 0.5 * float(np.ptp(self._slope)))
+        self.total += self._slope
+        self._slope = np.zeros_like(self._slope)
+        logits = self.total.min() - self.total  # the best at 0
+        if self._spread > 0.0:
+            logits *= math.sqrt(math.log(logits.size)) / self._spread
+        weights = np.exp(logits)
+        return Solution(weights / weights.sum(), 0.0, 0)
