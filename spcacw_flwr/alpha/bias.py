@@ -35,18 +35,9 @@ class BiasTracker:
     with partial participation the harmonic estimate stays the mean of what was observed (the
     paper is silent here; under a common t it would shrink towards the starting value).
 
-    Parameters
-    ----------
-    num_silos, dimension : int
-        M and d.
-    target : int
-        The row of the target silo, whose bias is 0 by definition.
-    beta : float
-        β in (0, 1]; the harmonic schedule does not use it.
-    schedule : str
-        ``"constant"`` or ``"harmonic"``.
-    device : torch.device or str, optional
-        Where the estimate lives.
+    ``beta`` is β in (0, 1], which the harmonic schedule does not use; ``target`` is the row of the
+    target silo, whose bias is 0 by definition. ValueError for a target, β or schedule outside its
+    range.
 
     Attributes
     ----------
@@ -57,16 +48,9 @@ class BiasTracker:
     """
 
     def __init__(
-        self,
-        num_silos: int,
-        dimension: int,
-        *,
-        target: int = 0,
-        beta: float = 0.1,
-        schedule: str = "constant",
-        device: torch.device | str | None = None,
-    ) -> None:
-        """Start at b̂ = 0; ValueError for a target, β or schedule outside its range."""
+        self, num_silos: int, dimension: int, *, target: int = 0, beta: float = 0.1,
+        schedule: str = "constant", device: torch.device | str | None = None,
+    ) -> None:  # fmt: skip
         if not 0 <= target < num_silos:
             raise ValueError(
                 f"The target must be one of the silos 0 to {num_silos - 1}, not {target}."
@@ -79,9 +63,7 @@ class BiasTracker:
             )
         self.estimate = torch.zeros(num_silos, dimension, dtype=torch.float32, device=device)
         self.reports: NDArray[np.int64] = np.zeros(num_silos, dtype=np.int64)
-        self.target = target
-        self.beta = beta
-        self.schedule = schedule
+        self.target, self.beta, self.schedule = target, beta, schedule
 
     def update(
         self, gradients: Tensor, silos: Sequence[int], reference: Tensor | None = None
@@ -89,10 +71,8 @@ class BiasTracker:
         """Fold in one round, in place: Algorithm 1, line 6.
 
         Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d). Its rounding
-        is relative to β‖g‖, far below the noise of a mini-batch gradient.
-
-        ValueError if the target did not report, since every bias is relative to its gradient, or if
-        a shape is wrong.
+        is relative to β‖g‖, far below the noise of a mini-batch gradient. ValueError if the target
+        did not report, since every bias is relative to its gradient, or if a shape is wrong.
 
         Parameters
         ----------

@@ -28,14 +28,7 @@ class NoiseTracker:
     """Running estimates of Σ and of the noise in the products of the bias estimates.
 
     A pair of silos is seen when both reported with one β. The estimate of Σ forgets at the rate at
-    which b̂ does, since the noise changes as training goes on.
-
-    Parameters
-    ----------
-    num_silos : int
-        M.
-    target : int
-        The target's row, which is zero in all products.
+    which b̂ does, since the noise changes as training goes on. Row ``target`` of all products is 0.
 
     Attributes
     ----------
@@ -50,11 +43,8 @@ class NoiseTracker:
 
     def __init__(self, num_silos: int, target: int) -> None:
         self.target = target
-        self.products: Matrix = np.zeros((num_silos, num_silos))
-        self.factor: Matrix = np.zeros((num_silos, num_silos))
-        self.covariance: Matrix = np.zeros((num_silos, num_silos))
-        self._sum: Matrix = np.zeros((num_silos, num_silos))
-        self._weight: Matrix = np.zeros((num_silos, num_silos))
+        self.products, self.factor, self.covariance = np.zeros((3, num_silos, num_silos))
+        self._sum, self._weight = np.zeros((2, num_silos, num_silos))
         self._start: NDArray[np.float64] = np.ones(num_silos)
         self._prepare(np.zeros(num_silos))
 

@@ -1,11 +1,32 @@
-"""Online Newton step on the simplex.
+"""Two standard methods of online convex optimisation, on the simplex, to compare with.
 
-E. Hazan, A. Agarwal and S. Kale, Logarithmic regret algorithms for online convex optimization,
-Machine Learning 69, 2007: with Aₜ = εI + Σ ∇∇ᵀ over the rounds up to t,
+Both see a round through its gradient ∇ₜ = 2Hₜxₜ alone. With new weights every K rounds, the rounds
+since the last are one block, whose cost is their sum: so is its gradient, at the point played in
+all of them.
+
+``ons``, the online Newton step (E. Hazan, A. Agarwal and S. Kale, Logarithmic regret algorithms for
+online convex optimization, Machine Learning 69, 2007): with Aₜ = εI + Σ ∇∇ᵀ of the rounds up to t,
 
     xₜ₊₁ = Π(xₜ − (1/β) Aₜ⁻¹ ∇ₜ),   Π the projection in the norm of Aₜ,   ε = 1/(β²D²).
 
 Their bound on its regret is 5 (1/γ + GD) M log T.
+
+``eg``, exponentiated gradient (J. Kivinen and M. K. Warmuth, Exponentiated gradient versus gradient
+descent for linear predictors, Information and Computation 132, 1997): xₜ₊₁ ∝ xₜ exp(−η∇ₜ), entry by
+entry, from x₁ uniform. Here with all gradients at once, and a step that needs no horizon and no
+bound,
+
+    xₜ₊₁ ∝ exp(−ηₜ Σ_{τ≤t} ∇_τ),   ηₜ = √(ln M / Σ_{τ≤t} r_τ²),   r = ½ (max ∇ − min ∇),
+
+which is the rule above if η is constant. For an η that falls, this form ("lazy", or dual
+averaging) keeps a regret bound, the recursive one may not: F. Orabona and D. Pál, Scale-free online
+learning, Theoretical Computer Science 716, 2018. r is the least ‖∇ − c1‖∞ over c: α sums to 1, so
+that an amount common to all entries of ∇ must not slow the learner down.
+
+Its regret is at most ((1 + √2) √ln M + 2 / (1 − 1/√2)) √(Σ_{τ≤T} r_τ²): by S. de Rooij, T. van
+Erven, P. Grünwald and W. Koolen, Follow the leader if you can, hedge if you must, JMLR 15, 2014, it
+is at most ln M / η_T plus a sum of min{ηₜ₋₁ rₜ²/2, 2rₜ}. Where rₜ² ≤ Σ_{τ<t} r_τ² the first is at
+most √(ln M / 2) rₜ² / √(Σ_{τ≤t} r_τ²); elsewhere the sum has at least doubled.
 """
 
 from __future__ import annotations
@@ -15,7 +36,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.learners import DIAMETER, LargestGradient, Learner, ftal_beta
+from spcacw_flwr.alpha.learners import DIAMETER, Learner, ftal_beta
 from spcacw_flwr.alpha.solver import Solution, minimise
 
 
@@ -31,20 +52,13 @@ class OnlineNewtonStep(Learner):
     through; its part 1/(βD²) · I is that of the smallest β so far. With one β it is the published
     algorithm. The first point is the one first played.
 
-    With new weights every K rounds, the rounds since the last are one block, whose cost is their
-    sum: so is its gradient, at the point played in all of them. Σ∇ (Σ∇)ᵀ ≼ (Σ 1/γₜ) Σ γₜ∇∇ᵀ makes
-    its 1/γ the sum of theirs, its G is the sum of theirs, and so is its 1/β (K/β for equal ones).
-    ValueError for a bound that is not positive and finite.
+    Of a block, Σ∇ (Σ∇)ᵀ ≼ (Σ 1/γₜ) Σ γₜ∇∇ᵀ makes its 1/γ the sum of its rounds' 1/γ. Its G is the
+    sum of theirs, and so is its 1/β (K/β for equal ones).
     """
 
-    def __init__(
-        self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None,
-        retention: float = 1.0,
-    ) -> None:  # fmt: skip
-        super().__init__(num_silos, eta, gradient_bound, retention)
+    def begin(self, num_silos: int) -> None:
+        """Start uniform, with a metric of 0."""
         self.metric = np.zeros((num_silos, num_silos))
-        self.eta = eta
-        self.gradients = LargestGradient(gradient_bound)
         self.point = np.full(num_silos, 1.0 / num_silos)
         self._regular = 0.0  # the multiple of I in the metric
         self._slope = np.zeros(num_silos)  # ∇ of the block
@@ -65,9 +79,7 @@ class OnlineNewtonStep(Learner):
     def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
         """Take one step from the point played; stay at ``start`` if no cost was added since.
 
-        The solution's gap is that of the step's quadratic problem.
-
-        ValueError if ``cubic`` is not 0: the method sees gradients only.
+        The gap is that of the step's quadratic problem. ValueError if ``cubic`` is not 0.
         """
         if cubic:
             raise ValueError(f"The online Newton step has no cubic term: not {cubic}, but 0.")
@@ -88,17 +100,12 @@ class ExponentiatedGradient(Learner):
 
     It starts from its own uniform point: α₀ = e₀ has zeros, which a product never leaves. The
     gradient is taken where the weights in use were; that they were α₀ before the first update
-    costs at most 2r of that block.
-
-    With new weights every K rounds, the rounds since the last are one block, whose gradient is
-    their sum, and only blocks have an r. The larger K, the fewer and the longer the steps.
+    costs at most 2r of that block. Only blocks have an r: the larger K, the fewer and the longer
+    the steps.
     """
 
-    def __init__(
-        self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None,
-        retention: float = 1.0,
-    ) -> None:  # fmt: skip
-        super().__init__(num_silos, eta, gradient_bound, retention)
+    def begin(self, num_silos: int) -> None:
+        """Start uniform."""
         self.total = np.zeros(num_silos)  # Σ ∇ of the blocks that are complete
         self._slope = np.zeros(num_silos)  # ∇ of the block
         self._spread = 0.0  # √Σ r²
@@ -111,10 +118,7 @@ class ExponentiatedGradient(Learner):
         self._slope += 2.0 * (H_t @ alpha_played)
 
     def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
-        """Close the block and return the point after it, whatever ``start``; its gap is 0.
-
-        ValueError if ``cubic`` is not 0: the method sees gradients only.
-        """
+        """Close the block and return the point after it; ValueError if ``cubic`` is not 0."""
         if cubic:
             raise ValueError(f"Exponentiated gradient has no cubic term: not {cubic}, but 0.")
         self._spread = math.hypot(self._spread, 0.5 * float(np.ptp(self._slope)))

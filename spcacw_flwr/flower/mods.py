@@ -24,9 +24,9 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
-from spcacw_flwr.silos.privacy import ANY, Mechanism, privatise
+from spcacw_flwr.silos.privacy import ANY, OWN_NOISE, Mechanism, privatise
 from spcacw_flwr.silos.protocol import LOSSES
-from spcacw_flwr.silos.streams import OWN_NOISE, Chances, secret
+from spcacw_flwr.silos.streams import Chances, secret
 
 
 def private_gradients(

@@ -1,9 +1,10 @@
-"""L, the smoothness of the target's loss, by power iteration on Hessian-vector products.
+"""Hessian-vector products of the target's loss, for the power iteration that finds L.
 
-The paper's appendix (Practical Algorithmic Details, item 1; B. Pearlmutter, Fast exact
-multiplication by the Hessian, 1994). The loss is that of one mini-batch, by a model in evaluation
-mode (READING.md 5): dropout would make the operator random, and BatchNorm's statistics are those of
-the mini-batch at w, held fixed, so that the Hessian is that of a function of single samples.
+The paper's appendix, Practical Algorithmic Details, item 1; B. A. Pearlmutter, Fast exact
+multiplication by the Hessian, Neural Computation 6, 1994. The loss is that of one mini-batch, by a
+model in evaluation mode (READING.md 5): dropout would make the operator random, and BatchNorm's
+statistics are those of the mini-batch at w, held fixed, so that the Hessian is that of a function
+of single samples.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from spcacw_flwr.silos.chain import Step, back_as_is, first_trained, forward
+from spcacw_flwr.silos.chain import Step, back, first_trained, forward
 from spcacw_flwr.silos.evaluation import buffers_at
 from spcacw_flwr.silos.layout import Layout, call
 from spcacw_flwr.silos.losses import Loss
@@ -58,18 +59,12 @@ def hessian(loss: Callable[[Tensor], Tensor], vector: Tensor) -> Callable[[Tenso
 
 
 class ChainHessian:
-    """v ↦ ∇²ℓ(w) v, of the mean cross-entropy ℓ of samples.
+    """v ↦ ∇²ℓ(w) v at w = ``vector``, of the mean cross-entropy ℓ of samples, written out.
 
-    Parameters
-    ----------
-    steps : sequence of Step
-        A chain (:func:`~spcacw_flwr.silos.chain.steps_of`) whose outputs are (b, classes).
-    layout : Layout
-        How its parameters lie in a vector.
-    vector : Tensor
-        w, (d,). What does not depend on v is computed once.
-    x, y : Tensor
-        (b, …) and (b,), the samples and their labels.
+    It is the derivative of the gradient's two passes (:mod:`~spcacw_flwr.silos.chain`) in the
+    direction v. L is estimated by ten products in every tenth round, and autograd takes more than
+    twice as long for one where the model is as small as that of the paper's MNIST columns. What
+    does not depend on v is computed once. The chain's outputs are (b, classes), ``y`` is (b,).
     """
 
     @torch.no_grad()
@@ -81,24 +76,15 @@ class ChainHessian:
         self.ends = forward(steps, self.weights, x)
         """The inputs of all steps, and the output of the last."""
         self.probabilities = torch.softmax(self.ends[-1], 1)
-        self.deltas = self._deltas(y)
+        delta, last = self.probabilities.clone(), len(steps) - 1
+        delta[torch.arange(len(y), device=y.device), y] -= 1
+        self.deltas = {last: delta / len(y)}
         """∂ℓ/∂ output of each step from the first trained one on."""
-
-    def _deltas(self, y: Tensor) -> dict[int, Tensor]:
-        at, last = torch.arange(len(y), device=y.device), len(self.steps) - 1
-        delta = self.probabilities.clone()
-        delta[at, y] -= 1
-        deltas = {last: delta / len(y)}
         for k in range(last, self.first, -1):
-            deltas[k - 1] = self._back(k, deltas[k])
-        return deltas
+            self.deltas[k - 1] = self._back(k, self.deltas[k])
 
     def _back(self, k: int, delta: Tensor) -> Tensor:
-        """Return what a derivative with respect to step k's output is to its input."""
-        step = self.steps[k]
-        if step.names:
-            return delta @ self.weights[step.names["weight"]]
-        return back_as_is(step.module, delta, *self.ends[k : k + 2])
+        return back(self.steps[k], self.weights, delta, *self.ends[k : k + 2])
 
     @torch.no_grad()
     def __call__(self, v: Tensor) -> Tensor:
@@ -110,9 +96,8 @@ class ChainHessian:
         for k in range(self.first, last):
             moves[k + 1] = self._forward_move(k, along, moves.get(k))
         move = self.probabilities * moves[last]
-        move = (move - self.probabilities * move.sum(1, keepdim=True)) / len(
-            move
-        )  # of the last delta
+        move = move - self.probabilities * move.sum(1, keepdim=True)
+        move = move / len(move)  # of the last delta
         for k in range(last - 1, self.first - 1, -1):
             self._write(k, move, moves.get(k), into)
             if k > self.first:
@@ -133,7 +118,7 @@ class ChainHessian:
             return found
         assert move is not None  # after the first step with weights everything moves
         if isinstance(step.module, nn.ReLU):  # its second derivative is 0
-            return back_as_is(step.module, move, *self.ends[k : k + 2])
+            return self._back(k, move)
         return step.module(move)
 
     def _write(self, k: int, move: Tensor, below: Tensor | None, into: dict[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics, computed when a model is evaluated: silos keep no state.
+"""How good a model is for a silo; and BatchNorm's statistics, for silos keep no state.
 
 While it trains, a model normalises each mini-batch by the batch's own statistics. To be evaluated
 it needs fixed ones, of the silo whose data it is to serve (READING 19: the target's own). They are
@@ -60,14 +60,8 @@ def buffers_at(
 ) -> dict[str, Tensor]:
     """Return the model's buffers, those of BatchNorm as the averages over some batches.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Its own buffers stay as they are.
-    weights : dict
-        The parameters w at which the statistics are wanted.
-    batches : iterable of Tensor
-        Inputs (b, …); dropout is off. Not touched if the model has no running statistics.
+    They are wanted at the parameters w = ``weights``, on inputs (b, …) without dropout. The model's
+    own buffers stay as they are. ``batches`` is not touched if it has no running statistics.
     """
     buffers, norms = {name: b.clone() for name, b in model.named_buffers()}, _norms(model)
     if not norms:

@@ -1,7 +1,8 @@
-"""The paper's networks (appendix Network Architectures), as sequences of layers.
+"""The paper's networks (appendix Network Architectures), and the user's own, checked.
 
-``width`` scales every hidden layer, for runs on a CPU; 1 is the
-paper's network, and no width changes the architecture.
+``width`` scales every hidden layer of the paper's networks, for runs on a CPU; 1 is the paper's,
+and no width changes the architecture. A user's own model or loss gets one sentence for each mistake
+before training begins.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ VGG16_SIDE = 32
 """Five poolings make one pixel of 32 × 32."""
 
 
+Shape = tuple[int, ...]
+
+
 def scaled(units: int, width: float) -> int:
     """Return the units of a hidden layer in a network of ``width``, at least one."""
     return max(1, round(units * width))
@@ -33,9 +37,8 @@ class MLP(nn.Sequential):
     """The paper's network for MNIST: flattened input, one hidden ReLU layer (784-64-10)."""
 
     def __init__(self, inputs: int, hidden: int, classes: int) -> None:
-        super().__init__(
-            nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
-        )
+        layers = nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+        super().__init__(*layers)
 
 
 class VGG16(nn.Sequential):
@@ -51,8 +54,11 @@ class VGG16(nn.Sequential):
         layers: list[nn.Module] = []
         for group in VGG16_CHANNELS:
             for units in group:
-                layers += self._convolution(channels, scaled(units, width))
-                channels = scaled(units, width)
+                below, channels = channels, scaled(units, width)
+                layers += [
+                    nn.Conv2d(below, channels, 3, padding=1), nn.BatchNorm2d(channels),
+                    nn.ReLU(inplace=True), nn.Dropout2d(0.3),
+                ]  # fmt: skip
             layers.append(nn.MaxPool2d(2))
         hidden = scaled(512, width)
         super().__init__(
@@ -60,13 +66,6 @@ class VGG16(nn.Sequential):
             nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True),
             nn.Dropout(0.5), nn.Linear(hidden, classes),
         )  # fmt: skip
-
-    @staticmethod
-    def _convolution(below: int, above: int) -> list[nn.Module]:
-        return [
-            nn.Conv2d(below, above, 3, padding=1), nn.BatchNorm2d(above), nn.ReLU(inplace=True),
-            nn.Dropout2d(0.3),
-        ]  # fmt: skip
 
 
 class SequenceLSTM(nn.LSTM):
@@ -92,9 +91,6 @@ class CharLSTM(nn.Sequential):
         )
 
 
-Shape = tuple[int, ...]
-
-
 def _mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
     return MLP(math.prod(shape), scaled(hidden, width), classes)
 
@@ -118,10 +114,8 @@ def _char_lstm(shape: Shape, classes: int, hidden: int, width: float) -> nn.Modu
 
 
 MODELS: dict[str, Callable[[Shape, int, int, float], nn.Module]] = {
-    "mlp": _mlp,
-    "vgg16": _vgg16,
-    "char-lstm": _char_lstm,
-}
+    "mlp": _mlp, "vgg16": _vgg16, "char-lstm": _char_lstm,
+}  # fmt: skip
 
 
 def make_model(
@@ -129,20 +123,10 @@ def make_model(
 ) -> nn.Module:
     """Return a model in training mode with its initial parameters, a pure function of ``seed``.
 
-    SpcacwError if there is no such model, it is not for such inputs, or a user's own cannot be
-    used.
-
-    Parameters
-    ----------
-    input_shape, classes : tuple of int and int
-        The shape of one input, and the number of labels.
-    hidden, width : int and float
-        The keys of the same name; a user's own model sees neither.
-    seed : int
-        The run's seed.
-    name : str
-        One of :data:`MODELS`, or ``package.module:function`` for a user's own: a function of input
-        shape and number of classes that returns any ``nn.Module``.
+    ``name`` is one of :data:`MODELS`, or ``package.module:function`` for a user's own: a function
+    of input shape and number of classes that returns any ``nn.Module``. ``hidden`` and ``width``
+    are the keys; a user's own sees neither. SpcacwError if there is no such model, it is not for
+    such inputs, or a user's own cannot be used.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
@@ -162,7 +146,7 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def own_model(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+def own_model(name: str, input_shape: Shape, classes: int) -> nn.Module:
     """Return what a user's function makes of an input shape and a number of classes.
 
     SpcacwError if it cannot be imported, raises, or returns something that cannot be trained.
@@ -204,21 +188,10 @@ def try_model(
 ) -> None:
     """Pass a batch of a silo through model and loss, once, before training.
 
-    SpcacwError if the model cannot be applied, its outputs are no scores of the labels, or the loss
-    is not one number per sample that depends on the outputs.
-
-    Parameters
-    ----------
-    model : nn.Module
-        In training mode; its buffers and PyTorch's random state stay as they are.
-    x, y : Tensor
-        (b, …), the samples and labels of a mini-batch.
-    classes : int
-        The number of labels.
-    loss : callable
-        Outputs and labels → the loss of each sample.
-    names : (str, str, int)
-        The names of model and loss, and the silo, for the sentence.
+    The model is in training mode; its buffers and PyTorch's random state stay as they are. ``x``
+    and ``y`` (b, …) are a mini-batch; ``names`` are those of model and loss, and the silo, for the
+    sentence. SpcacwError if the model cannot be applied, its outputs are no scores of the labels,
+    or the loss is not one number per sample that depends on the outputs.
     """
     model_name, loss_name, silo = names
     where = f"the data of silo {silo}"

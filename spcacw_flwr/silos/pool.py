@@ -1,15 +1,14 @@
 """What a silo computes for the target: mini-batch gradients, L, accuracy. Nothing is remembered.
 
 The functions know a model and tensors, not methods. All silos of a node are one batched call, since
-they share the model w_t (:mod:`spcacw_flwr.silos.gradients`). Power iteration on Hessian-vector
-products follows the paper's appendix (Practical Algorithmic Details, item 1; Pearlmutter 1994).
+they share the model w_t (:mod:`spcacw_flwr.silos.gradients`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -66,10 +65,6 @@ def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
         norms.mul_(factors)
 
 
-def _noise_seed(silos: Sequence[int], seed: int, key: tuple[int, ...], k: int) -> int:
-    return int(stream(seed, MODEL_NOISE, silos[k], *key).integers(2**62))
-
-
 class SiloPool:
     """The silos that one node holds (one in deployment, several if fewer nodes simulate all).
 
@@ -80,9 +75,7 @@ class SiloPool:
     def __init__(
         self, config: Config, setting: Setting, silos: Sequence[int], chances: Chances | None = None
     ) -> None:
-        self.config = config
-        self.setting = setting
-        self.silos = tuple(silos)
+        self.config, self.setting, self.silos = config, setting, tuple(silos)
         self.device = find_device(config.run.device)
         training = config.training
         self.model = make_model(
@@ -116,15 +109,13 @@ class SiloPool:
 
         SpcacwError if the model or the loss cannot be applied to their data.
         """
-        setting = self.setting
-        infos, groups = [], setting.groups
+        setting, infos, groups = self.setting, [], self.setting.groups
         for silo in self.silos:
             data = setting.train(silo)
-            counts = tuple(data.label_counts(setting.num_classes).tolist())
             # Only the target's true cluster is ever used; with many silos, all are M² numbers.
             oracle = tuple(setting.oracle(silo)) if silo == self.config.run.target else ()
             private = self.private.mechanisms.get(silo)
-            counts = () if private else counts
+            counts = tuple(data.label_counts(setting.num_classes).tolist()) if not private else ()
             infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle, private))
         if not self._tried and self.silos:
             self._try_model()
@@ -265,7 +256,8 @@ class SiloPool:
 
     def _seed_of(self, silos: Sequence[int], round_: int, draw: int = 0) -> Callable[[int], int]:
         key = (round_, draw) if draw else (round_,)
-        return partial(_noise_seed, silos, self.config.run.seed, key)
+        seed = self.config.run.seed
+        return lambda k: int(stream(seed, MODEL_NOISE, silos[k], *key).integers(2**62))
 
     def _whole_loss(self, vector: Tensor, silo: int, fold: Fold | None) -> float:
         """Return the loss of w on a part of a silo's training data, with BatchNorm's statistics."""
@@ -280,23 +272,19 @@ class SiloPool:
     def smoothness(
         self, vector: Tensor, round_: int, silo: int, fold: Fold | None = None
     ) -> float:  # fmt: skip
-        """Return L on the mini-batch of ``silo`` at this round (READING.md 5).
-
-        The model is in evaluation mode: dropout would make the operator random, and BatchNorm's
-        statistics are those of this mini-batch at w, held fixed.
+        """Return L on the mini-batch of ``silo`` at this round (READING.md 5; ``curvature.py``).
 
         SpcacwError if the silo keeps its data private, or the Hessian is not finite.
         """
         self.private.refuse([silo], "smoothness")
         config, vector = self.config, vector.to(self.device)
-        seed, keys = config.run.seed, config.spcacw
         ((batch, _),) = self._batches(round_, [silo], 0, fold=fold)
         x, y = batch.x[0], batch.y[0]
-        along_noise = keys.curvature == "noise"
+        along_noise = config.spcacw.curvature == "noise"
         if along_noise:
             start = self._noise(vector, round_, silo, fold)
         else:
-            rng = stream(seed, POWER_ITERATION, silo, round_)
+            rng = stream(config.run.seed, POWER_ITERATION, silo, round_)
             start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
         loss = frozen_loss(self.model, self.layout, self.loss, vector, x, y)
         with evaluating(self.model), twice_differentiable(self.model):
@@ -304,7 +292,7 @@ class SiloPool:
             try:
                 if along_noise:
                     return noise_curvature(product, start)
-                return spectral_norm(product, start, keys.smoothness_iterations)
+                return spectral_norm(product, start, config.spcacw.smoothness_iterations)
             except ValueError as error:
                 raise SpcacwError(
                     f"{error} The model of silo {silo} has probably diverged by round {round_}: "

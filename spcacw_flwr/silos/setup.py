@@ -69,18 +69,8 @@ class HeldOut(Setting):
         super().__init__(setting.keys, setting.seed)
         self.setting, self.target, self.share = setting, target, share
         self.num_classes = setting.num_classes
-
-    # The attributes of the class are those of the setting's class, which is known only here.
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The setting's name."""
-        return self.setting.name
-
-    @property
-    def group_kind(self) -> str:  # type: ignore[override]
-        """What the setting's groups are."""
-        return self.setting.group_kind
+        # Elsewhere they are the class's: here the class is known only now.
+        self.name, self.group_kind = setting.name, setting.group_kind  # type: ignore[misc]
 
     @property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -20,10 +20,17 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import privacy
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.privacy import PASS, Mechanism, clipped_mean, privatise
+from spcacw_flwr.silos.privacy import (
+    OWN_BATCH,
+    OWN_NOISE,
+    PASS,
+    Mechanism,
+    clipped_mean,
+    privatise,
+)
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.setup import checked_setting
-from spcacw_flwr.silos.streams import OWN_BATCH, OWN_NOISE, Secret, secret, seeded
+from spcacw_flwr.silos.streams import Secret, secret, seeded
 from tests.conftest import answer, make_method, make_pool
 
 
