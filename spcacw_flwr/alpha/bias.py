@@ -39,12 +39,8 @@ class BiasTracker:
     target silo, whose bias is 0 by definition. ValueError for a target, β or schedule outside its
     range.
 
-    Attributes
-    ----------
-    estimate : (M, d) float32 tensor
-        b̂; the target's row is exactly zero, unless a reference was given.
-    reports : (M,) int64 array
-        How often each silo has reported.
+    ``estimate`` is b̂, (M, d) float32; the target's row is exactly zero, unless a reference was
+    given. ``reports`` (M,) counts how often each silo has reported.
     """
 
     def __init__(
@@ -74,16 +70,10 @@ class BiasTracker:
         is relative to β‖g‖, far below the noise of a mini-batch gradient. ValueError if the target
         did not report, since every bias is relative to its gradient, or if a shape is wrong.
 
-        Parameters
-        ----------
-        gradients : (k, d) float32 tensor
-            A row for each silo that reported this round.
-        silos : sequence of int
-            Which silos these are, in ascending order.
-        reference : (d,) float32 tensor, optional
-            What is subtracted in place of g₀, from data that g₀ has no part in. The target's own
-            row is then moved like any other: its gradient, too, may be biased (cross-fitting,
-            :mod:`spcacw_flwr.methods.cross_fit`).
+        ``gradients`` (k, d) are those of ``silos``, in ascending order. ``reference`` (d,) is
+        subtracted in place of g₀, from data that g₀ has no part in. The target's own row is then
+        moved like any other: its gradient, too, may be biased (cross-fitting,
+        :mod:`spcacw_flwr.methods.cross_fit`).
         """
         shape = (len(silos), self.estimate.shape[1])
         if gradients.shape != shape:

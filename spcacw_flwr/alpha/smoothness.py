@@ -34,17 +34,10 @@ def spectral_norm(
 
     ValueError if ``start`` is zero, a product or ``start`` is not finite, or ``iterations`` < 1.
 
-    Parameters
-    ----------
-    matvec : callable
-        v ↦ Hv for tensors of the shape of ``start``; H symmetric, of any signature.
-    start : tensor
-        Starting vector, of any non-zero norm; should not be orthogonal to the top eigenvector
-        (draw it at random, or pass the previous round's).
-    iterations : int
-        At most so many products, at least 1.
-    tolerance : float
-        Stop early when ‖Hv‖ changes by less than this fraction of itself.
+    ``matvec`` is v ↦ Hv for tensors of the shape of ``start``; H symmetric, of any signature.
+    ``start`` should not be orthogonal to the top eigenvector: draw it at random, or pass the
+    previous round's. There are at most ``iterations`` products, fewer when ‖Hv‖ changes by less
+    than ``tolerance`` of itself.
     """
     length = float(start.norm())
     if iterations < 1 or not 0.0 < length < math.inf:

@@ -88,18 +88,10 @@ def minimise(
     ValueError if H is not square, a coefficient is not finite or of the wrong shape, λ < 0, or the
     start is not on the simplex.
 
-    Parameters
-    ----------
-    H : (M, M) array
-        Positive semi-definite up to rounding, of any rank; its symmetric part is used. Were it
-        indefinite, the answer would be a stationary point, and the gap no bound.
-    linear : (M,) array, optional
-        c; zero by default.
-    cubic : float
-        λ ≥ 0.
-    start : (M,) array, optional
-        First point, uniform by default. Where several weights are optimal it decides which is
-        returned: with H = c = λ = 0, the start itself.
+    ``H`` (M, M) is positive semi-definite up to rounding, of any rank; its symmetric part is used.
+    Were it indefinite, the answer would be a stationary point, and the gap no bound. ``linear`` is
+    c, (M,); ``cubic`` is λ ≥ 0. ``start`` (M,) is the first point, uniform by default. Where
+    several weights are optimal it decides which is returned: with H = c = λ = 0, the start itself.
     """
     H = np.asarray(H, dtype=np.float64)
     if H.ndim != 2 or H.shape[0] != H.shape[1] or H.size == 0:

@@ -38,16 +38,7 @@ def weighted_sum(weights: Weights, rows: Tensor) -> Tensor:
 class Method:
     """What every method has: a model for the target, and rounds.
 
-    SpcacwError if a silo keeps private what the method must know.
-
-    Parameters
-    ----------
-    config : Config
-        The run's configuration; ``config.method`` holds the method's own keys.
-    federation : Federation
-        Who takes part.
-    parameters : Tensor
-        (d,) initial model w_0; copied.
+    ``parameters`` is w_0, (d,), copied. SpcacwError if a silo keeps private what the method needs.
     """
 
     name: ClassVar[str]
@@ -102,10 +93,8 @@ class Method:
     def play(self, round_: int, cut: Callable[[Request], Request] | None = None) -> Round:
         """Run round t as :meth:`round` does; number its questions, count what they cost and tell.
 
-        It also sees that the target answers. ``cut`` leaves silos out of a question before it is
-        asked: they are as silent.
-
-        SpcacwError if the target was asked and did not answer.
+        ``cut`` leaves silos out of a question before it is asked: they are as silent. SpcacwError
+        if the target was asked and did not answer.
         """
         steps = self.round(round_)
         noted, number = False, 0
@@ -187,10 +176,7 @@ class WeightedGradients(Method):
     """Family W: weights on the silos' gradients at one shared model. Subclasses choose α."""
 
     alpha: Weights
-
-    def initial_weights(self) -> Weights:
-        """Return α_0, (M,) on the simplex."""
-        raise NotImplementedError
+    """(M,) on the simplex."""
 
     def request(self, round_: int) -> Request:
         """Say who is asked at round t: the target always, each useful peer with chance p."""
@@ -227,9 +213,8 @@ class WeightedGradients(Method):
     def factors(self, silos: tuple[int, ...]) -> Weights:
         """Return z/p, (k,), of silos that reported: g̃ = g z/p (Prop. partial participation).
 
-        It is the unbiased gradient under partial participation. The target always takes part
-        (z = 1 with certainty): its g̃ is g. The factors go with the weights, so that no gradient
-        needs to be touched.
+        It makes g̃ unbiased. The target always takes part (z = 1 with certainty): its g̃ is g. The
+        factors go with the weights, so that no gradient needs to be touched.
         """
         factors = np.full(len(silos), 1 / self.config.training.participation)
         factors[silos.index(self.target)] = 1.0
@@ -237,17 +222,16 @@ class WeightedGradients(Method):
 
 
 class Optimiser:
-    """Takes steps on flat models, in place.
+    """Opt: SGD with momentum and weight decay (paper, appendix Network Architectures), in place.
 
-    Attributes
-    ----------
-    momentum : dict
-        The momentum buffer (d,) of each model that has taken a step, by its name.
+    Torch's own step, as a function of vectors: its class would import a compiler, for a second. One
+    object serves several models, such as a personal model beside a global one.
     """
 
     def __init__(self, keys: TrainingKeys) -> None:
         self.keys = keys
         self.momentum: dict[Hashable, Tensor | None] = {}
+        """The momentum buffer (d,) of each model that has taken a step, by its name."""
 
     def step(self, point: Tensor, gradient: Tensor, name: Hashable = None) -> None:
         """Point ← Opt(point, gradient); both (d,), and the gradient may be overwritten.

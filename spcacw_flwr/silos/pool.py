@@ -68,8 +68,7 @@ def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
 class SiloPool:
     """The silos that one node holds (one in deployment, several if fewer nodes simulate all).
 
-    Real silos pass their own ``chances`` (:mod:`spcacw_flwr.silos.streams`); those of a
-    simulation follow from the run's seed.
+    Real silos pass their own ``chances``; those of a simulation follow from the run's seed.
     """
 
     def __init__(
