@@ -17,6 +17,7 @@ The ε that follows is that of real numbers: the rounding of floats is not defen
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -140,7 +141,7 @@ def clipped_mean(
     for start in range(0, len(x), size):
         one = slice(start, start + size)
         rows = vector.new_empty(len(x[one]), len(vector))
-        seeds = partial(int.__add__, seed + start + 1)
+        seeds = partial(operator.add, seed + start + 1)
         compute(vector, x[one].unsqueeze(1), y[one].unsqueeze(1), rows, seeds)
         norms = torch.linalg.vector_norm(rows, dim=1)
         factors, bad = (max_norm / norms).clamp_(max=1.0), ~norms.isfinite()
