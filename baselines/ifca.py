@@ -32,7 +32,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Method, Weights
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import METHOD, stream
 

@@ -21,8 +21,9 @@ from torch.nn.utils import parameters_to_vector
 
 from benchmarks.workload import medians
 from spcacw_flwr.silos.gradients import SiloGradients
+from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.losses import losses_of
-from spcacw_flwr.silos.models import Layout, make_model, parameters_of
+from spcacw_flwr.silos.models import make_model
 
 BATCH = 32
 Work = Callable[[], object]

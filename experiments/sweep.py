@@ -37,8 +37,8 @@ from spcacw_flwr.engine.recorder import as_json, write_atomically
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.engine.stop import Stopped
 from spcacw_flwr.flower import launch
+from spcacw_flwr.silos.batches import find_device
 from spcacw_flwr.silos.setup import checked_setting
-from spcacw_flwr.silos.stacked import find_device
 
 from .conf import Job
 from .display import Display

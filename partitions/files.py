@@ -4,7 +4,7 @@
 
 ``silo-<i>.safetensors`` holds ``train.x``, ``train.y`` and, of a silo that is tested (the target),
 ``test.x``, ``test.y`` and perhaps ``test.weight``; what they may be is said in
-``own``. ``silos/files.py`` writes one from tensors, or from a silo of any setting.
+``own``. ``silos/setting.py`` writes one from tensors, or from a silo of any setting.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.silos.files import silo_file
-from spcacw_flwr.silos.setting import SiloData
+from spcacw_flwr.silos.setting import SiloData, silo_file
 
 from .own import OwnSilos
 

@@ -74,8 +74,8 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     from spcacw_flwr.engine.recorder import claim_directory, default_output
     from spcacw_flwr.engine.simulate import simulate
     from spcacw_flwr.flower import launch
+    from spcacw_flwr.silos.batches import find_device
     from spcacw_flwr.silos.setup import checked_setting
-    from spcacw_flwr.silos.stacked import find_device
 
     config = Config.from_flat(flat)
     output = absolute(str(run_directory(config) or default_output(config, Path("runs"))))

@@ -8,45 +8,19 @@ their noise; :class:`RegretMeter` and :func:`optimal_weights` are the theory's y
 
 from spcacw_flwr.alpha.bias import BiasTracker
 from spcacw_flwr.alpha.closed_form import OptimalWeights, optimal_weights, proxy_cost
-from spcacw_flwr.alpha.cost import RunningVariance, cost, cost_matrix
+from spcacw_flwr.alpha.cost import Regret, RegretMeter, RunningVariance, cost, cost_matrix
 from spcacw_flwr.alpha.evidence import Evidence, differences
-from spcacw_flwr.alpha.exponentiated import ExponentiatedGradient
-from spcacw_flwr.alpha.leaders import FollowTheApproximateLeader, FollowTheLeader
-from spcacw_flwr.alpha.learners import Learner
-from spcacw_flwr.alpha.newton import OnlineNewtonStep
+from spcacw_flwr.alpha.learners import FollowTheApproximateLeader, FollowTheLeader, Learner
 from spcacw_flwr.alpha.noise import NoiseTracker, PositivePart
-from spcacw_flwr.alpha.products import grams
-from spcacw_flwr.alpha.regret import Regret, RegretMeter
-from spcacw_flwr.alpha.simplex import project_simplex
-from spcacw_flwr.alpha.sketch import CountSketch
+from spcacw_flwr.alpha.online import ExponentiatedGradient, OnlineNewtonStep
+from spcacw_flwr.alpha.products import CountSketch, grams
 from spcacw_flwr.alpha.smoothness import Smoothed, noise_curvature, spectral_norm
-from spcacw_flwr.alpha.solver import Solution, minimise
+from spcacw_flwr.alpha.solver import Solution, minimise, project_simplex
 
 __all__ = [
-    "BiasTracker",
-    "CountSketch",
-    "Evidence",
-    "ExponentiatedGradient",
-    "FollowTheApproximateLeader",
-    "FollowTheLeader",
-    "Learner",
-    "NoiseTracker",
-    "OnlineNewtonStep",
-    "OptimalWeights",
-    "PositivePart",
-    "Regret",
-    "RegretMeter",
-    "RunningVariance",
-    "Smoothed",
-    "Solution",
-    "cost",
-    "cost_matrix",
-    "differences",
-    "grams",
-    "minimise",
-    "noise_curvature",
-    "optimal_weights",
-    "project_simplex",
-    "proxy_cost",
-    "spectral_norm",
-]
+    "BiasTracker", "CountSketch", "Evidence", "ExponentiatedGradient", "FollowTheApproximateLeader",
+    "FollowTheLeader", "Learner", "NoiseTracker", "OnlineNewtonStep", "OptimalWeights",
+    "PositivePart", "Regret", "RegretMeter", "RunningVariance", "Smoothed", "Solution", "cost",
+    "cost_matrix", "differences", "grams", "minimise", "noise_curvature", "optimal_weights",
+    "project_simplex", "proxy_cost", "spectral_norm",
+]  # fmt: skip

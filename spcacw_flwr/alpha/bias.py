@@ -35,38 +35,18 @@ class BiasTracker:
     with partial participation the harmonic estimate stays the mean of what was observed (the
     paper is silent here; under a common t it would shrink towards the starting value).
 
-    Parameters
-    ----------
-    num_silos, dimension : int
-        M and d.
-    target : int
-        The row of the target silo, whose bias is 0 by definition.
-    beta : float
-        β in (0, 1]; the harmonic schedule does not use it.
-    schedule : str
-        ``"constant"`` or ``"harmonic"``.
-    device : torch.device or str, optional
-        Where the estimate lives.
+    ``beta`` is β in (0, 1], which the harmonic schedule does not use; ``target`` is the row of the
+    target silo, whose bias is 0 by definition. ValueError for a target, β or schedule outside its
+    range.
 
-    Attributes
-    ----------
-    estimate : (M, d) float32 tensor
-        b̂; the target's row is exactly zero, unless a reference was given.
-    reports : (M,) int64 array
-        How often each silo has reported.
+    ``estimate`` is b̂, (M, d) float32; the target's row is exactly zero, unless a reference was
+    given. ``reports`` (M,) counts how often each silo has reported.
     """
 
     def __init__(
-        self,
-        num_silos: int,
-        dimension: int,
-        *,
-        target: int = 0,
-        beta: float = 0.1,
-        schedule: str = "constant",
-        device: torch.device | str | None = None,
-    ) -> None:
-        """Start at b̂ = 0; ValueError for a target, β or schedule outside its range."""
+        self, num_silos: int, dimension: int, *, target: int = 0, beta: float = 0.1,
+        schedule: str = "constant", device: torch.device | str | None = None,
+    ) -> None:  # fmt: skip
         if not 0 <= target < num_silos:
             raise ValueError(
                 f"The target must be one of the silos 0 to {num_silos - 1}, not {target}."
@@ -79,9 +59,7 @@ class BiasTracker:
             )
         self.estimate = torch.zeros(num_silos, dimension, dtype=torch.float32, device=device)
         self.reports: NDArray[np.int64] = np.zeros(num_silos, dtype=np.int64)
-        self.target = target
-        self.beta = beta
-        self.schedule = schedule
+        self.target, self.beta, self.schedule = target, beta, schedule
 
     def update(
         self, gradients: Tensor, silos: Sequence[int], reference: Tensor | None = None
@@ -89,24 +67,13 @@ class BiasTracker:
         """Fold in one round, in place: Algorithm 1, line 6.
 
         Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d). Its rounding
-        is relative to β‖g‖, far below the noise of a mini-batch gradient.
+        is relative to β‖g‖, far below the noise of a mini-batch gradient. ValueError if the target
+        did not report, since every bias is relative to its gradient, or if a shape is wrong.
 
-        Parameters
-        ----------
-        gradients : (k, d) float32 tensor
-            A row for each silo that reported this round.
-        silos : sequence of int
-            Which silos these are, in ascending order.
-        reference : (d,) float32 tensor, optional
-            What is subtracted in place of g₀, from data that g₀ has no part in. The target's own
-            row is then moved like any other: its gradient, too, may be biased (cross-fitting,
-            :mod:`spcacw_flwr.methods.cross_fit`).
-
-        Raises
-        ------
-        ValueError
-            If the target did not report, since every bias is relative to its gradient, or if a
-            shape is wrong.
+        ``gradients`` (k, d) are those of ``silos``, in ascending order. ``reference`` (d,) is
+        subtracted in place of g₀, from data that g₀ has no part in. The target's own row is then
+        moved like any other: its gradient, too, may be biased (cross-fitting,
+        :mod:`spcacw_flwr.methods.cross_fit`).
         """
         shape = (len(silos), self.estimate.shape[1])
         if gradients.shape != shape:

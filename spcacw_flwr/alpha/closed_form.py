@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+Vector = NDArray[np.float64]
 _LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -27,16 +28,12 @@ _LARGEST = float(np.finfo(np.float64).max)
 class OptimalWeights:
     """Weights ``alpha`` (M,), exactly 0.0 where C₁‖bᵢ‖² ≥ λ, and ``level`` λ."""
 
-    alpha: NDArray[np.float64]
+    alpha: Vector
     level: float
 
 
 def proxy_cost(
-    alpha: NDArray[np.float64],
-    squared_biases: NDArray[np.float64],
-    variances: NDArray[np.float64],
-    eta: float,
-    smoothness: float,
+    alpha: Vector, squared_biases: Vector, variances: Vector, eta: float, smoothness: float
 ) -> float:
     """C₁ Σ αᵢ‖bᵢ‖² + C₂ Σ αᵢ²σᵢ²: the proxy L̄(α) of the lemma, less its constant."""
     c2 = eta * smoothness
@@ -44,10 +41,7 @@ def proxy_cost(
 
 
 def optimal_weights(
-    squared_biases: NDArray[np.float64],
-    variances: NDArray[np.float64],
-    eta: float,
-    smoothness: float,
+    squared_biases: Vector, variances: Vector, eta: float, smoothness: float
 ) -> OptimalWeights:
     """Minimise :func:`proxy_cost` over the simplex, in O(M log M).
 
@@ -57,17 +51,8 @@ def optimal_weights(
     optimal: they share equally, which is the solution of least norm and the limit of equal
     variances that go to 0. So do the least biased silos of all if ηL = 0.
 
-    Parameters
-    ----------
-    squared_biases, variances : (M,) arrays
-        ‖bᵢ‖² and σᵢ².
-    eta, smoothness : float
-        η and L.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ or are empty, or a number is negative or not finite.
+    ``squared_biases`` ‖bᵢ‖² and ``variances`` σᵢ² are (M,), ``eta`` is η, ``smoothness`` L.
+    ValueError if the shapes differ or are empty, or a number is negative or not finite.
 
     Examples
     --------

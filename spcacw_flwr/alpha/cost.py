@@ -1,16 +1,24 @@
-"""The convergence-induced cost of a weight vector, as an M×M quadratic form.
+"""The convergence-induced cost of a weight vector, as an M×M quadratic form, and its regret.
 
 Paper, Eq. (CostDef) with estimated biases (section "Estimating the Biases"); the matrix form Hₜ is
 that of the exp-concavity lemma's proof; regularisation from appendix "Practical Algorithmic
-Details", items "Cubic Regularization" and "Dynamic Regularization".
+Details", items "Cubic Regularization" and "Dynamic Regularization". Section "Overcoming Uncertainty
+via Regret Minimization": R_T = Σ L̂ₜ(αₜ) − min_α Σ L̂ₜ(α), and the theorem on FTAL,
+R_T ≤ 64 (1/γ + GD) M (1 + log T).
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from spcacw_flwr.alpha.learners import DIAMETER, LargestGradient, exp_concavity, gradient_bound
+from spcacw_flwr.alpha.solver import minimise
 
 
 def cost_matrix(
@@ -19,19 +27,9 @@ def cost_matrix(
     """Hₜ = B̂ B̂ᵀ + ηL G Gᵀ, so that the round's cost is L̂ₜ(α) = αᵀ Hₜ α, Eq. (CostDef).
 
     Rows are silos here, where the paper has columns. The cost depends on α through these M²
-    numbers only, so a solver need not touch d-dimensional data again.
-
-    Parameters
-    ----------
-    biases, gradients : (M, M) float64 arrays
-        B̂ B̂ᵀ and G Gᵀ of the round, from :func:`~spcacw_flwr.alpha.products.grams`.
-    eta, smoothness : float
-        Step size η and smoothness L, whose product weighs the variance proxy.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ, or ηL is negative or not finite.
+    numbers only, so a solver need not touch d-dimensional data again. ``biases`` B̂ B̂ᵀ and
+    ``gradients`` G Gᵀ, (M, M), are of :func:`~spcacw_flwr.alpha.products.grams`. ValueError if the
+    shapes differ, or ηL is negative or not finite.
     """
     if biases.shape != gradients.shape:
         raise ValueError(
@@ -44,17 +42,7 @@ def cost_matrix(
 
 
 def cost(alpha: NDArray[np.float64], H: NDArray[np.float64], cubic: float = 0.0) -> float:
-    """αᵀHα + λ Σ αᵢ³: Eq. (CostDef) for one Hₜ, Eq. (refined_objective) for their sum.
-
-    Parameters
-    ----------
-    alpha : (M,) array
-        Weights.
-    H : (M, M) array
-        From :func:`cost_matrix`, of one round or summed over rounds.
-    cubic : float
-        λ_reg.
-    """
+    """αᵀHα + λ Σ αᵢ³: Eq. (CostDef) for one Hₜ, Eq. (refined_objective) for their sum."""
     quadratic = float(alpha @ H @ alpha)
     return quadratic + cubic * float(np.sum(alpha**3)) if cubic else quadratic
 
@@ -65,15 +53,10 @@ class RunningVariance:
     λ_reg = γ ‖var(g₀)‖², appendix item "Dynamic Regularization". The paper does not say what the
     variance runs over or its normalisation: here over the rounds since :meth:`reset` (an epoch),
     with denominator n − 1. Welford's recurrence (Technometrics 4, 1962) in float64, O(d) memory.
-
-    Attributes
-    ----------
-    count : int
-        Gradients added since the last reset.
+    ``count`` gradients were added since the last reset; the first sets d and the device.
     """
 
     def __init__(self) -> None:
-        """Start empty; the first gradient sets d and the device."""
         self.reset()
 
     def reset(self) -> None:
@@ -100,3 +83,98 @@ class RunningVariance:
         if self.count < 2:
             return 0.0
         return float((self._squares / (self.count - 1)).square().sum())
+
+
+@dataclass(frozen=True)
+class Regret:
+    """What :meth:`RegretMeter.report` says, in the units of the cost.
+
+    ``played`` is Σ L̂ₜ(αₜ); ``best`` is min_α Σ L̂ₜ(α), attained by ``alpha`` (M,) and larger than
+    the true minimum by no more than ``gap``; ``bound`` is the theorem's for this many ``rounds``.
+    """
+
+    rounds: int
+    played: float
+    best: float
+    alpha: NDArray[np.float64]
+    gap: float
+    bound: float
+
+    @property
+    def regret(self) -> float:
+        """R_T = played − best, from below up to ``gap``."""
+        return self.played - self.best
+
+
+class _Sum:
+    """A running sum that carries its rounding error along (Knuth's two-sum), entry by entry."""
+
+    def __init__(self, *shape: int) -> None:
+        self.high = self.low = np.zeros(shape)
+
+    def add(self, x: NDArray[np.float64] | float) -> None:
+        total = self.high + x
+        old = total - x
+        self.low = self.low + ((self.high - old) + (x - (total - old)))
+        self.high = total
+
+    @property
+    def value(self) -> NDArray[np.float64]:
+        return self.high + self.low
+
+
+class RegretMeter:
+    """Measures R_T, from O(M²) numbers.
+
+    Regret is a small difference of long sums: they carry their rounding errors along, so that R_T
+    is right to a few ε of the sums, not T ε.
+
+    The theorem speaks of one γ and G. Here they change with L, and with g_max where it is
+    measured: the bound takes the largest 1/γ and G seen. It is FTAL's with new weights in every
+    round. With new weights every K = ``every`` rounds it is applied to the T/K blocks, of which
+    each has K times the G and 1/γ of a round.
+
+    ``gradient_bound`` is g_max; None: the largest ``gradient_norm`` passed to :meth:`add` so far.
+    ValueError for a bound that is not positive and finite, or K < 1.
+    """
+
+    def __init__(
+        self, num_silos: int, eta: float, gradient_bound: float | None = None, every: int = 1
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"There must be at least 1 round between updates, not {every}.")
+        self.eta, self.every = eta, every
+        self.gradients = LargestGradient(gradient_bound)
+        self.rounds = 0
+        self._played, self._total = _Sum(), _Sum(num_silos, num_silos)
+        self._constant = 0.0  # largest 1/γ + GD
+
+    def add(
+        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], smoothness: float,
+        gradient_norm: float | None = None,
+    ) -> None:  # fmt: skip
+        """Fold in one round, as for a learner; ValueError if it has a cost and g_max is unknown."""
+        self.gradients.see(gradient_norm)
+        self.rounds += 1
+        if not H_t.any():
+            return
+        self._played.add(cost(alpha_played, H_t))
+        self._total.add(H_t)
+        known = self.eta, smoothness, self.gradients.value
+        constant = 1.0 / exp_concavity(*known) + gradient_bound(*known) * DIAMETER
+        self._constant = max(self._constant, constant)
+
+    def report(self) -> Regret:
+        """Return costs, regret and bound of the rounds so far; one solve of the α problem."""
+        total = self._total.value
+        found = minimise(total)
+        blocks = math.ceil(self.rounds / self.every)
+        growth = 1.0 + math.log(max(1, blocks))
+        return Regret(
+            rounds=self.rounds,
+            played=float(self._played.value),
+            best=cost(found.alpha, total),
+            alpha=found.alpha,
+            gap=found.gap,
+            bound=64.0 * self.every * self._constant * len(total) * growth,
+        )

@@ -7,12 +7,9 @@ online, from the inner products that SP-CACW has at hand anyway (:mod:`spcacw_fl
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.closed_form import optimal_weights
+from spcacw_flwr.alpha.closed_form import Vector, optimal_weights
 from spcacw_flwr.alpha.noise import Matrix, NoiseTracker
-
-Vector = NDArray[np.float64]
 
 
 def differences(products: Matrix, silos: tuple[int, ...], target: int, num_silos: int) -> Matrix:
@@ -32,12 +29,7 @@ def differences(products: Matrix, silos: tuple[int, ...], target: int, num_silos
 class Evidence:
     """Running means over rounds of the products of the bᵢ, freed of noise, and of Σ.
 
-    Parameters
-    ----------
-    num_silos, target : int
-        M, and the target's number.
-    retention : float
-        ρ, the share of the old rounds' weight that is left after a round; 1 forgets nothing.
+    ``retention`` is ρ, the share of the old rounds' weight that is left after a round.
     """
 
     def __init__(self, num_silos: int, target: int, retention: float = 1.0) -> None:
@@ -78,20 +70,13 @@ class Evidence:
         return mean
 
     def closed_form(self, eta: float, smoothness: float) -> Vector:
-        """Return the lemma's α, (M,); silos that never reported get 0, all to the target at first.
-
-        Parameters
-        ----------
-        eta, smoothness : float
-            η and L, in C₁ = 1 + 2ηL and C₂ = ηL.
-        """
+        """The lemma's α, (M,): 0 for silos that never reported, all to the target at first."""
         biases, variances = self.squared_biases, self.variances
         alpha = np.zeros(len(biases))
         if not (known := np.isfinite(biases)).any():
             alpha[self.target] = 1.0
             return alpha
-        found = optimal_weights(biases[known], variances[known], eta, smoothness)
-        alpha[known] = found.alpha
+        alpha[known] = optimal_weights(biases[known], variances[known], eta, smoothness).alpha
         return alpha
 
     def figures(self, eta: float, smoothness: float) -> dict[str, Vector]:

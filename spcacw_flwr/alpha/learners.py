@@ -1,42 +1,92 @@
-"""What an online learner of α is (paper, Algorithm 1, line 9).
+"""The online learners of α (paper, Algorithm 1, line 9), and the constants of their theory.
 
-``ftl`` is its practical objective, ``ftal`` the algorithm as published
-(:mod:`spcacw_flwr.alpha.leaders`). For comparison there are two standard methods of online convex
-optimisation: ``ons`` (:mod:`spcacw_flwr.alpha.newton`), of the same paper and the same order of
-regret as FTAL, and ``eg`` (:mod:`spcacw_flwr.alpha.exponentiated`). The key ``solver`` names one of
-them, or a class of the user's own.
+``ftl`` minimises the practical objective, Eq. (refined_objective); ``ftal``, the algorithm as
+published, minimises the surrogates of appendix "The FTAL Algorithm" (E. Hazan, A. Agarwal and
+S. Kale, Logarithmic regret algorithms for online convex optimization, Machine Learning 69, 2007).
+Both can forget, which is ours: with ``retention`` ρ < 1 a round counts ρⁿ once n more have been
+added, so that its share halves every ln 2 / −ln ρ rounds. The regret bounds are those of ρ = 1.
+
+For comparison there are ``ons`` and ``eg`` (:mod:`spcacw_flwr.alpha.online`). The key ``solver``
+names one of the four, or a class of the user's own.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.solver import Solution
+from spcacw_flwr.alpha.solver import Solution, minimise
+
+DIAMETER = math.sqrt(2.0)
+"""D of the simplex: the distance of two of its corners."""
+
+
+def gradient_bound(eta: float, smoothness: float, g_max: float) -> float:
+    """G = (8 + 2Lη) g_max², for ‖gᵢ‖ ≤ g_max and hence ‖b̂ᵢ‖ ≤ 2 g_max.
+
+    The lemma prints 8 + 2Lη, the theorem "Convergence with Estimated Bias" 4 + 2Lη: we take the
+    lemma's, which is what ‖b̂ᵢ‖ ≤ 2 g_max gives, and the larger, so that β is on the safe side.
+    (The lemma's proof uses λ_max(H) ≤ max αᵀHα, which fails for H = 11ᵀ: G bounds every entry of
+    ∇ = 2Hα, but ‖∇‖ only up to √M. What learners need is a bound on |∇ᵀ(x − y)|, which is at most
+    2G on the simplex: the surrogate of FTAL and ONS stays a lower bound of the cost for our β,
+    since −log(1 − z) ≥ z + z²/4 holds for |z| ≤ 2β · 2G = 1/(2√2).)
+    """
+    return (8.0 + 2.0 * smoothness * eta) * g_max**2
+
+
+def exp_concavity(eta: float, smoothness: float, g_max: float) -> float:
+    """γ = 1 / ((8 + 2Lη) g_max²): exp(−γ L̂ₜ) is concave on the simplex (printed: convex)."""
+    return 1.0 / gradient_bound(eta, smoothness, g_max)
+
+
+def ftal_beta(eta: float, smoothness: float, g_max: float) -> float:
+    """β = ½ min{1/(4GD), γ}, the curvature of the surrogates of FTAL and ONS."""
+    bound = gradient_bound(eta, smoothness, g_max)
+    return 0.5 * min(1.0 / (4.0 * bound * DIAMETER), exp_concavity(eta, smoothness, g_max))
+
+
+@dataclass
+class LargestGradient:
+    """g_max: ``bound`` where it is given, else the ``largest`` norm seen so far.
+
+    ValueError for a bound that is not positive and finite.
+    """
+
+    bound: float | None
+    largest: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the bound."""
+        if self.bound is not None and not 0.0 < self.bound < math.inf:
+            raise ValueError(f"The gradient bound must be positive, not {self.bound}.")
+
+    def see(self, norm: float | None) -> None:
+        """Note the largest gradient norm of a round, if it is known."""
+        if norm is not None:
+            self.largest = max(self.largest, norm)
+
+    @property
+    def value(self) -> float:
+        """g_max; ValueError if no bound was given and no norm but 0 seen."""
+        if self.bound is not None:
+            return self.bound
+        if self.largest == 0.0:
+            raise ValueError("Without a gradient bound, a round's gradient_norm is needed.")
+        return self.largest
 
 
 class Learner(ABC):
-    """A learner of M weights on the simplex.
+    """A learner of M weights on the simplex, with step size η = ``eta``.
 
-    Parameters
-    ----------
-    num_silos : int
-        M.
-    eta : float
-        Step size η.
-    gradient_bound : float or None
-        g_max: the clipping norm where gradients are clipped. None: the largest ``gradient_norm``
-        passed to :meth:`add` so far.
-    retention : float
-        ρ: what is left of the sum of costs when a round is added.
-
-    Raises
-    ------
-    ValueError
-        For a retention outside (0, 1], or ρ < 1 where there is no sum of costs that could fade.
+    ``gradient_bound`` is g_max, the clipping norm where gradients are clipped; None: the largest
+    ``gradient_norm`` passed to :meth:`add` so far. ``retention`` is ρ, what is left of the sum of
+    costs when a round is added. ValueError for a bound that is not positive and finite, ρ outside
+    (0, 1], or ρ < 1 where there is no sum of costs that could fade.
     """
 
     exact: ClassVar[bool] = False
@@ -50,7 +100,12 @@ class Learner(ABC):
             raise ValueError(f"The retention must lie in (0, 1], not {retention}.")
         if retention < 1.0 and not self.exact:
             raise ValueError(f"{type(self).__name__} needs retention 1, not {retention}.")
-        self.retention = retention
+        self.eta, self.retention = eta, retention
+        self.gradients = LargestGradient(gradient_bound)
+        self.begin(num_silos)
+
+    def begin(self, num_silos: int) -> None:  # noqa: B027
+        """Make what it sums up, for M silos and no round yet; a hook, empty here."""
 
     @abstractmethod
     def add(
@@ -62,3 +117,73 @@ class Learner(ABC):
     @abstractmethod
     def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
         """Weights for the next round; λ_reg = ``cubic`` enters once, not once a round."""
+
+
+class FollowTheLeader(Learner):
+    """α = argmin αᵀ(Σₜ Hₜ)α + λ Σ αᵢ³: Eq. (refined_objective), exactly.
+
+    ``total`` is Σₜ Hₜ, (M, M): the whole history in M² numbers; Σₜ ρᵀ⁻ᵗ Hₜ with retention ρ.
+    """
+
+    exact = True
+
+    def begin(self, num_silos: int) -> None:
+        """Start at Σ H = 0."""
+        self.total = np.zeros((num_silos, num_silos))
+
+    def add(
+        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        smoothness: float = 0.0, gradient_norm: float | None = None,
+    ) -> None:  # fmt: skip
+        """Add Hₜ; all else is ignored, and there for the sake of a common call."""
+        if self.retention < 1.0:
+            self.total *= self.retention
+        self.total += H_t
+
+    def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
+        """Minimise, from ``start``; see :func:`spcacw_flwr.alpha.solver.minimise`."""
+        return minimise(self.total, cubic=cubic, start=start)
+
+
+class FollowTheApproximateLeader(Learner):
+    """FTAL, version 1: minimise the sum of rank-one quadratic surrogates at the played points.
+
+    f̃ₜ(x) = fₜ(xₜ) + ∇ₜᵀ(x − xₜ) + (β/2)(x − xₜ)ᵀ∇ₜ∇ₜᵀ(x − xₜ), with ∇ₜ = 2Hₜxₜ. Up to a
+    constant their sum is xᵀAx + cᵀx, which is all that is kept: ``quadratic`` A (M, M) and
+    ``linear`` c (M,). β is :func:`ftal_beta`.
+
+    With new weights every K rounds, the K surrogates of a block touch at one point; each is still
+    a lower bound of its own cost, so nothing changes here. Where g_max is measured, earlier
+    surrogates keep their β.
+    """
+
+    exact = True
+
+    def begin(self, num_silos: int) -> None:
+        """Start without a surrogate."""
+        self.quadratic = np.zeros((num_silos, num_silos))
+        self.linear = np.zeros(num_silos)
+
+    def curvature(self, smoothness: float) -> float:
+        """β of the surrogates, for the L of a round and the g_max known now."""
+        return ftal_beta(self.eta, smoothness, self.gradients.value)
+
+    def add(
+        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        smoothness: float, gradient_norm: float | None = None,
+    ) -> None:  # fmt: skip
+        """Add f̃ₜ: A += (β/2) ∇∇ᵀ and c += ∇ − β ∇ (∇ᵀxₜ); ValueError if g_max is unknown."""
+        if self.retention < 1.0:
+            self.quadratic *= self.retention
+            self.linear *= self.retention
+        self.gradients.see(gradient_norm)
+        slope = 2.0 * (H_t @ alpha_played)
+        if not slope.any():
+            return  # fₜ is at its minimum, 0, at the played point: the surrogate is constant
+        beta = self.curvature(smoothness)
+        self.quadratic += 0.5 * beta * np.outer(slope, slope)
+        self.linear += (1.0 - beta * (slope @ alpha_played)) * slope
+
+    def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
+        """Minimise, from ``start``; see :func:`spcacw_flwr.alpha.solver.minimise`."""
+        return minimise(self.quadratic, linear=self.linear, cubic=cubic, start=start)

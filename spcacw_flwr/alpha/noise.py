@@ -28,47 +28,25 @@ class NoiseTracker:
     """Running estimates of Σ and of the noise in the products of the bias estimates.
 
     A pair of silos is seen when both reported with one β. The estimate of Σ forgets at the rate at
-    which b̂ does, since the noise changes as training goes on.
+    which b̂ does, since the noise changes as training goes on. Row ``target`` of all products is 0.
 
-    Parameters
-    ----------
-    num_silos : int
-        M.
-    target : int
-        The target's row, which is zero in all products.
-
-    Attributes
-    ----------
-    products : (M, M) float64 array
-        K, of the last :meth:`update`.
-    factor : (M, M) float64 array
-        c: exact for any participation, by the recursion
-        cᵢⱼ ← (1 − βᵢ)(1 − βⱼ) cᵢⱼ + βᵢ βⱼ, where βᵢ = 0 for a silo that did not report.
-    covariance : (M, M) float64 array
-        Σ, as estimated; 0 for pairs that were never seen.
+    ``products`` (M, M) is K of the last :meth:`update`. ``factor`` (M, M) is c: exact for any
+    participation, by cᵢⱼ ← (1 − βᵢ)(1 − βⱼ) cᵢⱼ + βᵢ βⱼ, where βᵢ = 0 for a silo that did not
+    report. ``covariance`` (M, M) is Σ, as estimated; 0 for pairs that were never seen.
     """
 
     def __init__(self, num_silos: int, target: int) -> None:
         self.target = target
-        self.products: Matrix = np.zeros((num_silos, num_silos))
-        self.factor: Matrix = np.zeros((num_silos, num_silos))
-        self.covariance: Matrix = np.zeros((num_silos, num_silos))
-        self._sum: Matrix = np.zeros((num_silos, num_silos))
-        self._weight: Matrix = np.zeros((num_silos, num_silos))
+        self.products, self.factor, self.covariance = np.zeros((3, num_silos, num_silos))
+        self._sum, self._weight = np.zeros((2, num_silos, num_silos))
         self._start: NDArray[np.float64] = np.ones(num_silos)
         self._prepare(np.zeros(num_silos))
 
     def update(self, products: Matrix, differences: Matrix, betas: NDArray[np.float64]) -> None:
-        """Fold in one round.
+        """Fold in one round: B̂B̂ᵀ after it and D, of δᵢ = gᵢ − g₀, both (M, M), and its βᵢ, (M,).
 
-        Parameters
-        ----------
-        products : (M, M) array
-            B̂B̂ᵀ after the round.
-        differences : (M, M) array
-            D, of δᵢ = gᵢ − g₀; entries of silos that did not report are not used.
-        betas : (M,) array
-            βᵢ of the round, in (0, 1]; 0 for a silo that did not report, and for the target.
+        βᵢ is in (0, 1], or 0 for the target and for silos that did not report, whose entries of D
+        are not used.
         """
         if not np.array_equal(betas, self._betas):
             self._prepare(betas)

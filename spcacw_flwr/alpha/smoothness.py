@@ -29,29 +29,15 @@ def spectral_norm(
 
     Returns ‖Hv‖ for the last unit vector v, not the Rayleigh quotient vᵀHv: where +λ and −λ are
     both eigenvalues, v does not converge and vᵀHv can take any value between them, but ‖Hv‖ still
-    grows to λ. It never decreases from one step to the next and never exceeds the true norm.
+    grows to λ. It never decreases from one step to the next and never exceeds the true norm. The
+    zero operator has 0.0.
 
-    Parameters
-    ----------
-    matvec : callable
-        v ↦ Hv for tensors of the shape of ``start``; H symmetric, of any signature.
-    start : tensor
-        Starting vector, of any non-zero norm; should not be orthogonal to the top eigenvector
-        (draw it at random, or pass the previous round's).
-    iterations : int
-        At most so many products, at least 1.
-    tolerance : float
-        Stop early when ‖Hv‖ changes by less than this fraction of itself.
+    ValueError if ``start`` is zero, a product or ``start`` is not finite, or ``iterations`` < 1.
 
-    Returns
-    -------
-    float
-        0.0 for the zero operator.
-
-    Raises
-    ------
-    ValueError
-        If ``start`` is zero, a product or ``start`` is not finite, or ``iterations`` < 1.
+    ``matvec`` is v ↦ Hv for tensors of the shape of ``start``; H symmetric, of any signature.
+    ``start`` should not be orthogonal to the top eigenvector: draw it at random, or pass the
+    previous round's. There are at most ``iterations`` products, fewer when ‖Hv‖ changes by less
+    than ``tolerance`` of itself.
     """
     length = float(start.norm())
     if iterations < 1 or not 0.0 < length < math.inf:
@@ -73,19 +59,9 @@ def spectral_norm(
 def noise_curvature(matvec: Callable[[Tensor], Tensor], noise: Tensor) -> float:
     """Return vᵀHv/‖v‖² for v = ``noise``, and 0 where that is negative or there is no noise.
 
-    For v of mean 0 and covariance Σ it estimates tr(HΣ)/tr(Σ), which is never more than L.
-
-    Parameters
-    ----------
-    matvec : callable
-        v ↦ Hv; H symmetric.
-    noise : tensor
-        v, such as the difference of two mini-batch gradients of one silo at one model.
-
-    Raises
-    ------
-    ValueError
-        If the product is not finite.
+    For v of mean 0 and covariance Σ, such as the difference of two mini-batch gradients of one silo
+    at one model, it estimates tr(HΣ)/tr(Σ), which is never more than L. ``matvec`` is v ↦ Hv, H
+    symmetric. ValueError if the product is not finite.
     """
     squared = float(noise @ noise)
     if squared == 0.0:

@@ -1,4 +1,4 @@
-"""The α solver: an exact walk over the faces of the simplex.
+"""The α solver: an exact walk over the faces of the simplex; and the projection onto it.
 
 Paper, Algorithm 1, line 9. The paper's appendix ("Practical Algorithmic Details", item "Numerical
 Solver (PGD)") proposes projected gradient descent. Its step obeys the largest of the silos'
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[np.float64]
 _SIMPLEX_TOLERANCE = 1e-6  # for a start that has been through float32
 _PROXIMAL_WEIGHTS = (1e-10, 1e-8, 1e-6)
 _SMALLEST_SCALE = 1e-12
@@ -24,9 +25,12 @@ EPSILON = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Solution:
-    """Weights ``alpha`` (M,), their duality ``gap`` ≥ f(α) − min f, and the ``steps`` walked."""
+    """Weights ``alpha`` (M,), their duality ``gap`` ≥ f(α) − min f, and the ``steps`` walked.
 
-    alpha: NDArray[np.float64]
+    The gap is in the units of H.
+    """
+
+    alpha: Array
     gap: float
     steps: int
 
@@ -38,21 +42,21 @@ class Objective:
     ``quadratic`` is H of shape (M, M), ``linear`` is c of shape (M,), ``cubic`` is λ.
     """
 
-    quadratic: NDArray[np.float64]
-    linear: NDArray[np.float64]
+    quadratic: Array
+    linear: Array
     cubic: float
 
-    def value(self, alpha: NDArray[np.float64]) -> float:
+    def value(self, alpha: Array) -> float:
         """f(α)."""
         smooth = alpha @ (self.quadratic @ alpha) + self.linear @ alpha
         return float(smooth + self.cubic * np.sum(alpha**3))
 
-    def gradient(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gradient(self, alpha: Array) -> Array:
         """∇f(α) = 2Hα + c + 3λα², with the square taken entry by entry."""
-        slope: NDArray[np.float64] = 2.0 * (self.quadratic @ alpha) + self.linear
+        slope: Array = 2.0 * (self.quadratic @ alpha) + self.linear
         return slope + 3.0 * self.cubic * alpha**2 if self.cubic else slope
 
-    def gap(self, alpha: NDArray[np.float64], gradient: NDArray[np.float64]) -> float:
+    def gap(self, alpha: Array, gradient: Array) -> float:
         """Frank–Wolfe duality gap ⟨∇f(α), α⟩ − minᵢ ∇f(α)ᵢ ≥ f(α) − min f, for α in the simplex.
 
         Jaggi, Revisiting Frank–Wolfe, ICML 2013. Summed as Σ αᵢ (∇ᵢ − min ∇), whose terms are all
@@ -60,7 +64,7 @@ class Objective:
         """
         return float(alpha @ (gradient - gradient.min()))
 
-    def rounding(self, alpha: NDArray[np.float64]) -> float:
+    def rounding(self, alpha: Array) -> float:
         """Size of the rounding error of f and of the gap at α: M ε times f before cancellation.
 
         By Cauchy–Schwarz Σᵢⱼ αᵢ|Hᵢⱼ|αⱼ ≤ (Σ αᵢ √Hᵢᵢ)². It looks only at silos with weight: one
@@ -72,41 +76,22 @@ class Objective:
 
 
 def minimise(
-    H: NDArray[np.float64],
-    *,
-    linear: NDArray[np.float64] | None = None,
-    cubic: float = 0.0,
-    start: NDArray[np.float64] | None = None,
+    H: Array, *, linear: Array | None = None, cubic: float = 0.0, start: Array | None = None
 ) -> Solution:
     """Minimise αᵀHα + cᵀα + λ Σ αᵢ³ over the simplex, Eq. (refined_objective).
 
     Ends where no face leads downhill, beyond the rounding error of f. The problem is first divided
     by the power of two next to its largest coefficient, so that the result does not change with a
-    common factor on H, c and λ: not in one bit for powers of two.
+    common factor on H, c and λ: not in one bit for powers of two. Weights outside the support are
+    exactly 0.0.
 
-    Parameters
-    ----------
-    H : (M, M) array
-        Positive semi-definite up to rounding, of any rank; its symmetric part is used. Were it
-        indefinite, the answer would be a stationary point, and the gap no bound.
-    linear : (M,) array, optional
-        c; zero by default.
-    cubic : float
-        λ ≥ 0.
-    start : (M,) array, optional
-        First point, uniform by default. Where several weights are optimal it decides which is
-        returned: with H = c = λ = 0, the start itself.
+    ValueError if H is not square, a coefficient is not finite or of the wrong shape, λ < 0, or the
+    start is not on the simplex.
 
-    Returns
-    -------
-    Solution
-        Weights outside the support are exactly 0.0; the gap is in the units of H.
-
-    Raises
-    ------
-    ValueError
-        If H is not square, a coefficient is not finite or of the wrong shape, λ < 0, or the start
-        is not on the simplex.
+    ``H`` (M, M) is positive semi-definite up to rounding, of any rank; its symmetric part is used.
+    Were it indefinite, the answer would be a stationary point, and the gap no bound. ``linear`` is
+    c, (M,); ``cubic`` is λ ≥ 0. ``start`` (M,) is the first point, uniform by default. Where
+    several weights are optimal it decides which is returned: with H = c = λ = 0, the start itself.
     """
     H = np.asarray(H, dtype=np.float64)
     if H.ndim != 2 or H.shape[0] != H.shape[1] or H.size == 0:
@@ -124,7 +109,7 @@ def minimise(
     return Solution(alpha, math.ldexp(gap, exponent), steps)
 
 
-def _first_point(start: NDArray[np.float64] | None, size: int) -> NDArray[np.float64]:
+def _first_point(start: Array | None, size: int) -> Array:
     if start is None:
         return np.full(size, 1.0 / size)
     alpha = np.array(start, dtype=np.float64)
@@ -134,7 +119,7 @@ def _first_point(start: NDArray[np.float64] | None, size: int) -> NDArray[np.flo
     return alpha / alpha.sum()
 
 
-def _walk(objective: Objective, alpha: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+def _walk(objective: Objective, alpha: Array) -> tuple[Array, int]:
     """Walk from face to face, downhill, until no silo wants to join the support; count the steps.
 
     Every point on the way is feasible and f does not rise beyond rounding. The first face is the
@@ -162,11 +147,8 @@ def _walk(objective: Objective, alpha: NDArray[np.float64]) -> tuple[NDArray[np.
 
 
 def _newton_direction(
-    objective: Objective,
-    alpha: NDArray[np.float64],
-    gradient: NDArray[np.float64],
-    active: NDArray[np.bool_],
-) -> NDArray[np.float64]:
+    objective: Objective, alpha: Array, gradient: Array, active: NDArray[np.bool_]
+) -> Array:
     """Newton's direction on a face: minimise the quadratic model over Σδ = 0, δ = 0 off the face.
 
     The system is brought to unit diagonal, so that silos of very different gradient norms can
@@ -196,12 +178,7 @@ def _newton_direction(
     return direction
 
 
-def _advance(
-    objective: Objective,
-    alpha: NDArray[np.float64],
-    direction: NDArray[np.float64],
-    compare: bool,
-) -> NDArray[np.float64] | None:
+def _advance(objective: Objective, alpha: Array, direction: Array, compare: bool) -> Array | None:
     """Step along ``direction`` up to the border of the simplex; None if that leads nowhere.
 
     With ``compare`` the step is halved until f falls; without, the fall is below rounding.
@@ -218,3 +195,42 @@ def _advance(
             return moved
         step *= 0.5
     return None
+
+
+def project_simplex(v: Array) -> Array:
+    """Project onto the simplex: argmin over x ≥ 0, Σx = 1 of ‖x − v‖².
+
+    Exact, by sorting, in O(M log M): the answer is max(v − τ, 0) with the one τ for which the
+    entries sum to 1; entries outside the support are exactly 0.0. M. Held, P. Wolfe and H. P.
+    Crowder, Validation of subgradient optimization, Mathematical Programming 6, 1974; J. Duchi,
+    S. Shalev-Shwartz, Y. Singer and T. Chandra, Efficient projections onto the ℓ1-ball for learning
+    in high dimensions, ICML 2008, Figure 1.
+
+    ``v`` is (M,), finite; entries of −inf are allowed beside a finite one, and become 0. ValueError
+    if it is empty, not one-dimensional, holds NaN or +inf, or holds no finite entry.
+
+    Examples
+    --------
+    >>> project_simplex(np.array([0.75, 0.25, -1.0]))
+    array([0.75, 0.25, 0.  ])
+    >>> project_simplex(np.array([2.0, 2.0, 1.0, -np.inf]))
+    array([0.5, 0.5, 0. , 0. ])
+    """
+    v = np.asarray(v, dtype=np.float64)
+    if v.ndim != 1 or v.size == 0:
+        raise ValueError(f"project_simplex needs a non-empty vector, not shape {v.shape}.")
+    top = v.max()  # NaN if any entry is NaN
+    if not np.isfinite(top):
+        raise ValueError(
+            "project_simplex needs entries that are not NaN or +inf, one of them finite."
+        )
+    # The projection does not change when v is shifted, and max(v) − 1 ≤ τ < max(v): moving the
+    # largest entry to 0 keeps the sum exact to rounding at any magnitude of v, and an entry at or
+    # below −1 is 0 in the answer wherever it lies, so it can stand at −1 (−inf and overflow too).
+    with np.errstate(over="ignore"):
+        shifted = np.maximum(v - top, -1.0)
+    descending = -np.sort(-shifted)
+    thresholds = (np.cumsum(descending) - 1.0) / np.arange(1, v.size + 1)
+    support = np.count_nonzero(descending > thresholds)
+    projected: Array = np.maximum(shifted - thresholds[support - 1], 0.0)
+    return projected

@@ -50,10 +50,10 @@ SETTINGS = {
     "files": "spcacw_flwr.partitions.files:SiloFiles",
 }
 SOLVERS = {
-    "ftl": "spcacw_flwr.alpha.leaders:FollowTheLeader",
-    "ftal": "spcacw_flwr.alpha.leaders:FollowTheApproximateLeader",
-    "ons": "spcacw_flwr.alpha.newton:OnlineNewtonStep",
-    "eg": "spcacw_flwr.alpha.exponentiated:ExponentiatedGradient",
+    "ftl": "spcacw_flwr.alpha.learners:FollowTheLeader",
+    "ftal": "spcacw_flwr.alpha.learners:FollowTheApproximateLeader",
+    "ons": "spcacw_flwr.alpha.online:OnlineNewtonStep",
+    "eg": "spcacw_flwr.alpha.online:ExponentiatedGradient",
 }
 
 

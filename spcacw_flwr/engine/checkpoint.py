@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import SiloInfo
 
 FORMAT = 2

@@ -32,8 +32,8 @@ from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.answers import answer, evaluation, note_told
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.randomness import secret
 from spcacw_flwr.silos.setup import setting_of
+from spcacw_flwr.silos.streams import secret
 
 app = ClientApp()
 OWNERS = tuple(kebab(field.name) for field in fields(PrivacyKeys))

@@ -24,9 +24,9 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.answers import Gathering
 from spcacw_flwr.flower.discovery import Found, Lookout
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.batches import find_device
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Request
-from spcacw_flwr.silos.stacked import find_device
 
 
 class GridSilos:

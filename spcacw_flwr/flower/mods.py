@@ -24,9 +24,9 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
-from spcacw_flwr.silos.privacy import ANY, Mechanism, privatise
+from spcacw_flwr.silos.privacy import ANY, OWN_NOISE, Mechanism, privatise
 from spcacw_flwr.silos.protocol import LOSSES
-from spcacw_flwr.silos.randomness import NOISE, Chances, secret
+from spcacw_flwr.silos.streams import Chances, secret
 
 
 def private_gradients(
@@ -122,7 +122,7 @@ def noised(
     rows = torch.from_numpy(array.numpy().copy())
     for row, silo in zip(rows, silos, strict=True):
         if silo not in done:
-            privatise(row, 1, mechanism, chances(NOISE, silo, *question))
+            privatise(row, 1, mechanism, chances(OWN_NOISE, silo, *question))
     told = MetricRecord({
         **{name: metrics[name] for name in ("round", "draw", "num-examples")},
         "silos": silos, "loss": [math.nan] * len(silos), records.PRIVATE: silos,

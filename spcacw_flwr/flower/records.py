@@ -24,7 +24,7 @@ from torch import Tensor
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Fold
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.privacy import BATCHES, Mechanism
 from spcacw_flwr.silos.protocol import Replies, Request, SiloInfo
 

@@ -31,8 +31,8 @@ from spcacw_flwr.flower.discovery import Found, discover
 from spcacw_flwr.flower.grid import GridSilos
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
+from spcacw_flwr.silos.batches import find_device
 from spcacw_flwr.silos.protocol import Federation, Silos
-from spcacw_flwr.silos.stacked import find_device
 
 
 class GradientStrategy(Strategy):

@@ -10,7 +10,7 @@ silos keep none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.sgd import sgd
 
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import Config, TrainingKeys
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.methods.optimiser import Optimiser
 from spcacw_flwr.silos.accounting import Ledger
 from spcacw_flwr.silos.protocol import GRADIENTS, Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, stream
@@ -38,19 +38,7 @@ def weighted_sum(weights: Weights, rows: Tensor) -> Tensor:
 class Method:
     """What every method has: a model for the target, and rounds.
 
-    Parameters
-    ----------
-    config : Config
-        The run's configuration; ``config.method`` holds the method's own keys.
-    federation : Federation
-        Who takes part.
-    parameters : Tensor
-        (d,) initial model w_0; copied.
-
-    Raises
-    ------
-    SpcacwError
-        If a silo keeps private what the method must know.
+    ``parameters`` is w_0, (d,), copied. SpcacwError if a silo keeps private what the method needs.
     """
 
     name: ClassVar[str]
@@ -105,13 +93,8 @@ class Method:
     def play(self, round_: int, cut: Callable[[Request], Request] | None = None) -> Round:
         """Run round t as :meth:`round` does; number its questions, count what they cost and tell.
 
-        It also sees that the target answers. ``cut`` leaves silos out of a question before it is
-        asked: they are as silent.
-
-        Raises
-        ------
-        SpcacwError
-            If the target was asked and did not answer.
+        ``cut`` leaves silos out of a question before it is asked: they are as silent. SpcacwError
+        if the target was asked and did not answer.
         """
         steps = self.round(round_)
         noted, number = False, 0
@@ -193,10 +176,7 @@ class WeightedGradients(Method):
     """Family W: weights on the silos' gradients at one shared model. Subclasses choose α."""
 
     alpha: Weights
-
-    def initial_weights(self) -> Weights:
-        """Return α_0, (M,) on the simplex."""
-        raise NotImplementedError
+    """(M,) on the simplex."""
 
     def request(self, round_: int) -> Request:
         """Say who is asked at round t: the target always, each useful peer with chance p."""
@@ -233,10 +213,38 @@ class WeightedGradients(Method):
     def factors(self, silos: tuple[int, ...]) -> Weights:
         """Return z/p, (k,), of silos that reported: g̃ = g z/p (Prop. partial participation).
 
-        It is the unbiased gradient under partial participation. The target always takes part
-        (z = 1 with certainty): its g̃ is g. The factors go with the weights, so that no gradient
-        needs to be touched.
+        It makes g̃ unbiased. The target always takes part (z = 1 with certainty): its g̃ is g. The
+        factors go with the weights, so that no gradient needs to be touched.
         """
         factors = np.full(len(silos), 1 / self.config.training.participation)
         factors[silos.index(self.target)] = 1.0
         return factors
+
+
+class Optimiser:
+    """Opt: SGD with momentum and weight decay (paper, appendix Network Architectures), in place.
+
+    Torch's own step, as a function of vectors: its class would import a compiler, for a second. One
+    object serves several models, such as a personal model beside a global one.
+    """
+
+    def __init__(self, keys: TrainingKeys) -> None:
+        self.keys = keys
+        self.momentum: dict[Hashable, Tensor | None] = {}
+        """The momentum buffer (d,) of each model that has taken a step, by its name."""
+
+    def step(self, point: Tensor, gradient: Tensor, name: Hashable = None) -> None:
+        """Point ← Opt(point, gradient); both (d,), and the gradient may be overwritten.
+
+        With ``clip = "aggregate"`` it is here that the gradient is clipped.
+        """
+        keys = self.keys
+        if keys.clip == "aggregate" and keys.max_norm > 0:
+            norm = float(torch.linalg.vector_norm(gradient))
+            gradient.mul_(min(1.0, keys.max_norm / norm) if norm > 0 else 1.0)
+        buffer = [self.momentum.get(name)]
+        sgd(
+            [point], [gradient], buffer, foreach=False, lr=keys.eta, momentum=keys.momentum,
+            weight_decay=keys.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
+        self.momentum[name] = buffer[0]

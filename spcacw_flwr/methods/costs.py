@@ -50,20 +50,9 @@ class Heard:
 class CostBook:
     """Makes each round's H_t and keeps what is reported of them.
 
-    Parameters
-    ----------
-    config, federation
-        Those of the method.
-    bias : BiasTracker
-        The method's b̂; read here, never moved.
-    bound : float or None
-        g_max of the regret's bound; None is the largest norm seen.
-    every : int
-        K, for that bound.
-    retention : float
-        ρ of the learner (``half-life``).
-    evidence : bool
-        Whether the method itself needs ``self.evidence``.
+    ``bias`` is the method's b̂, read here and never moved. Of the regret's bound, ``bound`` is g_max
+    (None: the largest norm seen) and ``every`` K; ``retention`` is the learner's ρ (``half-life``).
+    ``evidence`` says whether the method itself needs ``self.evidence``.
     """
 
     def __init__(

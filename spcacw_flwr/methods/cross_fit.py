@@ -33,8 +33,8 @@ from torch import Tensor
 from spcacw_flwr.alpha import BiasTracker
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.methods.base import Optimiser
 from spcacw_flwr.methods.costs import CostBook
-from spcacw_flwr.methods.optimiser import Optimiser
 from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
@@ -60,10 +60,7 @@ def make_folds(
 ) -> list[FoldModel]:
     """Return the F models, all at w_0; ``bias`` is a tracker that has seen nothing.
 
-    Raises
-    ------
-    SpcacwError
-        If there is but one fold, or a fold would have less than :data:`LEAST` samples.
+    SpcacwError if there is but one fold, or a fold would have less than :data:`LEAST` samples.
     """
     count, size = config.spcacw.cross_fit, federation.silos[federation.target].size
     if not LEAST <= count <= size // LEAST:

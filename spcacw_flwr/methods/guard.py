@@ -40,24 +40,14 @@ log = logging.getLogger(__name__)
 class Guarded(Method):
     """A method under guard.
 
-    Attributes
-    ----------
-    guarded : Method
-        The method itself; its weights and figures are those that are logged.
-    accepted : bool or None
-        The judgement; None before.
+    ``guarded`` is the method itself, whose weights and figures are those that are logged.
+    ``accepted`` is the judgement; None before. SpcacwError if the keys do not go together, or there
+    are too few samples or epochs.
     """
 
     guarded: Method
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
-        """Start all three models at w_0.
-
-        Raises
-        ------
-        SpcacwError
-            If the keys do not go together, or there are too few samples or epochs.
-        """
         self._check(config, federation)
         make = method_class(config.run.method), method_class(LOCAL)
         self.guarded, self.unaided, self.alone = (
@@ -165,10 +155,7 @@ def make_method(config: Config, federation: Federation, parameters: Tensor) -> M
 
     Training alone needs no guard and has none.
 
-    Raises
-    ------
-    SpcacwError
-        If the method's keys do not go together.
+    SpcacwError if the method's keys do not go together.
     """
     if config.trust.guard and config.run.method != LOCAL:
         return Guarded(config, federation, parameters)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -42,7 +41,8 @@ class SPCACWMethod(WeightedGradients):
         self._check(keys)
         self.sketch: CountSketch | None = None
         if keys.sketch:
-            self.sketch = make_sketch(config, len(parameters), parameters.device)
+            rng = stream(config.run.seed, SKETCH)
+            self.sketch = CountSketch(len(parameters), keys.sketch, rng, parameters.device)
         self.bias = BiasTracker(
             silos, keys.sketch or len(parameters), target=federation.target, beta=keys.beta,
             schedule=keys.beta_schedule, device=parameters.device,
@@ -83,6 +83,11 @@ class SPCACWMethod(WeightedGradients):
         if keys.cross_fit and (keys.bias_correction or self.needs_evidence):
             what = "spcacw-closed-form" if self.needs_evidence else "bias-correction"
             raise SpcacwError(f"cross-fit does not go with {what}: set it to 0.")
+        if keys.sketch > len(self.parameters):
+            raise SpcacwError(
+                f"sketch = {keys.sketch} is more than the model's {len(self.parameters)} "
+                "parameters: use less, or 0 for exact inner products."
+            )
 
     def initial_weights(self) -> NDArray[np.float64]:
         """α_0 = e_0: before anything is learned the target trusts only itself."""
@@ -209,23 +214,6 @@ class SPCACWMethod(WeightedGradients):
         if evidence is None:
             return {}
         return evidence.figures(self.config.training.eta, self.smoothness.value)
-
-
-def make_sketch(config: Config, dimension: int, device: torch.device) -> CountSketch:
-    """Return the run's sketch, a pure function of its seed.
-
-    Raises
-    ------
-    SpcacwError
-        If the key ``sketch`` is larger than the model.
-    """
-    size = config.spcacw.sketch
-    if size > dimension:
-        raise SpcacwError(
-            f"sketch = {size} is more than the model's {dimension} parameters: use less, or 0 for "
-            "exact inner products."
-        )
-    return CountSketch(dimension, size, stream(config.run.seed, SKETCH), device)
 
 
 @dataclass(frozen=True)

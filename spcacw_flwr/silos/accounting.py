@@ -35,12 +35,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.silos.batches import batch_indices
-from spcacw_flwr.silos.privacy import ANY, PASS
+from spcacw_flwr.silos.privacy import ANY, PASS, Mechanism
 from spcacw_flwr.silos.protocol import GRADIENTS, Request
 
 if TYPE_CHECKING:
     from spcacw_flwr.config.config import Config
-    from spcacw_flwr.silos.protocol import Federation, SiloInfo
+    from spcacw_flwr.silos.protocol import Federation
 
 ORDERS = (*(1 + k / 10 for k in range(1, 10)), *range(2, 65), 80, 96, 128, 192, 256)
 """Rényi orders among which the best is taken; any set is sound."""
@@ -76,13 +76,11 @@ def sampled_epsilon(answers: int, batch: int, samples: int, noise: float, delta:
     whole = gaussian_epsilon(answers, noise, delta)
     if answers == 0 or batch >= samples or find_spec("dp_accounting") is None:
         return whole
-    import dp_accounting  # the extra 'privacy'
+    import dp_accounting as dp  # the extra 'privacy'
     from dp_accounting.rdp import RdpAccountant
 
-    one = dp_accounting.GaussianDpEvent(noise)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(samples, batch, one)
-    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-    accountant = RdpAccountant(ORDERS, relation)
+    event = dp.SampledWithoutReplacementDpEvent(samples, batch, dp.GaussianDpEvent(noise))
+    accountant = RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE)
     return min(whole, float(accountant.compose(event, answers).get_epsilon(delta)))
 
 
@@ -92,29 +90,30 @@ class Ledger:
     The target keeps one of all silos, in which every question that it puts counts as answered (a
     reply that came late, or was dropped, has told as much); a real silo keeps one of its own.
 
-    Attributes
-    ----------
-    answers : dict
-        Of each private silo, how many mini-batch gradients it was asked for.
-    uses : dict
-        Of each private silo with foreseeable batches, in how many of the answers each of its
-        samples took part, (n,).
+    ``answers`` counts the mini-batch gradients that each private silo was asked for. ``uses``
+    holds, for those with foreseeable batches, in how many of the answers each sample took part,
+    (n,).
     """
 
     def __init__(self, config: Config, federation: Federation) -> None:
         self.config, self.federation = config, federation
-        infos = self.infos
-        self.answers = dict.fromkeys(infos, 0)
+        self.answers = dict.fromkeys(self.mechanisms, 0)
+        sizes = self.sizes
         self.uses: dict[int, NDArray[np.int64]] = {
-            silo: np.zeros(info.size, dtype=np.int64)
-            for silo, info in infos.items()
-            if info.privacy and info.privacy.batches == PASS
+            silo: np.zeros(sizes[silo], dtype=np.int64)
+            for silo, one in self.mechanisms.items()
+            if one.batches == PASS
         }
 
     @property
-    def infos(self) -> dict[int, SiloInfo]:
-        """What the private silos said of themselves."""
-        return {info.silo: info for info in self.federation.silos if info.privacy is not None}
+    def mechanisms(self) -> dict[int, Mechanism]:
+        """The mechanism of each private silo."""
+        return {one.silo: one.privacy for one in self.federation.silos if one.privacy is not None}
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """The samples of each silo."""
+        return {one.silo: one.size for one in self.federation.silos}
 
     def note(self, request: Request, silos: Sequence[int]) -> None:
         """Count the answers of ``silos`` to a request.
@@ -142,26 +141,25 @@ class Ledger:
 
         See :meth:`~spcacw_flwr.silos.privacy.Mechanism.norm_bound`; the gate drops what is longer.
         """
-        found, dimension = {}, request.points.shape[-1]
-        for silo, info in self.infos.items() if self.answers else ():
-            if silo in request.silos and info.privacy is not None:
-                batch = self.config.training.batch_size, info.size, _part(request, silo)
+        found, dimension, sizes = {}, request.points.shape[-1], self.sizes
+        for silo, one in self.mechanisms.items() if self.answers else ():
+            if silo in request.silos:
+                batch = self.config.training.batch_size, sizes[silo], _part(request, silo)
                 samples = len(self._rows(silo, request, 0)) if silo in self.uses else min(batch)
-                found[silo] = info.privacy.norm_bound(dimension, max(1, samples))
+                found[silo] = one.norm_bound(dimension, max(1, samples))
         return found
 
     def epsilon(self, silo: int) -> float:
         """Return what a silo has told, ε at its δ; infinite if it is not private."""
-        info = self.infos.get(silo)
-        if info is None or info.privacy is None:
+        one = self.mechanisms.get(silo)
+        if one is None:
             return math.inf
-        one = info.privacy
         if silo in self.uses:
             return gaussian_epsilon(int(self.uses[silo].max(initial=0)), one.noise, one.delta)
         if one.batches == ANY:
             return gaussian_epsilon(self.answers[silo], one.noise, one.delta)
-        batch = self.config.training.batch_size
-        return sampled_epsilon(self.answers[silo], batch, info.size, one.noise, one.delta)
+        samples = self.config.training.batch_size, self.sizes[silo]
+        return sampled_epsilon(self.answers[silo], *samples, one.noise, one.delta)
 
     def state(self) -> dict[str, list[int]]:
         """Return the counts of each private silo, its answers first, for :meth:`restore`."""
@@ -186,15 +184,12 @@ class Ledger:
 
     def summary(self) -> dict[str, dict[str, float | int | str]]:
         """Return, of each private silo, its mechanism, its answers and ε, for the summary."""
-        return {str(silo): self._line(silo, info) for silo, info in self.infos.items()}
-
-    def _line(self, silo: int, info: SiloInfo) -> dict[str, float | int | str]:
-        assert info.privacy is not None
-        one = info.privacy
         return {
-            "epsilon": self.epsilon(silo), "delta": one.delta, "noise": one.noise,
-            "max_norm": one.max_norm, "clip": "sample" if one.per_sample else "batch",
-            "batches": one.batches, "answers": self.answers[silo],
+            str(silo): {
+                "epsilon": self.epsilon(silo), "delta": one.delta, "noise": one.noise,
+                "max_norm": one.max_norm, "clip": "sample" if one.per_sample else "batch",
+                "batches": one.batches, "answers": self.answers[silo],
+            } for silo, one in self.mechanisms.items()
         }  # fmt: skip
 
 

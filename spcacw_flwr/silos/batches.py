@@ -9,13 +9,18 @@ BatchNorm has no statistics of a single sample.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from spcacw_flwr.silos.streams import BATCHES, FOLDS, stream
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.streams import AUGMENTATION, BATCHES, FOLDS, stream
 
 
 def rounds_per_pass(samples: int, batch_size: int) -> int:
@@ -67,3 +72,85 @@ class Fold:
         folds = np.array_split(order, self.of)
         rest = folds[: self.index] + folds[self.index + 1 :]
         return np.sort(folds[self.index] if self.within else np.concatenate(rest))
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device that the key ``device`` names.
+
+    SpcacwError if PyTorch does not know it or cannot use it here.
+    """
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise SpcacwError(
+            f"device = {name!r} cannot be used here ({reason}): use 'cpu', or a device of PyTorch "
+            "that this machine has, such as 'cuda'."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Mini-batches of one length, of k silos."""
+
+    at: list[int]
+    """Their places among the silos that were asked."""
+    x: Tensor
+    """(k, b, …)"""
+    y: Tensor
+    """(k, b, …)"""
+
+
+class Stacked:
+    """The training data of several silos, one after another in two tensors on one device."""
+
+    def __init__(self, setting: Setting, silos: Sequence[int], device: torch.device) -> None:
+        data = [setting.train(silo) for silo in silos]
+        self.augment = setting.augment if setting.augments else None
+        self.sizes = {silo: len(one.y) for silo, one in zip(silos, data, strict=True)}
+        starts = np.concatenate(([0], np.cumsum([len(one.y) for one in data])))
+        self.starts = dict(zip(silos, starts.tolist(), strict=False))
+        whole = data[0] if len(data) == 1 else None  # one silo needs no copy of its data
+        self.x = (whole.x if whole else torch.cat([one.x for one in data])).to(device)
+        self.y = (whole.y if whole else torch.cat([one.y for one in data])).to(device)
+
+    def batches(
+        self, seed: int, round_: int, silos: Sequence[int], batch_size: int, draw: int = 0,
+        samples: Sequence[int] | None = None, folds: Mapping[int, Fold] | None = None,
+        drawn: Mapping[int, NDArray[np.int64]] | None = None,
+    ) -> Iterator[Batch]:  # fmt: skip
+        """Yield the mini-batches ξ_t of ``silos``, those of equal length together.
+
+        Samples come as the setting's ``augment`` shows them to the silo in this round. A short last
+        batch is never padded, so that models with batch statistics see real samples only. With
+        ``samples``, each silo uses only so many of its batch; with ``folds``, the silos named there
+        use only that part of their data; those in ``drawn`` use the samples that it names.
+        """
+        parts = {i: fold.rows(seed, i, self.sizes[i]) for i, fold in (folds or {}).items()}
+        rows = []
+        for silo in silos:
+            if drawn and silo in drawn:
+                rows.append(drawn[silo] + self.starts[silo])
+                continue
+            part = parts.get(silo)
+            size = self.sizes[silo] if part is None else len(part)
+            row = batch_indices(seed, silo, round_, size, batch_size, draw)
+            rows.append((row if part is None else part[row]) + self.starts[silo])
+        if samples is not None:
+            rows = [row[:n] for row, n in zip(rows, samples, strict=True)]
+        lengths = [len(row) for row in rows]
+        for length in sorted(set(lengths)):
+            at = [k for k, n in enumerate(lengths) if n == length]
+            index = torch.from_numpy(np.concatenate([rows[k] for k in at])).to(self.x.device)
+            shape = len(at), length
+            x = self.x.index_select(0, index).view(shape + self.x.shape[1:])
+            if self.augment is not None:
+                key = (round_, draw) if draw else (round_,)
+                draws = (stream(seed, AUGMENTATION, silos[k], *key) for k in at)
+                x = torch.stack([self.augment(*one) for one in zip(x, draws, strict=True)])
+            yield Batch(at, x, self.y.index_select(0, index).view(shape + self.y.shape[1:]))
+
+    def of(self, silo: int) -> tuple[Tensor, Tensor]:
+        """Return all training data (x, y) of one silo, as they are."""
+        own = slice(self.starts[silo], self.starts[silo] + self.sizes[silo])
+        return self.x[own], self.y[own]

@@ -52,12 +52,10 @@ def steps_of(model: nn.Module) -> list[Step]:
         own = [name for name, _ in module.named_parameters(recurse=False)]
         steps.append(Step(module, {name: prefix + name for name in own}))
     # A parameter that two layers share appears once among the model's and twice among the layers'.
-    found, own_ = [full for step in steps for full in step.names.values()], []
-    for name, weight in model.named_parameters():
-        own_.append(name)
-        if not weight.requires_grad:
-            return []
-    return steps if found == own_ else []
+    found = [full for step in steps for full in step.names.values()]
+    trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    whole = len(trained) == len(list(model.parameters()))
+    return steps if whole and found == trained else []
 
 
 def bytes_kept(steps: Sequence[Step]) -> int:
@@ -76,13 +74,9 @@ def gradients_by_silo(delta: Tensor, x: Tensor, silos: int, rows: dict[str, Tens
 
 
 def chain_pass(
-    steps: Sequence[Step],
-    weights: dict[str, Tensor],
-    rows: dict[str, Tensor],
-    x: Tensor,
-    silos: int,
-    loss_of: Callable[[Tensor], tuple[Tensor, Tensor]],
-) -> Tensor:
+    steps: Sequence[Step], weights: dict[str, Tensor], rows: dict[str, Tensor], x: Tensor,
+    silos: int, loss_of: Callable[[Tensor], tuple[Tensor, Tensor]],
+) -> Tensor:  # fmt: skip
     """Fill ``rows`` with the gradients of k = ``silos`` silos and return their losses.
 
     ``x`` has the silos' batches one after another (k·b, …). ``rows`` is keyed by the names of the
@@ -93,14 +87,11 @@ def chain_pass(
     losses, delta = loss_of(ends[-1])
     first = first_trained(steps)
     for k in range(len(steps) - 1, first - 1, -1):
-        step = steps[k]
-        if isinstance(step.module, nn.Linear):
-            into = {name: rows[full] for name, full in step.names.items()}
+        if steps[k].names:
+            into = {name: rows[full] for name, full in steps[k].names.items()}
             gradients_by_silo(delta, ends[k], silos, into)
-            if k > first:
-                delta = _back(delta, weights[step.names["weight"]])
-        else:
-            delta = back_as_is(step.module, delta, ends[k], ends[k + 1])
+        if k > first:
+            delta = back(steps[k], weights, delta, *ends[k : k + 2])
     return losses
 
 
@@ -123,11 +114,19 @@ def first_trained(steps: Sequence[Step]) -> int:
     return min((k for k, step in enumerate(steps) if step.names), default=len(steps))
 
 
-def back_as_is(module: nn.Module, delta: Tensor, below: Tensor, above: Tensor) -> Tensor:
-    """Return the derivative with respect to the input of a step that has no weights."""
-    if isinstance(module, nn.ReLU):
+def back(
+    step: Step, weights: dict[str, Tensor], delta: Tensor, below: Tensor, above: Tensor
+) -> Tensor:
+    """Return what the derivative ``delta`` by a step's output ``above`` is by its input."""
+    if isinstance(step.module, nn.ReLU):
         return torch.ops.aten.threshold_backward(delta, above, 0)
-    return delta.view(below.shape)
+    if not step.names:
+        return delta.view(below.shape)
+    weight = weights[step.names["weight"]]
+    if weight.ndim == 2:
+        return delta @ weight
+    by_silo = delta.reshape(len(weight), -1, delta.shape[-1])
+    return torch.bmm(by_silo, weight).view(*delta.shape[:-1], -1)
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -140,11 +139,3 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     else:
         out = torch.baddbmm(bias.unsqueeze(1), by_silo, weight.transpose(1, 2))
     return out.view(*x.shape[:-1], -1)
-
-
-def _back(delta: Tensor, weight: Tensor) -> Tensor:
-    """Return δ W, the derivative with respect to the input."""
-    if weight.ndim == 2:
-        return delta @ weight
-    by_silo = delta.reshape(len(weight), -1, delta.shape[-1])
-    return torch.bmm(by_silo, weight).view(*delta.shape[:-1], -1)

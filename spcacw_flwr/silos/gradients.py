@@ -26,10 +26,9 @@ from torch.func import grad_and_value, vmap
 
 from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, steps_of
-from spcacw_flwr.silos.chain_hessian import ChainHessian
+from spcacw_flwr.silos.curvature import ChainHessian
+from spcacw_flwr.silos.layout import Layout, call
 from spcacw_flwr.silos.losses import Loss, losses_and_gradient, losses_of, mean_by_silo
-from spcacw_flwr.silos.models import Layout
-from spcacw_flwr.silos.stateless import call
 
 log = logging.getLogger(__name__)
 
@@ -49,20 +48,9 @@ def _later(seed_of: Callable[[int], int], start: int, k: int) -> int:
 class SiloGradients:
     """Computes g^{(i)} = ∇ℓ(w; ξ^{(i)}) for many silos at once.
 
-    Parameters
-    ----------
-    model : nn.Module
-        The architecture, in training mode; its own parameters are not used, its buffers (running
-        statistics of BatchNorm) are read but never written.
-    layout : Layout
-        How its parameters lie in a vector.
-    loss : callable
-        Outputs and labels → the loss of each sample.
-
-    Attributes
-    ----------
-    way : str
-        "chain", "vmap" or "loop"; "vmap" becomes "loop" when the model turns out not to allow it.
+    The model is in training mode. Its own parameters are not used; its buffers (running statistics
+    of BatchNorm) are read but never written. ``way`` is "chain", "vmap" or "loop"; "vmap" becomes
+    "loop" when the model turns out not to allow it.
     """
 
     def __init__(self, model: nn.Module, layout: Layout, loss: Loss = losses_of) -> None:
@@ -81,17 +69,9 @@ class SiloGradients:
     ) -> Tensor:
         """Write the gradients of k silos into ``rows`` and return their losses (k,).
 
-        Parameters
-        ----------
-        vector : Tensor
-            (d,) the shared model w, or (k, d): a model for each silo. Silos with models of their
-            own come one by one, but for plain perceptrons.
-        x, y : Tensor
-            (k, b, …) and (k, b): a mini-batch of b samples for each silo.
-        rows : Tensor
-            (k, d), overwritten.
-        seed_of : callable
-            The seed of the random numbers that silo 0…k−1 draws, for models with dropout.
+        ``vector`` is the shared model w (d,), or (k, d), a model for each silo: these come one by
+        one, but for plain perceptrons. ``x`` (k, b, …) and ``y`` (k, b) are a mini-batch for each;
+        ``rows`` is (k, d). Silo 0…k−1 draws its random numbers (dropout) from ``seed_of`` it.
         """
         if vector.ndim == 2 and self.way != "chain":
             return torch.cat([

@@ -58,10 +58,7 @@ LOSSES: dict[str, Loss] = {"cross-entropy": losses_of}
 def make_loss(name: str) -> Loss:
     """Return the loss that the key ``loss`` names.
 
-    Raises
-    ------
-    SpcacwError
-        If the name is unknown, or the user's own cannot be imported or called.
+    SpcacwError if the name is unknown, or the user's own cannot be imported or called.
     """
     if name in LOSSES:
         return LOSSES[name]

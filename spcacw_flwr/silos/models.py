@@ -1,25 +1,94 @@
-"""Models, and the flat vector w ∈ R^d in which methods see their parameters.
+"""The paper's networks (appendix Network Architectures), and the user's own, checked.
 
-Methods are linear algebra on vectors; models are modules with named parameters. :class:`Layout` is
-the one place that knows how the two correspond.
+``width`` scales every hidden layer of the paper's networks, for runs on a CPU; 1 is the paper's,
+and no width changes the architecture. A user's own model or loss gets one sentence for each mistake
+before training begins.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from spcacw_flwr.config.declare import SpcacwError, did_you_mean
-from spcacw_flwr.silos.architectures import MLP, VGG16, VGG16_SIDE, CharLSTM, scaled
-from spcacw_flwr.silos.own_model import own_model
+from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path
+from spcacw_flwr.silos.layout import call
+from spcacw_flwr.silos.losses import Loss
 from spcacw_flwr.silos.streams import MODEL, stream
 
+VGG16_CHANNELS = (64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)
+"""Output channels of the convolutions; a pooling layer follows each group."""
+VGG16_SIDE = 32
+"""Five poolings make one pixel of 32 × 32."""
+
+
 Shape = tuple[int, ...]
+
+
+def scaled(units: int, width: float) -> int:
+    """Return the units of a hidden layer in a network of ``width``, at least one."""
+    return max(1, round(units * width))
+
+
+class MLP(nn.Sequential):
+    """The paper's network for MNIST: flattened input, one hidden ReLU layer (784-64-10)."""
+
+    def __init__(self, inputs: int, hidden: int, classes: int) -> None:
+        layers = nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+        super().__init__(*layers)
+
+
+class VGG16(nn.Sequential):
+    """The paper's network for CIFAR-100 (its Table VGG16-CIFAR100), for images of 32 × 32.
+
+    Convolution, BatchNorm, in-place ReLU and spatial dropout .3, thirteen times, with max-pooling
+    after each group; then a classifier with one hidden layer, BatchNorm and dropout .5. The ReLU of
+    the classifier is not in the table, and its place is ours. K. Simonyan and A. Zisserman, Very
+    Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015.
+    """
+
+    def __init__(self, channels: int, classes: int, width: float = 1.0) -> None:
+        layers: list[nn.Module] = []
+        for group in VGG16_CHANNELS:
+            for units in group:
+                below, channels = channels, scaled(units, width)
+                layers += [
+                    nn.Conv2d(below, channels, 3, padding=1), nn.BatchNorm2d(channels),
+                    nn.ReLU(inplace=True), nn.Dropout2d(0.3),
+                ]  # fmt: skip
+            layers.append(nn.MaxPool2d(2))
+        hidden = scaled(512, width)
+        super().__init__(
+            nn.Sequential(*layers), nn.Flatten(),
+            nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True),
+            nn.Dropout(0.5), nn.Linear(hidden, classes),
+        )  # fmt: skip
+
+
+class SequenceLSTM(nn.LSTM):
+    """An LSTM that returns its outputs at all positions and nothing else, as a sequence needs."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """Return h at every position; h_0 = c_0 = 0."""
+        return super().forward(x)[0]
+
+
+class CharLSTM(nn.Sequential):
+    """The paper's network for Shakespeare (its Table CharLSTM): the next symbol at every position.
+
+    Embedding of 256, two LSTM layers of 256, a linear layer to the symbols.
+    """
+
+    def __init__(self, symbols: int, width: float = 1.0) -> None:
+        units = scaled(256, width)
+        super().__init__(
+            nn.Embedding(symbols, units),
+            SequenceLSTM(units, units, num_layers=2, batch_first=True),
+            nn.Linear(units, symbols),
+        )
 
 
 def _mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
@@ -45,10 +114,8 @@ def _char_lstm(shape: Shape, classes: int, hidden: int, width: float) -> nn.Modu
 
 
 MODELS: dict[str, Callable[[Shape, int, int, float], nn.Module]] = {
-    "mlp": _mlp,
-    "vgg16": _vgg16,
-    "char-lstm": _char_lstm,
-}
+    "mlp": _mlp, "vgg16": _vgg16, "char-lstm": _char_lstm,
+}  # fmt: skip
 
 
 def make_model(
@@ -56,22 +123,10 @@ def make_model(
 ) -> nn.Module:
     """Return a model in training mode with its initial parameters, a pure function of ``seed``.
 
-    Parameters
-    ----------
-    input_shape, classes : tuple of int and int
-        The shape of one input, and the number of labels.
-    hidden, width : int and float
-        The keys of the same name; a user's own model sees neither.
-    seed : int
-        The run's seed.
-    name : str
-        One of :data:`MODELS`, or ``package.module:function`` for a user's own: a function of input
-        shape and number of classes that returns any ``nn.Module``.
-
-    Raises
-    ------
-    SpcacwError
-        If there is no such model, it is not for such inputs, or a user's own cannot be used.
+    ``name`` is one of :data:`MODELS`, or ``package.module:function`` for a user's own: a function
+    of input shape and number of classes that returns any ``nn.Module``. ``hidden`` and ``width``
+    are the keys; a user's own sees neither. SpcacwError if there is no such model, it is not for
+    such inputs, or a user's own cannot be used.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
@@ -85,58 +140,89 @@ def make_model(
     )
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Names and shapes of a model's parameters, in the order of its flat vector."""
-
-    shapes: tuple[tuple[str, torch.Size], ...]
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, Tensor]) -> Layout:
-        """Return the layout of named parameters, in their order."""
-        return cls(tuple((name, tensor.shape) for name, tensor in parameters.items()))
-
-    @property
-    def size(self) -> int:
-        """d, the number of parameters."""
-        return sum(self._sizes)
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        return [shape.numel() for _, shape in self.shapes]
-
-    def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Concatenate parameters to a vector (d,)."""
-        return torch.cat([parameters[name].reshape(-1) for name, _ in self.shapes])
-
-    def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return named views into the vector (d,), or into rows (k, d) of vectors."""
-        parts, rows = torch.split_with_sizes(vector, self._sizes, dim=-1), vector.shape[:-1]
-        return {
-            name: part.view(rows + shape)
-            for (name, shape), part in zip(self.shapes, parts, strict=True)
-        }
+def one_line(error: BaseException) -> str:
+    """Return what an error says, as a part of one sentence."""
+    words = " ".join(str(error).split()).rstrip(".")
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the named parameters that are trained, detached; frozen ones are left out."""
-    named = model.named_parameters()
-    return {name: weight.detach() for name, weight in named if weight.requires_grad}
+def own_model(name: str, input_shape: Shape, classes: int) -> nn.Module:
+    """Return what a user's function makes of an input shape and a number of classes.
 
-
-def others_of(
-    model: nn.Module, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return what the model's ``state_dict`` holds beside the trained ``weights``, as copies.
-
-    That is ``buffers`` (those that are saved), frozen parameters, and second names of tensors that
-    two layers share.
+    SpcacwError if it cannot be imported, raises, or returns something that cannot be trained.
     """
-    named = [(weights, model.named_parameters()), (buffers, model.named_buffers())]
-    values = {id(t): given[n] for given, tensors in named for n, t in tensors if n in given}
-    state = model.state_dict(keep_vars=True)  # the tensors themselves, not detached from their ids
-    return {
-        name: values.get(id(tensor), tensor).detach().clone()
-        for name, tensor in state.items()
-        if name not in weights and isinstance(tensor, Tensor)
-    }
+    function = import_by_path(name, "model")
+    try:
+        model = function(input_shape, classes)
+    except Exception as error:  # a user's function may raise anything
+        raise SpcacwError(
+            f"model = {name!r} cannot be made of the input shape {input_shape} and {classes} "
+            f"classes ({one_line(error)})."
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise SpcacwError(
+            f"model = {name!r} returned {type(model).__name__}, which is no nn.Module: it must be "
+            "a function of input shape and number of classes that returns one."
+        )
+    trained = {part: w for part, w in model.named_parameters() if w.requires_grad}
+    if not trained:
+        raise SpcacwError(
+            f"model = {name!r} has no parameters that require a gradient: nothing can be trained."
+        )
+    for part, weight in trained.items():
+        if is_lazy(weight):
+            raise SpcacwError(
+                f"model = {name!r} has no values yet for its parameter '{part}': pass an input "
+                "through it in your function."
+            )
+        if weight.dtype != torch.float32:
+            raise SpcacwError(
+                f"model = {name!r} has its parameter '{part}' in {weight.dtype}: it must be "
+                "float32."
+            )
+    return model
+
+
+def try_model(
+    model: nn.Module, x: Tensor, y: Tensor, classes: int, loss: Loss, names: tuple[str, str, int]
+) -> None:
+    """Pass a batch of a silo through model and loss, once, before training.
+
+    The model is in training mode; its buffers and PyTorch's random state stay as they are. ``x``
+    and ``y`` (b, …) are a mini-batch; ``names`` are those of model and loss, and the silo, for the
+    sentence. SpcacwError if the model cannot be applied, its outputs are no scores of the labels,
+    or the loss is not one number per sample that depends on the outputs.
+    """
+    model_name, loss_name, silo = names
+    where = f"the data of silo {silo}"
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        try:
+            outputs = call(model, buffers, x.clone())
+        except Exception as error:  # a user's module may raise anything
+            raise SpcacwError(
+                f"model = {model_name!r} cannot be applied to {where}, {len(x)} samples of shape "
+                f"{tuple(x.shape[1:])} ({one_line(error)})."
+            ) from error
+    shape, found = (*y.shape, classes), getattr(outputs, "shape", type(outputs).__name__)
+    if not isinstance(outputs, Tensor) or outputs.shape != shape:
+        raise SpcacwError(
+            f"model = {model_name!r} gives outputs of shape {_plain(found)} on {where}: scores of "
+            f"the {classes} classes for labels of shape {tuple(y.shape)} have shape {shape}."
+        )
+    try:
+        losses = loss(outputs, y)
+    except Exception as error:
+        raise SpcacwError(
+            f"loss = {loss_name!r} cannot be applied to {where} ({one_line(error)})."
+        ) from error
+    if not isinstance(losses, Tensor) or losses.shape != (len(y),) or not losses.requires_grad:
+        found = getattr(losses, "shape", type(losses).__name__)
+        raise SpcacwError(
+            f"loss = {loss_name!r} gives {_plain(found)} on {where}: it must be a tensor of shape "
+            f"{(len(y),)}, the loss of each sample, through which gradients flow."
+        )
+
+
+def _plain(shape: object) -> object:
+    return tuple(shape) if isinstance(shape, torch.Size) else shape

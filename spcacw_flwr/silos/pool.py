@@ -1,15 +1,14 @@
 """What a silo computes for the target: mini-batch gradients, L, accuracy. Nothing is remembered.
 
 The functions know a model and tensors, not methods. All silos of a node are one batched call, since
-they share the model w_t (:mod:`spcacw_flwr.silos.gradients`). Power iteration on Hessian-vector
-products follows the paper's appendix (Practical Algorithmic Details, item 1; Pearlmutter 1994).
+they share the model w_t (:mod:`spcacw_flwr.silos.gradients`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -20,20 +19,24 @@ from spcacw_flwr.alpha import noise_curvature, spectral_norm
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.batches import Fold, batch_indices, rounds_per_pass
+from spcacw_flwr.silos.batches import (
+    Batch,
+    Fold,
+    Stacked,
+    batch_indices,
+    find_device,
+    rounds_per_pass,
+)
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
-from spcacw_flwr.silos.evaluation import accuracy_and_loss
+from spcacw_flwr.silos.evaluation import accuracy_and_loss, buffers_at, evaluating, shuffled_batches
 from spcacw_flwr.silos.gradients import SiloGradients
+from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
 from spcacw_flwr.silos.losses import make_loss
-from spcacw_flwr.silos.models import Layout, make_model, others_of, parameters_of
-from spcacw_flwr.silos.own_model import try_model
+from spcacw_flwr.silos.models import make_model, try_model
 from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
-from spcacw_flwr.silos.randomness import Chances, seeded
 from spcacw_flwr.silos.setting import Setting, SiloData
-from spcacw_flwr.silos.stacked import Batch, Stacked, find_device
-from spcacw_flwr.silos.statistics import buffers_at, evaluating, shuffled_batches
-from spcacw_flwr.silos.streams import MODEL_NOISE, POWER_ITERATION, WIRE, stream
+from spcacw_flwr.silos.streams import MODEL_NOISE, POWER_ITERATION, WIRE, Chances, seeded, stream
 
 NOISE_DRAWS = 1 << 20, (1 << 20) + 1
 """The draws whose difference is the noise that L is measured along: no method asks for so many."""
@@ -62,23 +65,16 @@ def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
         norms.mul_(factors)
 
 
-def _noise_seed(silos: Sequence[int], seed: int, key: tuple[int, ...], k: int) -> int:
-    return int(stream(seed, MODEL_NOISE, silos[k], *key).integers(2**62))
-
-
 class SiloPool:
     """The silos that one node holds (one in deployment, several if fewer nodes simulate all).
 
-    Real silos pass their own ``chances`` (:mod:`spcacw_flwr.silos.randomness`); those of a
-    simulation follow from the run's seed.
+    Real silos pass their own ``chances``; those of a simulation follow from the run's seed.
     """
 
     def __init__(
         self, config: Config, setting: Setting, silos: Sequence[int], chances: Chances | None = None
     ) -> None:
-        self.config = config
-        self.setting = setting
-        self.silos = tuple(silos)
+        self.config, self.setting, self.silos = config, setting, tuple(silos)
         self.device = find_device(config.run.device)
         training = config.training
         self.model = make_model(
@@ -110,20 +106,15 @@ class SiloPool:
     def describe(self) -> list[SiloInfo]:
         """Say which silos are held: id, size, label counts, and the true group where known.
 
-        Raises
-        ------
-        SpcacwError
-            If the model or the loss cannot be applied to their data.
+        SpcacwError if the model or the loss cannot be applied to their data.
         """
-        setting = self.setting
-        infos, groups = [], setting.groups
+        setting, infos, groups = self.setting, [], self.setting.groups
         for silo in self.silos:
             data = setting.train(silo)
-            counts = tuple(data.label_counts(setting.num_classes).tolist())
             # Only the target's true cluster is ever used; with many silos, all are M² numbers.
             oracle = tuple(setting.oracle(silo)) if silo == self.config.run.target else ()
             private = self.private.mechanisms.get(silo)
-            counts = () if private else counts
+            counts = tuple(data.label_counts(setting.num_classes).tolist()) if not private else ()
             infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle, private))
         if not self._tried and self.silos:
             self._try_model()
@@ -235,10 +226,7 @@ class SiloPool:
         is not a number is infinite: such a model is worse than any other. ``fold`` and ``whole``
         are those of :class:`~spcacw_flwr.silos.protocol.Request`.
 
-        Raises
-        ------
-        SpcacwError
-            If one of the silos keeps its data private.
+        SpcacwError if one of the silos keeps its data private.
         """
         self.private.refuse(silos, "losses")
         points = points.to(self.device)
@@ -267,7 +255,8 @@ class SiloPool:
 
     def _seed_of(self, silos: Sequence[int], round_: int, draw: int = 0) -> Callable[[int], int]:
         key = (round_, draw) if draw else (round_,)
-        return partial(_noise_seed, silos, self.config.run.seed, key)
+        seed = self.config.run.seed
+        return lambda k: int(stream(seed, MODEL_NOISE, silos[k], *key).integers(2**62))
 
     def _whole_loss(self, vector: Tensor, silo: int, fold: Fold | None) -> float:
         """Return the loss of w on a part of a silo's training data, with BatchNorm's statistics."""
@@ -282,26 +271,19 @@ class SiloPool:
     def smoothness(
         self, vector: Tensor, round_: int, silo: int, fold: Fold | None = None
     ) -> float:  # fmt: skip
-        """Return L on the mini-batch of ``silo`` at this round (READING.md 5).
+        """Return L on the mini-batch of ``silo`` at this round (READING.md 5; ``curvature.py``).
 
-        The model is in evaluation mode: dropout would make the operator random, and BatchNorm's
-        statistics are those of this mini-batch at w, held fixed.
-
-        Raises
-        ------
-        SpcacwError
-            If the silo keeps its data private, or the Hessian is not finite.
+        SpcacwError if the silo keeps its data private, or the Hessian is not finite.
         """
         self.private.refuse([silo], "smoothness")
         config, vector = self.config, vector.to(self.device)
-        seed, keys = config.run.seed, config.spcacw
         ((batch, _),) = self._batches(round_, [silo], 0, fold=fold)
         x, y = batch.x[0], batch.y[0]
-        along_noise = keys.curvature == "noise"
+        along_noise = config.spcacw.curvature == "noise"
         if along_noise:
             start = self._noise(vector, round_, silo, fold)
         else:
-            rng = stream(seed, POWER_ITERATION, silo, round_)
+            rng = stream(config.run.seed, POWER_ITERATION, silo, round_)
             start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
         loss = frozen_loss(self.model, self.layout, self.loss, vector, x, y)
         with evaluating(self.model), twice_differentiable(self.model):
@@ -309,7 +291,7 @@ class SiloPool:
             try:
                 if along_noise:
                     return noise_curvature(product, start)
-                return spectral_norm(product, start, keys.smoothness_iterations)
+                return spectral_norm(product, start, config.spcacw.smoothness_iterations)
             except ValueError as error:
                 raise SpcacwError(
                     f"{error} The model of silo {silo} has probably diverged by round {round_}: "

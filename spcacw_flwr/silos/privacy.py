@@ -17,6 +17,7 @@ The ε that follows is that of real numbers: the rounding of floats is not defen
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,14 +32,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.privacy import PASS, SAMPLED
+from spcacw_flwr.silos.batches import Batch
 from spcacw_flwr.silos.gradients import SiloGradients
-from spcacw_flwr.silos.randomness import BATCH, NOISE, Chances, Randomness
-from spcacw_flwr.silos.stacked import Batch
+from spcacw_flwr.silos.streams import Chances, Randomness
 
 if TYPE_CHECKING:
     from spcacw_flwr.config.config import Config
-    from spcacw_flwr.silos.gradients import SiloGradients
 
+OWN_NOISE, OWN_BATCH = range(2)
+"""What a private silo's own chance is for."""
 ROOM = 1 << 26
 """Numbers of per-sample gradients that are in memory at once; more samples come in groups."""
 ANY = "any"
@@ -81,10 +83,8 @@ class Mechanism:
 def mechanisms(config: Config, num_silos: int) -> dict[int, Mechanism]:
     """Return the mechanism of each private silo; none when ``privacy-noise`` is 0.
 
-    Raises
-    ------
-    SpcacwError
-        If the keys do not go together, or the package that samples' accounting needs is absent.
+    SpcacwError if the keys do not go together, or the package that samples' accounting needs is
+    absent.
     """
     keys, training, target = config.privacy, config.training, config.run.target
     if keys.privacy_noise == 0:
@@ -141,7 +141,7 @@ def clipped_mean(
     for start in range(0, len(x), size):
         one = slice(start, start + size)
         rows = vector.new_empty(len(x[one]), len(vector))
-        seeds = partial(_after, seed + start)
+        seeds = partial(operator.add, seed + start + 1)
         compute(vector, x[one].unsqueeze(1), y[one].unsqueeze(1), rows, seeds)
         norms = torch.linalg.vector_norm(rows, dim=1)
         factors, bad = (max_norm / norms).clamp_(max=1.0), ~norms.isfinite()
@@ -151,18 +151,11 @@ def clipped_mean(
     return total / len(x)
 
 
-def _after(seed: int, k: int) -> int:
-    return seed + 1 + k
-
-
 class PrivateSilos:
     """Silos with a mechanism, and the chance that they draw on.
 
-    Raises
-    ------
-    SpcacwError
-        If the gradient of a sample is to be clipped, and the model has none: BatchNorm mixes the
-        samples of a batch.
+    SpcacwError if the gradient of a sample is to be clipped, and the model has none: BatchNorm
+    mixes the samples of a batch.
     """
 
     def __init__(
@@ -201,10 +194,9 @@ class PrivateSilos:
         found = {}
         for k, mechanism in self.among(silos):
             if mechanism.batches == SAMPLED:
-                size = sizes[silos[k]]
+                silo, size = silos[k], sizes[silos[k]]
                 count = min(batch_size, size, size if samples is None else samples[k])
-                chance = self.chances(BATCH, silos[k], *place)
-                found[silos[k]] = chance.subset(size, count)
+                found[silo] = self.chances(OWN_BATCH, silo, *place).subset(size, count)
         return found
 
     def clip_samples(
@@ -214,8 +206,7 @@ class PrivateSilos:
         """Overwrite the rows of silos that clip each sample; ``points`` is (d,) or (k, d)."""
         for k, mechanism in self.among(silos):
             if mechanism.per_sample:
-                point = points if points.ndim == 1 else points[k]
-                one = point, batch.x[k], batch.y[k]
+                one = points if points.ndim == 1 else points[k], batch.x[k], batch.y[k]
                 into[k] = clipped_mean(compute, *one, mechanism.max_norm, seed_of(k))
 
     def finish(
@@ -227,6 +218,5 @@ class PrivateSilos:
         Behind row k is a mini-batch of ``lengths[k]`` samples; ``place`` is as in :meth:`drawn`.
         """
         for k, mechanism in self.among(silos):
-            chance = self.chances(NOISE, silos[k], *place)
-            privatise(rows[k], lengths[k], mechanism, chance)
+            privatise(rows[k], lengths[k], mechanism, self.chances(OWN_NOISE, silos[k], *place))
             losses[k], norms[k] = float("nan"), torch.linalg.vector_norm(rows[k])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.silos.batches import Fold, rounds_per_pass
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.privacy import Mechanism
 
 GRADIENTS, LOSSES = "gradients", "losses"
@@ -39,10 +39,7 @@ class Request:
     draw: int = 0
     """Which of a silo's mini-batches of this round: 0, or 1, 2, … for independent further ones."""
     number: int = 0
-    """Which question of its round this is, counted by :meth:`~.method.Method.play`.
-
-    Private silos answer each question with noise of its own.
-    """
+    """Which question of its round this is: private silos answer each with noise of its own."""
     samples: tuple[int, ...] | None = None
     """How many samples of its mini-batch each silo uses; None is all."""
     fold: Fold | None = None
@@ -52,11 +49,8 @@ class Request:
     smoothness: bool = False
     """Whether the target's silo is also to estimate L."""
     traffic: tuple[int, int] | None = None
-    """Floats to and from each silo where the published protocol sends others than this one does.
-
-    A published client may keep its head or its own model at home, where our silos, which keep no
-    state, are sent it each time.
-    """
+    """Floats to and from each silo where the published protocol sends others than this one does:
+    its client may keep a head or a model of its own at home, which our silos are sent each time."""
 
     def floats(self) -> tuple[int, int]:
         """Return the floats that the question sends to each silo, and gets back from it."""
@@ -97,10 +91,7 @@ class Replies:
 
     silos: tuple[int, ...]
     gradients: Tensor
-    """(k, d) float32, one row per silo in ``silos``; the next request may overwrite it.
-
-    (k, 0) when losses were asked for.
-    """
+    """(k, d) float32, or (k, 0) if losses were asked for; the next request may overwrite it."""
     losses: Tensor
     """(k,) losses of the mini-batches, or (k, c) at c models; NaN of private silos."""
     smoothness: float | None = None

@@ -9,18 +9,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.streams import TUNE, stream
-
-__all__ = ["PartitionKeys", "Setting", "SiloData"]
 
 # An angle such as 3 · 0.1 must count as within 0.3 degrees in spite of its rounding.
 _ANGLE_ROUNDING = 1e-9
@@ -31,21 +31,15 @@ class SiloData:
     """Samples and labels of one silo.
 
     Settings hand out the tensors they keep, without a copy: do not write into them.
-
-    Attributes
-    ----------
-    x : Tensor
-        Images float32 (n, \\*input_shape), or tokens int64 (n, L).
-    y : Tensor
-        Labels int64 (n,), or of every position of a sequence (n, L).
-    weight : Tensor, optional
-        What each sample counts in an average, float32 (n,) ≥ 0 with a positive sum; None: all the
-        same (READING row 13). Only test data have weights.
     """
 
     x: Tensor
+    """Images float32 (n, channels, height, width), or tokens int64 (n, L)."""
     y: Tensor
+    """Labels int64 (n,), or of every position of a sequence (n, L)."""
     weight: Tensor | None = None
+    """What each sample counts in an average, float32 (n,) ≥ 0 with a positive sum; None: all the
+    same (READING row 13). Only test data have weights."""
 
     def label_counts(self, num_classes: int) -> Tensor:
         """Count the labels of each class: int64 (num_classes,)."""
@@ -64,34 +58,23 @@ class SiloData:
 
 
 class Setting(ABC):
-    """A heterogeneity setting: a pure function of the configuration keys and the seed.
-
-    Attributes
-    ----------
-    name : str
-        Its name in the configuration.
-    Keys : type, optional
-        A frozen dataclass of the setting's own configuration keys, the table ``[name]``.
-    defaults : Mapping
-        Configuration keys (field names, of any part of the project) whose default differs here.
-    num_classes : int
-        C, the number of labels.
-    input_shape : tuple of int
-        Shape of one input: (channels, height, width), or (length,) of tokens.
-    group_kind : str
-        What ``groups`` holds: "cluster" (numbers), "angle" (degrees in [0, 360)), or "none": the
-        truth is not known, and ``groups`` holds None.
-    oracle_radius : float
-        Degrees: where groups are angles, silos within this angle of the target belong with it.
-    """
+    """A heterogeneity setting: a pure function of the configuration keys and the seed."""
 
     name: ClassVar[str]
+    """Its name in the configuration."""
     Keys: ClassVar[type | None] = None
+    """A frozen dataclass of the setting's own configuration keys, the table ``[name]``."""
     defaults: ClassVar[Mapping[str, Any]] = {}
+    """Configuration keys (field names, of any part of the project) whose default differs here."""
     num_classes: int
+    """C, the number of labels."""
     input_shape: tuple[int, ...]
+    """Shape of one input: (channels, height, width), or (length,) of tokens."""
     group_kind: ClassVar[str]
+    """What ``groups`` holds: "cluster" (numbers), "angle" (degrees in [0, 360)), or "none": the
+    truth is not known, and ``groups`` holds None."""
     oracle_radius: float = 0.0
+    """Degrees: where groups are angles, silos within this angle of the target belong with it."""
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Keep the keys and the seed, a whole number ≥ 0; subclasses read no data here."""
@@ -172,3 +155,27 @@ class Setting(ABC):
         else:
             reach = 0.0
         return [silo for silo, gap in enumerate(gaps) if gap <= reach]
+
+
+def silo_file(directory: Path, silo: int) -> Path:
+    """Return the file of a silo in the directory of its data."""
+    return directory / f"silo-{silo}.safetensors"
+
+
+def write_silo(directory: Path, silo: int, train: SiloData, test: SiloData | None) -> Path:
+    """Write a silo's data into its file and return it; without ``test`` it cannot be the target.
+
+    SpcacwError if the file cannot be written.
+    """
+    parts = {"train.x": train.x, "train.y": train.y}
+    if test is not None:
+        parts |= {"test.x": test.x, "test.y": test.y}
+        if test.weight is not None:
+            parts["test.weight"] = test.weight
+    path = silo_file(directory, silo)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        save_file({name: part.contiguous().clone() for name, part in parts.items()}, path)
+    except OSError as error:
+        raise SpcacwError(f"{path} cannot be written: {error}.") from error
+    return path

@@ -40,11 +40,8 @@ def setting_of(config: Config) -> Setting:
 def checked_setting(config: Config) -> Setting:
     """Return the setting, after checking the keys that depend on its number of silos.
 
-    Raises
-    ------
-    SpcacwError
-        If ``target`` is not a silo, there would be more nodes than silos, or silos cannot be
-        private as they are told to be.
+    SpcacwError if ``target`` is not a silo, there would be more nodes than silos, or silos cannot
+    be private as they are told to be.
     """
     setting, run = setting_of(config), config.run
     silos = setting.num_silos
@@ -72,18 +69,8 @@ class HeldOut(Setting):
         super().__init__(setting.keys, setting.seed)
         self.setting, self.target, self.share = setting, target, share
         self.num_classes = setting.num_classes
-
-    # The attributes of the class are those of the setting's class, which is known only here.
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The setting's name."""
-        return self.setting.name
-
-    @property
-    def group_kind(self) -> str:  # type: ignore[override]
-        """What the setting's groups are."""
-        return self.setting.group_kind
+        # Elsewhere they are the class's: here the class is known only now.
+        self.name, self.group_kind = setting.name, setting.group_kind  # type: ignore[misc]
 
     @property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]

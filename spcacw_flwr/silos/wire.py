@@ -53,10 +53,7 @@ def pack(rows: Tensor, wire: str, rngs: Sequence[np.random.Generator]) -> dict[s
 def unpack(parts: Mapping[str, Tensor], wire: str, shape: tuple[int, int]) -> Tensor:
     """Return the rows (k, d) = ``shape``, float32, that came as ``parts``.
 
-    Raises
-    ------
-    SpcacwError
-        If a part is missing, or has another shape or type.
+    SpcacwError if a part is missing, or has another shape or type.
     """
     values = _part(parts, GRADIENTS, shape, DTYPES[wire])
     if wire == FLOAT32:
@@ -72,10 +69,7 @@ def unpack(parts: Mapping[str, Tensor], wire: str, shape: tuple[int, int]) -> Te
 def received(parts: Mapping[str, NDArray[Any]], how: str) -> NDArray[Any]:
     """Return the rows (k, d) that came as arrays; of float32 as they are, whatever they are.
 
-    Raises
-    ------
-    SpcacwError
-        If they cannot be read as ``how`` says.
+    SpcacwError if they cannot be read as ``how`` says.
     """
     rows = parts.get(GRADIENTS)
     if rows is None:

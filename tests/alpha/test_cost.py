@@ -1,4 +1,4 @@
-"""The round's cost matrix and the variance of the target's gradient."""
+"""Inner products, exact and sketched, the round's cost matrix, and the variance of a gradient."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from spcacw_flwr.alpha import RunningVariance, cost, cost_matrix, grams
+from spcacw_flwr.alpha import (
+    CountSketch,
+    RunningVariance,
+    cost,
+    cost_matrix,
+    grams,
+    minimise,
+    products,
+)
 
 
 def test_gram_by_hand():
@@ -76,16 +84,91 @@ def test_variance_equals_numpy_after_a_reset_and_far_from_zero():
     assert_allclose(variance.squared_norm(), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("rows", [3, 40])
-def test_products_do_not_depend_on_how_they_are_taken(threads, rows):
-    """Few and many rows, on one core, on two and on more; of two matrices or of one."""
-    rng = np.random.default_rng(0)
-    one, two = rng.normal(size=(2, rows, 500)).astype(np.float32)
-    torch.set_num_threads(threads)
-    found = grams(torch.from_numpy(one), torch.from_numpy(two))
-    for array, product in zip((one, two), found, strict=True):
-        assert product.dtype == np.float64
-        assert_allclose(product, array.astype(float) @ array.T.astype(float), atol=1e-3)
-        assert_array_equal(product, product.T)
-    assert_array_equal(grams(torch.from_numpy(one))[0], found[0])
+@pytest.mark.parametrize("cores", [1, 2, 4])
+@pytest.mark.parametrize("silos", [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 40])
+def test_inner_products_by_each_of_the_ways(silos, cores):
+    rng = np.random.default_rng(silos)
+    a, b = rng.standard_normal((2, silos, 123)).astype(np.float32)
+    torch.set_num_threads(cores)
+    for found, rows in zip(grams(torch.from_numpy(a), torch.from_numpy(b)), (a, b), strict=True):
+        assert found.dtype == np.float64
+        assert_allclose(found, rows.astype(float) @ rows.T.astype(float), atol=1e-4)
+        assert_array_equal(found, found.T)
+        assert_array_equal(found, grams(torch.from_numpy(rows))[0])
+
+
+def test_matrices_of_different_heights(monkeypatch):
+    monkeypatch.setattr(products, "SYRK_ROWS", 6)
+    torch.set_num_threads(1)
+    for heights in ((2, 5), (5, 7), (7, 9)):
+        matrices = [torch.arange(2.0 * n).reshape(n, 2) for n in heights]
+        for found, rows in zip(grams(*matrices), matrices, strict=True):
+            assert_array_equal(found, (rows @ rows.T).numpy())
+
+
+def test_a_sketch_by_hand():
+    """d = 5 in blocks of k = 2: with signs s and shifts r, coordinate c lands in (c + r) mod 2."""
+    sketch = CountSketch(5, 2, np.random.default_rng(0))
+    sketch.signs = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])
+    sketch.shifts = [0, 1, 1]
+    # Block 0: (1, −2) as it lies. Block 1: (3, 4) turned to (4, 3). Block 2: (−5) goes to place 1.
+    row = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert sketch(row).tolist() == [1 + 4, -2 + 3 - 5]
+    assert sketch(torch.stack([row, 2 * row])).tolist() == [[5, -4], [10, -8]]
+
+
+@pytest.mark.parametrize(("dimension", "size"), [(50, 50), (50, 7), (64, 16), (9, 1)])
+def test_a_sketch_is_linear_and_of_the_right_shape(dimension, size):
+    sketch = CountSketch(dimension, size, np.random.default_rng(1))
+    a, b = torch.randn(2, 3, dimension, generator=torch.Generator().manual_seed(0))
+    assert sketch(a).shape == (3, size)
+    torch.testing.assert_close(sketch(a - 2 * b), sketch(a) - 2 * sketch(b), atol=1e-5, rtol=1e-5)
+
+
+def test_a_sketch_with_k_equal_to_d_inner_products_are_exact():
+    sketch = CountSketch(40, 40, np.random.default_rng(2))
+    a = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
+    assert_allclose(grams(sketch(a))[0], grams(a)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_sketched_inner_products_are_unbiased_and_their_variance_is_below_the_bound():
+    """Over 2,000 sketches; the bound (⟨a,b⟩² + ‖a‖²‖b‖²)/k is met and not far off."""
+    rng = np.random.default_rng(3)
+    a, b = torch.from_numpy(rng.normal(size=(2, 200))).float()
+    b += 0.5 * a
+    exact, size = float(a @ b), 16
+    found = []
+    for _ in range(2000):
+        sketch = CountSketch(200, size, rng)
+        found.append(float(sketch(a) @ sketch(b)))
+    bound = (exact**2 + float(a @ a) * float(b @ b)) / size
+    assert np.mean(found) == pytest.approx(exact, abs=4 * np.sqrt(bound / 2000))
+    assert 0.7 * bound < np.var(found) < 1.1 * bound
+
+
+def test_alpha_from_a_sketch_costs_little_more_than_the_best():
+    """M = 20, d = 20,000, k = 4,096: norms within ε ≈ √(20/k) = 7 %, so the excess is below
+    (1 + ε)/(1 − ε) − 1 = 15 %; and no weight moves by more than .1."""
+    generator = torch.Generator().manual_seed(4)
+    gradients = torch.randn(20, 20_000, generator=generator)
+    bias = torch.randn(20, 20_000, generator=generator) * torch.linspace(0, 1, 20)[:, None]
+    bias[0] = 0
+    sketch = CountSketch(20_000, 4096, np.random.default_rng(5))
+    exact = cost_matrix(*grams(bias, gradients), 0.1, 2.0)
+    small = cost_matrix(*grams(sketch(bias), sketch(gradients)), 0.1, 2.0)
+    best, found = minimise(exact).alpha, minimise(small).alpha
+    assert cost(best, exact) <= cost(found, exact) < 1.15 * cost(best, exact)
+    assert np.abs(best - found).max() < 0.1
+
+
+def test_a_sketch_is_a_pure_function_of_its_generator():
+    one, two = (CountSketch(100, 10, np.random.default_rng(7)) for _ in range(2))
+    assert torch.equal(one(torch.ones(100)), two(torch.ones(100)))
+
+
+def test_a_sketch_rejects():
+    for size in (0, 11):
+        with pytest.raises(ValueError, match="size must be in 1…10"):
+            CountSketch(10, size, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="rows of length 10"):
+        CountSketch(10, 2, np.random.default_rng(0))(torch.zeros(3, 9))

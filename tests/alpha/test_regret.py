@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from spcacw_flwr.alpha import ExponentiatedGradient, RegretMeter, cost, minimise
-from spcacw_flwr.alpha.leaders import DIAMETER, exp_concavity, ftal_beta, gradient_bound
+from spcacw_flwr.alpha.learners import DIAMETER, exp_concavity, ftal_beta, gradient_bound
 from spcacw_flwr.config.registry import solver_class
 
 ETA, SMOOTHNESS = 0.5, 0.6

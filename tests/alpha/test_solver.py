@@ -1,14 +1,17 @@
-"""The α solver: closed forms, independent solvers, certificates, invariances."""
+"""The α solver: closed forms, independent solvers, certificates, invariances; the projection."""
+
+import doctest
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 from qpsolvers import solve_qp
 from scipy.optimize import minimize as scipy_minimize
 
-from spcacw_flwr.alpha import cost, minimise
+from spcacw_flwr.alpha import cost, minimise, project_simplex, solver
 from spcacw_flwr.alpha.solver import Objective
 
 SIZES = (2, 3, 7, 20, 89)
@@ -47,35 +50,32 @@ def check(solution, H, *, linear=None, cubic=0.0, relative=1e-9):
     assert solution.gap <= relative * scale + rounding
 
 
-def test_two_silos_by_hand():
-    # f(a, 1-a) = 4a² + 2a(1-a) + 2(1-a)² = 4a² - 2a + 2; f' = 8a - 2 = 0 at a = 1/4, f = 1.75.
-    H = np.array([[4.0, 1.0], [1.0, 2.0]])
-    solution = minimise(H)
-    assert_allclose(solution.alpha, [0.25, 0.75], atol=1e-14)
-    assert cost(solution.alpha, H) == pytest.approx(1.75, abs=1e-14)
-    # With c = (3, 0): 8a - 2 + 3 > 0 for a >= 0, so a = 0 exactly.
-    assert minimise(H, linear=np.array([3.0, 0.0])).alpha.tolist() == [0.0, 1.0]
-
-
-def test_two_silos_cubic_by_hand():
-    # H = diag(1, 0), λ = 1: 2a + 3a² - 3(1-a)² = 0, so 8a = 3.
-    solution = minimise(np.diag([1.0, 0.0]), cubic=1.0)
-    assert_allclose(solution.alpha, [3 / 8, 5 / 8], atol=1e-14)
-
-
-def test_three_silos_one_exactly_zero():
-    # Without silo 2: (1/2, 1/2, 0) has gradient 2H α = (1, 1, 4): silo 2 stays out. Its partial
-    # derivative, 4, is above the common value 1 of the others.
-    H = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 2.0], [2.0, 2.0, 9.0]])
-    solution = minimise(H)
-    assert_allclose(solution.alpha, [0.5, 0.5, 0.0], atol=1e-14)
-    assert solution.alpha[2] == 0.0
-
-
-def test_diagonal_is_inverse_variance_weighting():
-    variances = np.array([1.0, 2.0, 4.0, 4.0])
-    solution = minimise(np.diag(variances))
-    assert_allclose(solution.alpha, [0.5, 0.25, 0.125, 0.125], atol=1e-14)  # 1/v over their sum 2
+@pytest.mark.parametrize(
+    ("H", "terms", "alpha"),
+    [
+        # f(a, 1-a) = 4a² + 2a(1-a) + 2(1-a)² = 4a² - 2a + 2; f' = 8a - 2 = 0 at a = 1/4.
+        ([[4, 1], [1, 2]], {}, [0.25, 0.75]),
+        # With c = (3, 0): 8a - 2 + 3 > 0 for a >= 0, so a = 0 exactly.
+        ([[4, 1], [1, 2]], {"linear": [3, 0]}, [0, 1]),
+        # H = diag(1, 0), λ = 1: 2a + 3a² - 3(1-a)² = 0, so 8a = 3.
+        ([[1, 0], [0, 0]], {"cubic": 1.0}, [3 / 8, 5 / 8]),
+        # Without silo 2: (1/2, 1/2, 0) has gradient 2H α = (1, 1, 4): silo 2 stays out. Its partial
+        # derivative, 4, is above the common value 1 of the others.
+        ([[1, 0, 2], [0, 1, 2], [2, 2, 9]], {}, [0.5, 0.5, 0]),
+        # Inverse variance weighting: 1/v over their sum 2.
+        (np.diag([1, 2, 4, 4]), {}, [0.5, 0.25, 0.125, 0.125]),
+        # Opposite biases cancel: f* = 0, where only rounding can end the search.
+        (np.outer([1, -3], [1, -3]), {}, [0.75, 0.25]),
+        # The cheapest.
+        (np.zeros((4, 4)), {"linear": [3, 1, 1 + 1e-6, 2]}, [0, 1, 0, 0]),
+        ([[3]], {}, [1]),
+        ([[0]], {"cubic": 1.0}, [1]),
+    ],
+)
+def test_by_hand(H, terms, alpha):
+    found = minimise(np.array(H, dtype=float), **terms).alpha
+    assert_allclose(found, alpha, atol=1e-14)
+    assert_array_equal(found == 0.0, np.array(alpha) == 0)
 
 
 @pytest.mark.parametrize("silos", SIZES)
@@ -154,11 +154,6 @@ def test_cubic_alone_is_uniform():
     assert_allclose(solution.alpha, 0.2, atol=1e-8)
 
 
-def test_linear_alone_picks_the_cheapest():
-    c = np.array([3.0, 1.0, 1.0 + 1e-6, 2.0])
-    assert minimise(np.zeros((4, 4)), linear=c).alpha.tolist() == [0.0, 1.0, 0.0, 0.0]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_gradient_by_finite_differences(seed):
     rng = np.random.default_rng(seed)
@@ -181,11 +176,6 @@ def test_everything_optimal_returns_the_start():
     assert_array_equal(minimise(np.ones((3, 3)), start=start).alpha, start)
 
 
-def test_one_silo():
-    assert minimise(np.array([[3.0]])).alpha.tolist() == [1.0]
-    assert minimise(np.array([[0.0]]), cubic=1.0).alpha.tolist() == [1.0]
-
-
 def test_identical_silos_share_evenly():
     """Two exact duplicates: from the uniform start neither is preferred."""
     H = gram(4, 0)
@@ -204,13 +194,6 @@ def test_float32_gram_with_duplicates_is_not_quite_semi_definite(seed):
     H = 0.5 * (H + H.T)
     assert np.linalg.eigvalsh(H).min() < 0.0
     check(minimise(H), H, relative=1e-8)
-
-
-def test_minimum_zero():
-    """Opposite biases cancel: f* = 0, where only rounding can end the search."""
-    b = np.array([1.0, -3.0])
-    solution = minimise(np.outer(b, b))
-    assert_allclose(solution.alpha, [0.75, 0.25], atol=1e-12)
 
 
 def test_warm_start_needs_no_iterations():
@@ -300,3 +283,98 @@ def test_a_peer_whose_bias_grows_is_left_out_for_good(silos, seed):
     assert weights[-1] == 0.0
     assert not any(weights[weights.index(0.0) :])
     assert weights[0] == max(weights)
+
+
+numbers = st.floats(-1e3, 1e3)
+vectors = hnp.arrays(np.float64, st.integers(1, 12), elements=numbers)
+
+
+@st.composite
+def pairs(draw):
+    size = draw(st.integers(1, 12))
+    return tuple(draw(hnp.arrays(np.float64, size, elements=numbers)) for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    ("v", "expected"),
+    [
+        # On the simplex already.
+        ([0.25, 0.75], [0.25, 0.75]),
+        # Sum 1.6, support of both: each gives up (1.6 - 1) / 2 = 0.3.
+        ([1.0, 0.6], [0.7, 0.3]),
+        # All three would give up (2 + 0.5 - 1 - 1) / 3 = 1/6, below 0 for the last; of two,
+        # (2.5 - 1) / 2 = 0.75 > 0.5; so the first alone: 2 - 1 = 1.
+        ([2.0, 0.5, -1.0], [1.0, 0.0, 0.0]),
+        # Two of four: (0.9 + 0.7 - 1) / 2 = 0.3; 0.2 and -5 lie below 0.3.
+        ([0.2, 0.9, -5.0, 0.7], [0.0, 0.6, 0.0, 0.4]),
+        # Inside the simplex's cone: sum 0, each gains 1/2.
+        ([0.0, 0.0], [0.5, 0.5]),
+        ([-7.0], [1.0]),
+        ([1.0, -np.inf, 1.0], [0.5, 0.0, 0.5]),
+        # Overflow of a difference is as good as -inf.
+        ([1.7e308, -1.7e308], [1.0, 0.0]),
+    ],
+)
+def test_projection_by_hand(v, expected):
+    projected = project_simplex(np.array(v))
+    assert_allclose(projected, expected, atol=1e-15)
+    assert_array_equal(projected == 0.0, np.array(expected) == 0.0)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-12, 1e8, 1e300])
+@pytest.mark.parametrize("offset", [0.0, 1.0, -1e12])
+def test_projection_sums_to_one_at_any_magnitude(size, offset):
+    v = offset + size * np.random.default_rng(0).normal(size=50)
+    assert abs(project_simplex(v).sum() - 1.0) < 1e-14
+
+
+@pytest.mark.parametrize(
+    "v",
+    [[], [[1.0, 0.0]], 1.0, [np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf], [np.inf, np.nan]],
+)
+def test_projection_rejects(v):
+    with pytest.raises(ValueError, match="project_simplex needs"):
+        project_simplex(np.array(v))
+
+
+def test_docstring_example():
+    assert doctest.testmod(solver).failed == 0
+    assert doctest.testmod(solver).attempted > 0
+
+
+@given(vectors)
+def test_projection_is_feasible_idempotent_optimal(v):
+    p = project_simplex(v)
+    assert (p >= 0.0).all()
+    assert abs(p.sum() - 1.0) < 1e-12
+    assert_allclose(project_simplex(p), p, atol=1e-12)
+    # Variational inequality <v - p, x - p> <= 0 for all x in the simplex; vertices suffice.
+    assert ((v - p) - (v - p) @ p).max() <= 1e-9
+
+
+@given(vectors, st.randoms(use_true_random=False), st.floats(-1e3, 1e3))
+def test_projection_permuted_and_shifted(v, random, shift):
+    order = np.array(random.sample(range(v.size), v.size))
+    assert_array_equal(project_simplex(v[order]), project_simplex(v)[order])
+    assert_allclose(project_simplex(v + shift), project_simplex(v), atol=1e-11)
+
+
+@given(pairs())
+def test_projection_is_non_expansive(pair):
+    u, v = pair
+    moved = np.linalg.norm(project_simplex(u) - project_simplex(v))
+    assert moved <= np.linalg.norm(u - v) + 1e-11
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_jacobian_of_the_projection(seed):
+    """On a support of k entries: I - 11ᵀ/k; nothing off it moves, or moves anything."""
+    v = np.random.default_rng(seed).normal(size=8)
+    support = project_simplex(v) > 0.0
+    inside = support.astype(float)
+    theory = np.diag(inside) - np.outer(inside, inside) / support.sum()
+    step = 1e-6
+    numeric = np.stack(
+        [(project_simplex(v + e) - project_simplex(v - e)) / (2 * step) for e in step * np.eye(8)]
+    )
+    assert_allclose(numeric, theory, atol=1e-8)

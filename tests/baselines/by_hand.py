@@ -10,7 +10,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.methods.base import Method
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, SiloInfo
 
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "max_norm": 0.0}

@@ -10,7 +10,7 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.loop import play
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 from tests.baselines.on_digits import trained, weights

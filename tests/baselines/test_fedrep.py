@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import Replies
 from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of

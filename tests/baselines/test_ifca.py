@@ -7,7 +7,7 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.loop import play
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import LOSSES
 from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics

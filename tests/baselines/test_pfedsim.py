@@ -10,7 +10,7 @@ import torch
 
 from spcacw_flwr.baselines.pfedsim import aggregation_weights, classifier_slice
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.models import Layout
+from spcacw_flwr.silos.layout import Layout
 from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics
 

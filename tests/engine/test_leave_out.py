@@ -9,7 +9,7 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.methods.optimiser import Optimiser
+from spcacw_flwr.methods.base import Optimiser
 from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.report.leave_one_out import Remaining, train_without
 from spcacw_flwr.silos.setting import Setting

@@ -16,7 +16,8 @@ from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.strategy import GradientStrategy
-from spcacw_flwr.silos.models import Layout, make_model, parameters_of
+from spcacw_flwr.silos.layout import Layout, parameters_of
+from spcacw_flwr.silos.models import make_model
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 

@@ -18,7 +18,7 @@ from spcacw_flwr.engine.loop import train
 from spcacw_flwr.flower import client_app, records
 from spcacw_flwr.flower.mods import private_gradients
 from spcacw_flwr.silos.protocol import LOSSES, Request
-from spcacw_flwr.silos.randomness import seeded
+from spcacw_flwr.silos.streams import seeded
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import play, small
@@ -97,7 +97,7 @@ def test_real_silos_draw_noise_that_no_seed_repeats():
     held = [{"silos": i} | ({"privacy-noise": 0.02} if i != "0" else {}) for i in NODES]
     runs = [play(config, LocalGrid(config, 7, held), rounds=7) for _ in range(2)]
     assert not torch.allclose(runs[0].method.parameters, runs[1].method.parameters, atol=1e-4)
-    assert set(runs[0].method.ledger.infos) == set(range(1, 7))
+    assert set(runs[0].method.ledger.mechanisms) == set(range(1, 7))
 
 
 def test_the_owner_has_the_last_word():
@@ -106,9 +106,9 @@ def test_the_owner_has_the_last_word():
     held[2] |= {"privacy-noise": 3.0, "privacy-clip": "batch", "privacy-delta": 1e-7}
     held[4] |= {"privacy-noise": 1.0}
     ledger = play(config, LocalGrid(config, 7, held), rounds=2).method.ledger
-    assert {silo: info.privacy.noise for silo, info in ledger.infos.items()} == {2: 3.0, 4: 1.0}
-    assert ledger.infos[2].privacy.delta == 1e-7
-    assert not ledger.infos[2].privacy.per_sample
+    assert {silo: one.noise for silo, one in ledger.mechanisms.items()} == {2: 3.0, 4: 1.0}
+    assert ledger.mechanisms[2].delta == 1e-7
+    assert not ledger.mechanisms[2].per_sample
 
 
 def test_a_private_node_cannot_be_the_target():

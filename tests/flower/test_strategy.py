@@ -21,7 +21,8 @@ from spcacw_flwr.flower import records
 from spcacw_flwr.flower.client_app import silos_of_node
 from spcacw_flwr.flower.server_app import main, train
 from spcacw_flwr.flower.strategy import SPCACW, GradientStrategy
-from spcacw_flwr.silos.models import Layout, make_model, parameters_of
+from spcacw_flwr.silos.layout import Layout, parameters_of
+from spcacw_flwr.silos.models import make_model
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 

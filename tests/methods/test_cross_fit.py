@@ -13,8 +13,8 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.methods.base import Optimiser
 from spcacw_flwr.methods.cross_fit import make_folds
-from spcacw_flwr.methods.optimiser import Optimiser
 from spcacw_flwr.silos.batches import Fold, batch_indices
 from spcacw_flwr.silos.protocol import Request
 from tests.conftest import answer, make_method, make_pool

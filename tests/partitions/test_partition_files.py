@@ -11,9 +11,8 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.deploy.export import export, exported
-from spcacw_flwr.silos.files import silo_file, write_silo
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.setting import SiloData
+from spcacw_flwr.silos.setting import SiloData, silo_file, write_silo
 from spcacw_flwr.silos.setup import checked_setting, make_setting, setting_of
 
 DATA = SiloData(torch.rand(5, 2, 2), torch.tensor([0, 1, 2, 0, 1]))

@@ -12,8 +12,8 @@ from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.silos import gradients
 from spcacw_flwr.silos.chain import steps_of
 from spcacw_flwr.silos.gradients import SiloGradients
+from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.losses import losses_and_gradient, losses_of
-from spcacw_flwr.silos.models import Layout, parameters_of
 from tests.silos.test_gradients import BATCH, SILOS, batch, compare
 
 CHAINS = [

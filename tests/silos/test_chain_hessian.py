@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from spcacw_flwr.silos.chain import steps_of
-from spcacw_flwr.silos.chain_hessian import ChainHessian
-from spcacw_flwr.silos.curvature import frozen_loss, hessian
+from spcacw_flwr.silos.curvature import ChainHessian, frozen_loss, hessian
 from spcacw_flwr.silos.gradients import SiloGradients
+from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.losses import losses_of
-from spcacw_flwr.silos.models import Layout, parameters_of
 from tests.silos.test_chain import CHAINS
 
 DEEP = nn.Sequential(

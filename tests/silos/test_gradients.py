@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.silos.chain import steps_of
 from spcacw_flwr.silos.gradients import SiloGradients, losses_of
-from spcacw_flwr.silos.models import MLP, Layout, parameters_of
+from spcacw_flwr.silos.layout import Layout, parameters_of
+from spcacw_flwr.silos.models import MLP
 
 SILOS, BATCH = 3, 5
 RELU = nn.ReLU()

@@ -9,10 +9,10 @@ from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.architectures import MLP, VGG16, CharLSTM
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.gradients import SiloGradients
-from spcacw_flwr.silos.models import Layout, make_model, parameters_of
+from spcacw_flwr.silos.layout import Layout, parameters_of
+from spcacw_flwr.silos.models import MLP, VGG16, CharLSTM, make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.setup import setting_of

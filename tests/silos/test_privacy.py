@@ -20,10 +20,17 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import privacy
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.privacy import PASS, Mechanism, clipped_mean, privatise
+from spcacw_flwr.silos.privacy import (
+    OWN_BATCH,
+    OWN_NOISE,
+    PASS,
+    Mechanism,
+    clipped_mean,
+    privatise,
+)
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
-from spcacw_flwr.silos.randomness import BATCH, NOISE, Secret, secret, seeded
 from spcacw_flwr.silos.setup import checked_setting
+from spcacw_flwr.silos.streams import Secret, secret, seeded
 from tests.conftest import answer, make_method, make_pool
 
 
@@ -39,7 +46,7 @@ def mechanism(noise=0.5, max_norm=2.0, per_sample=True) -> Mechanism:
 @pytest.mark.parametrize("source", ["seeded", "secret"])
 def test_the_noise_has_mean_0_and_the_promised_deviation(per_sample, deviation, source):
     """z = .5, C = 2, b = 32: .5 · 2·2/32 = 1/16, or .5 · 2·2 = 2; tests fail one time in 10⁶."""
-    chance = Secret() if source == "secret" else seeded(0)(NOISE, 1, 1, 0, 0)
+    chance = Secret() if source == "secret" else seeded(0)(OWN_NOISE, 1, 1, 0, 0)
     gradient = torch.zeros(200_000)
     privatise(gradient, 32, mechanism(per_sample=per_sample), chance)
     drawn = gradient.double().numpy() / deviation
@@ -52,7 +59,7 @@ def test_a_gradient_is_clipped_before_it_is_noised():
     """Length 5 to length 2; a short one stays; one that is not finite becomes 0."""
     rows = [torch.tensor([3.0, 4.0]), torch.tensor([0.6, 0.8]), torch.tensor([torch.nan, 1.0])]
     for row, expected in zip(rows, ([1.2, 1.6], [0.6, 0.8], [0.0, 0.0]), strict=True):
-        privatise(row, 1, mechanism(noise=1e-12), seeded(0)(NOISE, 0, 1, 0, 0))
+        privatise(row, 1, mechanism(noise=1e-12), seeded(0)(OWN_NOISE, 0, 1, 0, 0))
         torch.testing.assert_close(row, torch.tensor(expected))
 
 
@@ -166,14 +173,14 @@ def test_a_secret_is_no_function_of_what_the_target_knows():
     hidden = [pool(secret).gradients(point, 1, [1]).rows.clone() for _ in range(2)]
     for one, other in ((hidden[0], hidden[1]), (hidden[0], known[0])):
         assert abs(np.corrcoef(one[0], other[0])[0, 1]) < 0.1
-    batches = [tuple(secret(BATCH, 1, 1, 0, 0).subset(200, 32)) for _ in range(2)]
+    batches = [tuple(secret(OWN_BATCH, 1, 1, 0, 0).subset(200, 32)) for _ in range(2)]
     assert batches[0] != batches[1]
 
 
 @pytest.mark.parametrize("chances", [seeded(3), secret])
 def test_a_sampled_batch_is_a_uniform_subset(chances):
     """Each of 10 samples is in 3 of 10 such batches; χ² fails one time in 10⁶."""
-    drawn = [chances(BATCH, 1, t, 0, 0).subset(10, 3) for t in range(3000)]
+    drawn = [chances(OWN_BATCH, 1, t, 0, 0).subset(10, 3) for t in range(3000)]
     assert all(len(set(one.tolist())) == 3 for one in drawn)
     counts = np.bincount(np.concatenate(drawn), minlength=10)
     assert stats.chisquare(counts).pvalue > 1e-6
@@ -184,7 +191,7 @@ def test_sampled_batches_are_those_that_the_silo_uses():
     pool = noiseless(make_pool(private(privacy_batches="sampled", privacy_clip="batch")))
     point = pool.initial_parameters()
     found = pool.gradients(point, 1, [0, 4]).rows
-    drawn = seeded(0)(BATCH, 4, 1, 0, 0).subset(200, 32)
+    drawn = seeded(0)(OWN_BATCH, 4, 1, 0, 0).subset(200, 32)
     for row, silo, at in ((found[0], 0, batch_indices(0, 0, 1, 200, 32)), (found[1], 4, drawn)):
         data, at = pool.setting.train(silo), torch.from_numpy(at)
         expected = plain_gradient(pool, point, data.x[at], data.y[at])

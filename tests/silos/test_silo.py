@@ -19,7 +19,8 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import pool as silo
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.curvature import frozen_loss, hessian
-from spcacw_flwr.silos.models import Layout, make_model, parameters_of
+from spcacw_flwr.silos.layout import Layout, parameters_of
+from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import NOISE_DRAWS
 from spcacw_flwr.silos.protocol import Request
 from spcacw_flwr.silos.setting import SiloData

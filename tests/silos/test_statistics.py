@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.silos.batches import batch_indices
-from spcacw_flwr.silos.models import others_of, parameters_of
+from spcacw_flwr.silos.evaluation import buffers_at, shuffled_batches
+from spcacw_flwr.silos.layout import others_of, parameters_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.setup import setting_of
-from spcacw_flwr.silos.statistics import buffers_at, shuffled_batches
 
 
 class Sorted(Setting):

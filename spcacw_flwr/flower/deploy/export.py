@@ -7,8 +7,7 @@ from pathlib import Path
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.files import write_silo
-from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.setting import Setting, write_silo
 
 
 def export(setting: Setting, target: int, directory_of: Callable[[int], Path]) -> None:

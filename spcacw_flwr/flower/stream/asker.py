@@ -27,8 +27,8 @@ from spcacw_flwr.flower import records
 from spcacw_flwr.flower.answers import Gathering
 from spcacw_flwr.flower.stream.frames import EVALUATION, QUESTION, Exchange, Piece, frames, pieces
 from spcacw_flwr.flower.stream.service import Event, Link, Service
+from spcacw_flwr.silos.batches import find_device
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Federation, Request
-from spcacw_flwr.silos.stacked import find_device
 
 log = logging.getLogger(__name__)
 
