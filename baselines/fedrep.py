@@ -14,7 +14,7 @@ one-gradient form. Every step has a mini-batch of its own (their passes are shuf
 
 The authors fit all heads once more before the last test; that is not done here. A silo clips the
 whole gradient, of which head or body is then taken. Each part has its own momentum
-and steps alone: see :mod:`spcacw_flwr.baselines.split` for the trap.
+and steps alone: see :mod:`~spcacw_flwr.baselines.families` for the trap.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ from torch import Tensor
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.silos.protocol import Request, Round
 
-from .averages import AVERAGES, SIZE, average_weights
-from .split import SplitNetwork, head_tensors_key
+from .families import AVERAGES, SIZE, HeadKeys, SplitNetwork, average_weights
 
 
 @dataclass(frozen=True)
-class FedRepKeys:
+class FedRepKeys(HeadKeys):
     """Hyper-parameters of FedRep; "authors" is lgcollins/FedRep, commit d82e629."""
 
-    head_tensors: int = head_tensors_key()
     head_steps: int = key(
         1,
         "τ, steps of the head before each step of the body; the authors make 10 passes for the "

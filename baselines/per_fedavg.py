@@ -33,7 +33,7 @@ from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 
-from .averages import AVERAGES, UNIFORM, average_weights
+from .families import AVERAGES, UNIFORM, average_weights
 
 OUTER, INNER, CURVATURE, ADAPTATION = range(4)
 """Which mini-batch of the round is which: D′, D, D″, and the one that the target adapts on."""

@@ -85,8 +85,8 @@ class Method:
         self._cost = {"target_gradients": 0, "floats": 0, "bytes": 0}
 
     def initial_weights(self) -> Weights | None:
-        """Return α_0, (M,); None for a method without weights."""
-        raise NotImplementedError
+        """Return α_0, (M,): e_0, the target alone; None for a method without weights."""
+        return np.eye(self.federation.num_silos)[self.target]
 
     @property
     def target(self) -> int:
@@ -193,10 +193,6 @@ class WeightedGradients(Method):
     """Family W: weights on the silos' gradients at one shared model. Subclasses choose α."""
 
     alpha: Weights
-
-    def initial_weights(self) -> Weights:
-        """Return α_0, (M,) on the simplex."""
-        raise NotImplementedError
 
     def request(self, round_: int) -> Request:
         """Say who is asked at round t: the target always, each useful peer with chance p."""

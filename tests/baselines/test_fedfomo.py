@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.baselines.fedfomo import distances, fomo_weights
+from spcacw_flwr.baselines.families import distances
+from spcacw_flwr.baselines.fedfomo import fomo_weights
 from spcacw_flwr.silos.protocol import LOSSES, Replies
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
 
@@ -37,8 +38,8 @@ def test_weights_where_a_quotient_would_not_be_a_number(losses, before, away, ex
 
 def test_norms():
     here, there = torch.zeros(1, 2), torch.tensor([[3.0, -4.0], [0.0, 0.0]])
-    np.testing.assert_array_equal(distances(here, there, "l1"), [[7, 0]])
-    np.testing.assert_array_equal(distances(here, there, "l2"), [[5, 0]])
+    np.testing.assert_array_equal(distances(here, there, 1), [[7, 0]])
+    np.testing.assert_array_equal(distances(here, there, 2), [[5, 0]])
 
 
 def mixed(origins, stepped):
