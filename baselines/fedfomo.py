@@ -37,6 +37,7 @@ from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, Round
 
 from .families import RoundWeights, distances
+from .personal import OwnModels
 
 NORMS = {"l1": 1.0, "l2": 2.0}
 HUGE = 1e30
@@ -91,21 +92,11 @@ class Fomo(RoundWeights):
         return super().epoch_report() | {"stayed": stayed}
 
 
-class FedFomo(Fomo):
-    """FedFomo: every silo owns a model and mixes those that lower its loss."""
+class FedFomo(Fomo, OwnModels):
+    """FedFomo: every silo owns a model u_i and mixes those that lower its loss."""
 
     name = "fedfomo"
     reveals = "losses"
-
-    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
-        super().__init__(config, federation, parameters)
-        self.models = parameters.repeat(federation.num_silos, 1)
-        """(M, d): u_i, the model of each silo."""
-
-    @property
-    def personal(self) -> Tensor:
-        """(d,) the target's model."""
-        return self.models[self.target]
 
     def round(self, round_: int) -> Round:
         """Let the silos step from their models, judge their own and each other's, and mix."""

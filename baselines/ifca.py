@@ -31,7 +31,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Method
+from spcacw_flwr.methods.base import Method, weighted_sum
 from spcacw_flwr.silos.models import Layout
 from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import METHOD, stream
@@ -108,8 +108,7 @@ class IFCA(Method):
         choice, average = self.choice[list(replies.silos)], self.average[list(replies.silos)]
         for cluster in np.unique(choice).tolist():
             weights = average * (choice == cluster)
-            weights /= weights.sum()
-            gradient = torch.from_numpy(weights).to(replies.gradients) @ replies.gradients
+            gradient = weighted_sum(weights / weights.sum(), replies.gradients)
             self.optimiser.step(self.models[cluster], gradient, cluster)
 
     def epoch_report(self) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spcacw_flwr.partitions import leaf
-from spcacw_flwr.partitions.leaf import VOCABULARY, Role, parse_roles
+from spcacw_flwr.partitions import plays
+from spcacw_flwr.partitions.plays import VOCABULARY, Role, parse_roles
 
 BY = "by William Shakespeare"
 
@@ -24,7 +24,7 @@ def texts(text, monkeypatch=None):
 @pytest.fixture(autouse=True)
 def _short_windows(monkeypatch):
     """Roles of a few words count as long enough for a sample."""
-    monkeypatch.setattr(leaf, "WINDOW", 5)
+    monkeypatch.setattr(plays, "WINDOW", 5)
 
 
 def test_vocabulary_is_leafs_80_symbols():
@@ -84,7 +84,7 @@ def test_roles_of_two_bites_and_plays_of_one_character_are_dropped():
 
 
 def test_a_role_needs_one_sample(monkeypatch):
-    monkeypatch.setattr(leaf, "WINDOW", 80)
+    monkeypatch.setattr(plays, "WINDOW", 80)
     bites = ["  A. " + 38 * "x", "    " + 38 * "y", "    z"]  # 39 + 39 + 2 = 80 characters
     other = ["  B. " + 38 * "x", "    " + 38 * "y", "    zz"]  # 81: a window and its next character
     roles = parse_roles(page(*play("P", *bites, *other)))
@@ -178,7 +178,7 @@ def test_what_follows_the_last_line_is_no_play(monkeypatch):
     ]
     text = page(*play("ONE", *speech))
     lines = text.split("\n")
-    monkeypatch.setattr(leaf, "_LAST_LINE", len(lines) - 2)  # counted after the first line's drop
+    monkeypatch.setattr(plays, "_LAST_LINE", len(lines) - 2)  # counted after the first line's drop
     assert [role.character for role in parse_roles(text)] == ["ANN", "BOB"]
-    monkeypatch.setattr(leaf, "_LAST_LINE", len(lines) - 3)
+    monkeypatch.setattr(plays, "_LAST_LINE", len(lines) - 3)
     assert [role.character for role in parse_roles(text)] == ["ANN"]
