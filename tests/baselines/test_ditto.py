@@ -1,13 +1,10 @@
 """Ditto by hand: two models, two gradients of one mini-batch, a prox centre that does not move."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
-from tests.baselines.on_digits import trained, weights
 
 
 @pytest.mark.parametrize(
@@ -67,13 +64,6 @@ def test_where_it_converges():
         converse(made, t, quadratics(centres))
     torch.testing.assert_close(made.parameters, torch.tensor([1.0, 1.0]))
     torch.testing.assert_close(made.personal, torch.tensor([5.0, 2.0]) / 3)
-
-
-def test_without_lambda_it_is_local_to_the_bit():
-    run, local = trained("ditto", ditto={"lambda": 0.0}), trained("local")
-    assert torch.equal(weights(run), weights(local))
-    assert run.accuracy == local.accuracy
-    assert [e["loss"] for e in run.epochs] == [e["loss"] for e in local.epochs]
 
 
 def test_bad_keys():

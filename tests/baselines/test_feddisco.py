@@ -1,7 +1,5 @@
 """FedDisco by hand."""
 
-from __future__ import annotations
-
 from math import log, sqrt
 
 import numpy as np

@@ -1,7 +1,5 @@
 """IFCA: who chooses which cluster model, and what its members do to it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -9,7 +7,6 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.silos.models import Layout
 from spcacw_flwr.silos.protocol import LOSSES
-from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics
 from tests.conftest import make_method, make_pool
 
@@ -104,13 +101,3 @@ def test_they_stay_apart_and_the_target_finds_its_cluster():
         play(pool, method, t)
     assert method.alpha == pytest.approx([1 / 3] * 3 + [0] * 4)
     assert method.epoch_report()["clusters_used"] > 1
-
-
-def test_one_cluster_is_fedavg():
-    assert on_digits.same(
-        on_digits.trained("ifca", ifca={"clusters": 1}), on_digits.trained("fedavg")
-    )
-
-
-def test_it_learns_and_is_neither_local_nor_fedavg():
-    assert on_digits.learns_its_own_way("ifca")

@@ -1,7 +1,5 @@
 """pFedSim: bodies from those whose classifiers look alike, heads of one's own."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,7 +9,6 @@ import torch
 from spcacw_flwr.baselines.pfedsim import aggregation_weights, classifier_slice
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.models import Layout
-from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics
 
 SELF = -math.log(1 - 0.9999)
@@ -91,16 +88,6 @@ def test_one_who_does_not_take_part_keeps_its_model():
     assert asked.silos == (0, 2)
     assert method.bodies[1:].tolist() == [[2.0], [-1.5]]
     assert method.heads.tolist() == [[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0]]
-
-
-def test_all_warm_up_is_fedavg():
-    assert on_digits.same(
-        on_digits.trained("pfedsim", pfedsim={"warmup": 1.0}), on_digits.trained("fedavg")
-    )
-
-
-def test_it_learns_and_is_neither_local_nor_fedavg():
-    assert on_digits.learns_its_own_way("pfedsim")
 
 
 def test_the_classifier_is_the_last_matrix_of_the_head():
