@@ -125,19 +125,3 @@ def test_each_silo_has_a_momentum_of_its_own():
     *_, judged = converse(method, 2, quadratics(CENTRES))
     buffers = 0.9 * -CENTRES + (before - CENTRES)
     torch.testing.assert_close(judged.points, before - 0.25 * buffers)
-
-
-@pytest.mark.parametrize("name", ["fedfomo", "fedfomo-gradient"])
-def test_replies_that_the_next_question_overwrites_do_no_harm(name):
-    answer, last = quadratics(CENTRES), []
-
-    def silo(request):
-        for rows in last:
-            rows.fill_(torch.nan)
-        replies = answer(request)
-        last[:] = [replies.gradients]
-        return replies
-
-    method = make(name, [0.0], [64, 64, 64], **STEPS)
-    converse(method, 1, silo)
-    torch.testing.assert_close(method.personal, torch.tensor([4.75 / 13]))

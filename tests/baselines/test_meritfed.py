@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from spcacw_flwr.baselines.meritfed import mirror_step
-from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics
 
 CENTRES = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -45,22 +44,6 @@ def test_two_inner_steps_by_hand():
     torch.testing.assert_close(asked[1].points, torch.tensor([0.05, 0.05]))
     torch.testing.assert_close(asked[2].points, 0.1 * torch.tensor([first, 1 - first]))
     assert method.epoch_report()["target_gradients"] == 3
-
-
-def test_replies_that_are_overwritten_do_no_harm():
-    """Engines keep gradients in one buffer; the trial's gradient comes into its first row."""
-    buffer, answer = torch.empty(2, 2), quadratics(CENTRES)
-
-    def silo(request):
-        replies = answer(request)
-        rows = buffer[: len(replies.silos)]
-        rows.copy_(replies.gradients)
-        return Replies(replies.silos, rows, replies.losses)
-
-    careful, careless = merit(3), merit(3)
-    converse(careful, 1, answer)
-    converse(careless, 1, silo)
-    assert torch.equal(careful.parameters, careless.parameters)
 
 
 def test_the_trial_is_a_plain_step_and_weights_stay_warm():
