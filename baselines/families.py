@@ -63,7 +63,15 @@ class GlobalKeys:
     )
 
 
-class BesideGlobal(WeightedGradients):
+class Averaged(WeightedGradients):
+    """One shared model, in which the silos weigh what the key ``weights`` says, for all t."""
+
+    def initial_weights(self) -> Weights:
+        """Return 1/M, or the shares of the samples."""
+        return average_weights(self.federation, self.own.weights)
+
+
+class BesideGlobal(Averaged):
     """A global model w = ``parameters`` that all silos train, and the target's own, ``v``."""
 
     Keys: ClassVar[type | None] = GlobalKeys
@@ -71,10 +79,6 @@ class BesideGlobal(WeightedGradients):
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         self.v = self.parameters.clone()
-
-    def initial_weights(self) -> Weights:
-        """Return the silos' weights in the global model, which never change."""
-        return average_weights(self.federation, self.own.weights)
 
     @property
     def personal(self) -> Tensor:

@@ -21,14 +21,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.silos.protocol import Request, Round
 
-from .families import AVERAGES, SIZE, HeadKeys, SplitNetwork, average_weights
+from .families import AVERAGES, SIZE, Averaged, HeadKeys, SplitNetwork
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,11 @@ class FedRepKeys(HeadKeys):
     )
 
 
-class FedRep(SplitNetwork):
+class FedRep(SplitNetwork, Averaged):
     """τ head steps at home, then one step of the shared body on the averaged gradient."""
 
     name = "fedrep"
     Keys = FedRepKeys
-
-    def initial_weights(self) -> NDArray[np.float64]:
-        """Return the weights of the silos in the body: they never change."""
-        return average_weights(self.federation, self.own.weights)
 
     @property
     def body(self) -> Tensor:
