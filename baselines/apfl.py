@@ -25,7 +25,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.silos.protocol import Federation, Round
 
-from .beside import BesideGlobal, GlobalKeys
+from .families import BesideGlobal, GlobalKeys
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Method, Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
-from .averages import UNIFORM, average_weights
-from .fedcluster import distances_to
+from .families import UNIFORM, average_weights, distances
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,8 @@ class CenteredClipping(Method):
         replies = yield Request(round_, self.sampled(round_), self.parameters)
         silos, count = list(replies.silos), len(replies.silos)
         for _ in range(self.own.inner_rounds):
-            pulls = clip_factors(distances_to(self.centre, replies.gradients), self.own.tau) / count
+            away = distances(self.centre[None], replies.gradients)[0]
+            pulls = clip_factors(away, self.own.tau) / count
             self.centre *= 1 - pulls.sum()
             self.centre += weighted_sum(pulls, replies.gradients)
             self.shares *= 1 - pulls.sum()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.silos.protocol import Round
 
-from .beside import BesideGlobal, GlobalKeys
+from .families import BesideGlobal, GlobalKeys
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Weights
+from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .personal import MeetingKeys, MeetingModels
@@ -83,7 +83,7 @@ class FedALA(MeetingModels):
         """Average the models, and let each silo of the period learn what to take of the mean."""
         silos = self.participants(round_)
         rows, shares = list(silos), self.shares(silos)
-        mean = torch.from_numpy(shares).to(self.models) @ self.models[rows]
+        mean = weighted_sum(shares, self.models[rows])
         gaps = mean[self.low :] - self.models[:, self.low :]
         yield from self._learn(round_, silos, mean, gaps)
         self.models[rows] = self._mixed(silos, mean, gaps)

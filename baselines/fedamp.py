@@ -107,13 +107,7 @@ class FedAMP(OwnModels):
             )
 
     def pull(self, silos: Sequence[int]) -> Tensor:
-        """Return (λ/α_k)(w_i − u_i) for ``silos``.
-
-        Raises
-        ------
-        SpcacwError
-            If some ξ_ii is negative.
-        """
+        """Return (λ/α_k)(w_i − u_i) for ``silos``; SpcacwError if some ξ_ii is negative."""
         keys, unit = self.own, 1.0
         squared = squared_distances(self.models)
         if keys.sigma == 0:

@@ -31,13 +31,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Weights, weighted_sum
 
-from .round_weights import GradientRule
+from .families import GradientRule, distances
 
 
 @dataclass(frozen=True)
@@ -76,18 +75,11 @@ def clustered(
     weights = np.eye(count)[own]
     centre = gradients[own]
     for _ in range(inner_rounds):
-        distances = distances_to(centre, gradients)
-        within = distances <= radius(distances)
+        away = distances(centre[None], gradients)[0]
+        within = away <= radius(away)
         weights = weights + (within - within.sum() * weights) / count
         centre = weighted_sum(weights, gradients)
     return weights, centre
-
-
-def distances_to(centre: Tensor, rows: Tensor) -> Weights:
-    """Return ‖x^{(i)} − c‖, (k,), without the cancellation that ‖x‖² − 2⟨x, c⟩ + ‖c‖² has."""
-    exact = "donot_use_mm_for_euclid_dist"
-    found = torch.cdist(rows, centre[None], compute_mode=exact)[:, 0]
-    return found.double().cpu().numpy()
 
 
 class FederatedClustering(GradientRule):
@@ -100,8 +92,8 @@ class FederatedClustering(GradientRule):
         """Return the weights and the centre of the target's cluster."""
         return clustered(gradients, own, self.own.inner_rounds, self.radius)
 
-    def radius(self, distances: Weights) -> float:
+    def radius(self, away: Weights) -> float:
         """Return τ for the distances (k,) to the centre."""
         if self.own.threshold == "fixed":
             return float(self.own.tau)
-        return float(np.sort(distances)[int(self.own.quantile * len(distances))])
+        return float(np.sort(away)[int(self.own.quantile * len(away))])

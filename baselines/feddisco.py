@@ -79,13 +79,7 @@ class FedDisco(WeightedGradients):
     Keys = FedDiscoKeys
 
     def initial_weights(self) -> Weights:
-        """Return the weights that the label counts give.
-
-        Raises
-        ------
-        SpcacwError
-            If no silo has a positive weight.
-        """
+        """Return what the label counts give; SpcacwError if no silo has a positive weight."""
         own = self.own
         counts = np.array([info.label_counts for info in self.federation.silos], dtype=float)
         found = discrepancies(counts, self.reference(counts), own.measure)

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
@@ -37,7 +36,8 @@ from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, Round
 
-from .round_weights import RoundWeights
+from .families import RoundWeights, distances
+from .personal import OwnModels
 
 NORMS = {"l1": 1.0, "l2": 2.0}
 HUGE = 1e30
@@ -56,24 +56,11 @@ class FomoKeys:
     )
 
 
-def distances(origins: Tensor, models: Tensor, norm: str) -> NDArray[np.float64]:
-    """Return ‖w_j − u_i‖, (n, k), of origins (n, d) and models (k, d)."""
-    exact = "donot_use_mm_for_euclid_dist"
-    found = torch.cdist(origins, models, p=NORMS[norm], compute_mode=exact)
-    return found.double().cpu().numpy()
-
-
 def fomo_weights(losses: Weights, before: float, away: Weights) -> Weights:
     """Return ω, (k,), which sums to 1, or is 0 where no model is better than the judge's own.
 
-    Parameters
-    ----------
-    losses : (k,) array
-        f_i(w_j), the judge's loss at each model; may be infinite.
-    before : float
-        f_i(u_i), at the model where the judge stands.
-    away : (k,) array
-        ‖w_j − u_i‖. A model at no distance gains nothing.
+    ``losses`` (k,) are f_i(w_j), perhaps infinite, ``before`` is f_i(u_i), where the judge stands,
+    and ``away`` (k,) are ‖w_j − u_i‖. A model at no distance gains nothing.
     """
     gains = np.minimum(before, HUGE) - np.minimum(losses, HUGE)
     slopes = np.divide(gains, away, out=np.zeros_like(gains), where=away > 0)
@@ -105,21 +92,11 @@ class Fomo(RoundWeights):
         return super().epoch_report() | {"stayed": stayed}
 
 
-class FedFomo(Fomo):
-    """FedFomo: every silo owns a model and mixes those that lower its loss."""
+class FedFomo(Fomo, OwnModels):
+    """FedFomo: every silo owns a model u_i and mixes those that lower its loss."""
 
     name = "fedfomo"
     reveals = "losses"
-
-    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
-        super().__init__(config, federation, parameters)
-        self.models = parameters.repeat(federation.num_silos, 1)
-        """(M, d): u_i, the model of each silo."""
-
-    @property
-    def personal(self) -> Tensor:
-        """(d,) the target's model."""
-        return self.models[self.target]
 
     def round(self, round_: int) -> Round:
         """Let the silos step from their models, judge their own and each other's, and mix."""
@@ -137,7 +114,7 @@ class FedFomo(Fomo):
         judged = yield Request(
             round_, standing.silos, stepped, want=LOSSES, draw=1, traffic=(stepped.numel(), 0)
         )
-        away = distances(origins, stepped, self.own.norm)
+        away = distances(origins, stepped, NORMS[self.own.norm])
         losses = judged.losses.double().cpu().numpy()
         for found, silo in zip(losses, judged.silos, strict=True):
             weights = fomo_weights(found, before[silo], away[silos.index(silo)])
@@ -161,7 +138,7 @@ class GradientFedFomo(Fomo):
             round_, (self.target,), torch.cat((stepped, here)), want=LOSSES, draw=1
         )
         *losses, before = judged.losses[0].double().cpu().numpy()
-        (away,) = distances(here, stepped, self.own.norm)
+        (away,) = distances(here, stepped, NORMS[self.own.norm])
         weights = fomo_weights(np.array(losses), before, away)
         if weights.any():
             self.optimiser.step(self.parameters, weighted_sum(weights, gradients))

@@ -14,29 +14,25 @@ one-gradient form. Every step has a mini-batch of its own (their passes are shuf
 
 The authors fit all heads once more before the last test; that is not done here. A silo clips the
 whole gradient, of which head or body is then taken. Each part has its own momentum
-and steps alone: see :mod:`spcacw_flwr.baselines.split` for the trap.
+and steps alone: see :mod:`~spcacw_flwr.baselines.families` for the trap.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.silos.protocol import Request, Round
 
-from .averages import AVERAGES, SIZE, average_weights
-from .split import SplitNetwork, head_tensors_key
+from .families import AVERAGES, SIZE, Averaged, HeadKeys, SplitNetwork
 
 
 @dataclass(frozen=True)
-class FedRepKeys:
+class FedRepKeys(HeadKeys):
     """Hyper-parameters of FedRep; "authors" is lgcollins/FedRep, commit d82e629."""
 
-    head_tensors: int = head_tensors_key()
     head_steps: int = key(
         1,
         "τ, steps of the head before each step of the body; the authors make 10 passes for the "
@@ -50,15 +46,11 @@ class FedRepKeys:
     )
 
 
-class FedRep(SplitNetwork):
+class FedRep(SplitNetwork, Averaged):
     """τ head steps at home, then one step of the shared body on the averaged gradient."""
 
     name = "fedrep"
     Keys = FedRepKeys
-
-    def initial_weights(self) -> NDArray[np.float64]:
-        """Return the weights of the silos in the body: they never change."""
-        return average_weights(self.federation, self.own.weights)
 
     @property
     def body(self) -> Tensor:

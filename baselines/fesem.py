@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
 from spcacw_flwr.silos.protocol import Federation
 
+from .families import distances
 from .personal import MeetingKeys, MeetingModels
 
 
@@ -46,16 +47,11 @@ class FeSEMKeys(MeetingKeys):
     )
 
 
-def distances(models: Tensor, centres: Tensor) -> Tensor:
-    """Return ‖w_i − c_k‖ (n, k); exactly 0 where they are equal."""
-    return torch.cdist(models, centres, compute_mode="donot_use_mm_for_euclid_dist")
-
-
 def far_apart(models: Tensor, count: int, first: int) -> list[int]:
     """Return ``count`` rows: ``first``, then each time the one farthest from those chosen."""
     chosen = [first]
     while len(chosen) < count:
-        nearest = distances(models, models[chosen]).amin(dim=1)
+        nearest = distances(models, models[chosen]).min(axis=1)
         chosen.append(int(nearest.argmax()))
     return chosen
 
@@ -81,10 +77,10 @@ class FeSEM(MeetingModels):
         models, target = self.models[silos], silos.index(self.target)
         if self.centres is None:
             self.centres = models[far_apart(models, self.own.clusters, target)]
-        found = distances(models, self.centres).argmin(dim=1)
-        for cluster in found.unique().tolist():
+        found = distances(models, self.centres).argmin(axis=1)
+        for cluster in np.unique(found).tolist():
             self.centres[cluster] = models[found == cluster].mean(dim=0)
         self.models[silos] = self.centres[found]
         self.restart(silos)
-        members = (found == found[target]).double().cpu().numpy()
+        members = found == found[target]
         self.set_weights(self.spread(members / members.sum(), silos), round_)

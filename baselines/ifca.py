@@ -31,12 +31,12 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Method, Weights
+from spcacw_flwr.methods.base import Method, weighted_sum
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import METHOD, stream
 
-from .averages import AVERAGES, UNIFORM, average_weights
+from .families import AVERAGES, UNIFORM, average_weights
 
 UNKNOWN = -1
 """The cluster of a silo that has not taken part yet."""
@@ -65,15 +65,7 @@ def shuffled(model: Tensor, layout: Layout, rng: np.random.Generator) -> Tensor:
 
 
 class IFCA(Method):
-    """Each silo's gradient goes to the cluster model with its least loss.
-
-    Attributes
-    ----------
-    models : Tensor
-        (k, d), the cluster models.
-    choice : int array
-        (M,) the cluster that each silo chose last, or UNKNOWN.
-    """
+    """Each silo's gradient goes to the cluster model with its least loss."""
 
     name = "ifca"
     reveals = "losses"
@@ -86,12 +78,10 @@ class IFCA(Method):
         rngs = [stream(seed, METHOD, k) for k in range(1, self.own.clusters)]
         further = [shuffled(parameters, layout, rng) for rng in rngs]
         self.models = torch.stack([parameters, *further])
+        """(k, d), the cluster models."""
         self.average = average_weights(federation, self.own.weights)
         self.choice: NDArray[np.int64] = np.full(federation.num_silos, UNKNOWN)
-
-    def initial_weights(self) -> Weights:
-        """Return e_0: nobody has chosen a cluster yet."""
-        return np.eye(self.federation.num_silos)[self.target]
+        """(M,) the cluster that each silo chose last."""
 
     @property
     def personal(self) -> Tensor:
@@ -118,8 +108,7 @@ class IFCA(Method):
         choice, average = self.choice[list(replies.silos)], self.average[list(replies.silos)]
         for cluster in np.unique(choice).tolist():
             weights = average * (choice == cluster)
-            weights /= weights.sum()
-            gradient = torch.from_numpy(weights).to(replies.gradients) @ replies.gradients
+            gradient = weighted_sum(weights / weights.sum(), replies.gradients)
             self.optimiser.step(self.models[cluster], gradient, cluster)
 
     def epoch_report(self) -> dict[str, float]:

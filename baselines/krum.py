@@ -23,7 +23,7 @@ from spcacw_flwr.alpha import grams
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Weights, weighted_sum
 
-from .round_weights import GradientRule
+from .families import GradientRule
 
 
 @dataclass(frozen=True)

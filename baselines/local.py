@@ -6,9 +6,6 @@ O(σ/√T), untouched by peers and unhelped by them.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from spcacw_flwr.methods.base import WeightedGradients
 
 
@@ -16,7 +13,3 @@ class Local(WeightedGradients):
     """α_t = e_0 for all t; no peer is asked."""
 
     name = "local"
-
-    def initial_weights(self) -> NDArray[np.float64]:
-        """Return e_0, the unit vector of the target."""
-        return np.eye(self.federation.num_silos)[self.federation.target]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spcacw_flwr.methods.base import Weights
 
-from .round_weights import GradientRule
+from .families import GradientRule
 
 COLUMNS = 1 << 18
 """Coordinates that are sorted at a time: bounds the memory beside the gradients."""

@@ -36,7 +36,7 @@ from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import WeightedGradients, Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Request, Round
 
-from .averages import UNIFORM, average_weights
+from .families import UNIFORM, average_weights
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,7 @@ Counts = NDArray[np.int64]
 
 
 def true_cluster(method: Method) -> list[int]:
-    """Return the silos of the target's true cluster.
-
-    Raises
-    ------
-    SpcacwError
-        If the target's silo does not know them.
-    """
+    """Return the silos of the target's true cluster; SpcacwError if its silo does not know them."""
     cluster = list(method.federation.silos[method.target].oracle)
     if not cluster:
         raise SpcacwError(

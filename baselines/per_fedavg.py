@@ -24,16 +24,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 
-from .averages import AVERAGES, UNIFORM, average_weights
+from .families import AVERAGES, UNIFORM, Averaged
 
 OUTER, INNER, CURVATURE, ADAPTATION = range(4)
 """Which mini-batch of the round is which: D′, D, D″, and the one that the target adapts on."""
@@ -60,7 +57,7 @@ class PerFedAvgKeys:
     )
 
 
-class PerFedAvg(WeightedGradients):
+class PerFedAvg(Averaged):
     """Meta-gradients at one shared model, averaged; the target uses the model adapted to it."""
 
     name = "per-fedavg"
@@ -69,10 +66,6 @@ class PerFedAvg(WeightedGradients):
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         self._adapted = self.parameters.clone()
-
-    def initial_weights(self) -> NDArray[np.float64]:
-        """Return the weights of the silos' meta-gradients: they never change."""
-        return average_weights(self.federation, self.own.weights)
 
     @property
     def personal(self) -> Tensor:

@@ -36,10 +36,6 @@ class OwnModels(Method):
         self.models = self.parameters.repeat(federation.num_silos, 1)
         """(M, d), w_i in row i."""
 
-    def initial_weights(self) -> Weights:
-        """α_0 = e_0: at first the target's model has seen no other."""
-        return np.eye(self.federation.num_silos)[self.target]
-
     @property
     def personal(self) -> Tensor:
         """(d,) the target's own model."""

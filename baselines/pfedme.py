@@ -24,12 +24,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Method, Weights
+from spcacw_flwr.methods.base import Method, Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 
@@ -82,5 +81,5 @@ class PFedMe(Method):
             theta -= keys.personal_learning_rate * (replies.gradients + keys.lambda_ * (theta - w))
         self.theta = theta[silos.index(self.target)].clone()
         shares = self.federation.shares[list(silos)]
-        mean = torch.from_numpy(shares / shares.sum()).to(w) @ theta
+        mean = weighted_sum(shares / shares.sum(), theta)
         self.optimiser.step(w, keys.beta * keys.lambda_ * (w - mean))

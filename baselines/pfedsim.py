@@ -32,7 +32,7 @@ from spcacw_flwr.config.declare import SpcacwError, key
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
-from .split import SplitNetwork, head_tensors_key
+from .families import HeadKeys, SplitNetwork
 
 Matrix = NDArray[np.float64]
 MOST_ALIKE = 0.9999
@@ -40,10 +40,9 @@ MOST_ALIKE = 0.9999
 
 
 @dataclass(frozen=True)
-class PFedSimKeys:
+class PFedSimKeys(HeadKeys):
     """Hyper-parameters of pFedSim; "authors" is the first author's FL-bench, commit 06e658b."""
 
-    head_tensors: int = head_tensors_key()
     warmup: float = key(
         0.5,
         "Share of all rounds, at their beginning, that are FedAvg (authors: warmup_round .5).",
@@ -68,12 +67,7 @@ def classifier_slice(layout: Layout, head_tensors: int) -> tuple[slice, int]:
     """Return where in the head the classifier's weights are, and its number of classes.
 
     They are the last tensor of the head that is a matrix: biases are not compared, as in the
-    authors' code.
-
-    Raises
-    ------
-    SpcacwError
-        If there is no matrix in the head.
+    authors' code. SpcacwError if there is none.
     """
     start, found = 0, None
     for _, shape in layout.shapes[len(layout.shapes) - head_tensors :]:
@@ -89,13 +83,7 @@ def classifier_slice(layout: Layout, head_tensors: int) -> tuple[slice, int]:
 
 
 class PFedSim(SplitNetwork):
-    """FedAvg, then bodies weighted by the similarity of classifiers.
-
-    Attributes
-    ----------
-    bodies : Tensor
-        (M, d_φ), the body of each silo after its last step.
-    """
+    """FedAvg, then bodies weighted by the similarity of classifiers."""
 
     name = "pfedsim"
     Keys = PFedSimKeys
@@ -106,6 +94,7 @@ class PFedSim(SplitNetwork):
         rounds = config.run.epochs * federation.rounds_per_epoch
         self.warmup_rounds = int(self.own.warmup * rounds)
         self.bodies = parameters[: self.body_size].repeat(federation.num_silos, 1)
+        """(M, d_φ), the body of each silo after its last step."""
         self._personal = not self.warmup_rounds
 
     def initial_weights(self) -> Matrix:

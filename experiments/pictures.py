@@ -28,8 +28,7 @@ from spcacw_flwr.config.registry import SETTINGS
 from spcacw_flwr.engine.plots import heat, new_figure
 from spcacw_flwr.partitions.clusters import Cifar100Clusters
 from spcacw_flwr.partitions.data import data_root
-from spcacw_flwr.partitions.leaf import VOCABULARY
-from spcacw_flwr.partitions.roles import decode
+from spcacw_flwr.partitions.plays import VOCABULARY, decode
 from spcacw_flwr.partitions.shakespeare import Shakespeare
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
@@ -79,7 +78,7 @@ def draw_samples(setting: Setting, path: Path, labels: list[str]) -> bool:
 def _draw_texts(setting: Shakespeare, path: Path) -> None:
     about, lines = [], []
     for silo, roles in enumerate(setting.roles_of_silos):
-        who = ", ".join(str(setting.roles.characters[role]).title() for role in roles)
+        who = ", ".join(str(setting.roles[role].character).title() for role in roles)
         about.append(textwrap.shorten(who, LETTERS, placeholder=" …"))
         lines.append(f"“{decode(setting.train(silo).x[0].numpy())}”")
     texts(path, f"{setting.name}: the roles of each silo, and its first window", about, lines)

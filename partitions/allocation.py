@@ -1,7 +1,7 @@
-"""Latent clusters: which silo gets how much of which class.
+"""Who gets what: silos and clusters by the keys, and which silo gets how much of which class.
 
 The algorithm "CIFAR-100 Partitioning (Latent Clusters)" of the paper's appendix on data
-partitioning (Kiselman & Levy, SP-CACW, arXiv 2606.29322), in NumPy alone: labels in, indices out.
+partitioning (Kiselman & Levy, SP-CACW, arXiv 2606.29322), in NumPy: labels in, indices out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.partition import PartitionKeys
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,12 +31,7 @@ def cluster_of_class(
     """Return the cluster that each class belongs to: consecutive classes, in order.
 
     By default class j is in the cluster k with kP ≤ j < (k+1)P, where P = ``num_classes`` /
-    ``num_clusters``, as the algorithm says.
-
-    Raises
-    ------
-    SpcacwError
-        There are fewer classes than clusters, or ``class_sizes`` does not share out the classes.
+    ``num_clusters``, as the algorithm says. SpcacwError if the classes cannot be shared out so.
     """
     if class_sizes is None:
         if num_clusters > num_classes:
@@ -88,25 +84,12 @@ def latent_clusters(
     epsilon_is: str = "variance",
     normalise: str = "columns",
 ) -> Floats:
-    """Return the allocation matrix X (N, classes) of the algorithm.
+    """Return the allocation matrix X (N, ``num_classes``) of the algorithm.
 
-    Parameters
-    ----------
-    cluster_sizes : sequence of int
-        M silos in each of the C clusters, in order.
-    num_classes : int
-        Columns of X.
-    epsilon : float
-        ε ≥ 0, the heterogeneity noise.
-    rng : Generator
-        Draws the noise, one number per silo and class.
-    class_sizes, epsilon_is, normalise
-        See :func:`cluster_of_class`, :data:`DEVIATION` and :func:`allocate`.
-
-    Raises
-    ------
-    SpcacwError
-        ε < 0, or the classes cannot be shared out among the clusters.
+    There are M = ``cluster_sizes[k]`` silos in cluster k, and ``rng`` draws the noise of size
+    ``epsilon``, ε, one number per silo and class. For the other arguments see
+    :func:`cluster_of_class`, :data:`DEVIATION` and :func:`allocate`. SpcacwError if ε < 0, or the
+    classes cannot be shared out among the clusters.
     """
     if epsilon < 0:
         raise SpcacwError(f"epsilon = {epsilon:g} is not allowed: a variance is at least 0.")
@@ -149,3 +132,42 @@ def check_nobody_empty(counts: Ints, name: str) -> None:
             f"Silo {empty[0]} of {name} has no data: the noise took all its classes, so choose "
             "another seed, a smaller epsilon, or fewer silos."
         )
+
+
+def parse_sizes(text: str, name: str = "cluster-sizes") -> list[int]:
+    """Read sizes such as "3,2,2"; SpcacwError, with the key's name, unless positive numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise SpcacwError(
+            f"{name} = {text!r} is not allowed: it must be positive whole numbers with commas "
+            'between them, as in "3,2,2".'
+        )
+    return [int(part) for part in parts]
+
+
+def clusters_of(keys: PartitionKeys) -> list[int]:
+    """Return the true cluster of each silo, as 0, 0, 0, 1, 1, 2, 2 for "3,2,2".
+
+    SpcacwError if the sizes are no positive whole numbers, or ``silos`` contradicts their sum.
+    """
+    sizes = parse_sizes(keys.cluster_sizes)
+    if keys.silos not in (0, sum(sizes)):
+        raise SpcacwError(
+            f"silos = {keys.silos} contradicts cluster-sizes = {keys.cluster_sizes!r}, which are "
+            f"{sum(sizes)} silos: leave silos at 0, or change the sizes."
+        )
+    return np.repeat(np.arange(len(sizes)), sizes).tolist()
+
+
+def counted_silos(keys: PartitionKeys, name: str) -> int:
+    """Return ``silos`` for a setting without clusters; SpcacwError if it is 0."""
+    if not keys.silos:
+        raise SpcacwError(f"silos = 0 leaves open how many silos {name} has: set silos.")
+    return keys.silos
+
+
+def kept_rows(available: int, wanted: int, rng: np.random.Generator) -> slice | NDArray[np.int64]:
+    """Return which rows to keep if at most ``wanted`` (0: all) are: drawn by ``rng``, in order."""
+    if 0 < wanted < available:
+        return np.sort(rng.permutation(available)[:wanted])
+    return slice(None)

@@ -21,9 +21,15 @@ from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import NOISE, SPLIT, TEST, stream
 
-from .allocation import check_nobody_empty, counts_of, deal, latent_clusters
+from .allocation import (
+    check_nobody_empty,
+    clusters_of,
+    counts_of,
+    deal,
+    latent_clusters,
+    parse_sizes,
+)
 from .images import Images, load_cifar100
-from .sizes import clusters_of, parse_sizes
 
 _PER_CLASS = {"train": 500, "test": 100}
 # Of the training pixels in [0, 1], per channel.
@@ -97,10 +103,7 @@ class Cifar100Clusters(Setting):
     group_kind = "cluster"
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Draw the allocation matrix; reads no data.
-
-        Raises SpcacwError if the clusters cannot share the classes, or a silo gets no data.
-        """
+        """Draw X; reads no data. SpcacwError if classes cannot be shared, or a silo gets none."""
         super().__init__(keys, seed)
         self._clusters = clusters_of(keys)
         own, named = self.own, self.own.cluster_classes
@@ -183,8 +186,7 @@ class Cifar100Clusters(Setting):
         return order[np.argsort(turn, kind="stable")]
 
     def _counts_of(self, split: str) -> NDArray[np.int64]:
-        each = np.full(self.num_classes, _PER_CLASS[split])
-        return counts_of(self.allocation, each)
+        return counts_of(self.allocation, np.full(self.num_classes, _PER_CLASS[split]))
 
     def _rows(self, split: str, silo: int) -> NDArray[np.int64]:
         if split not in self._dealt:
@@ -211,24 +213,10 @@ def crop_and_flip(x: Tensor, rng: np.random.Generator, pad: int = 4, edge: Tenso
 ) -> Tensor:  # fmt: skip
     """Return each image cropped at random from itself padded by ``pad``, mirrored with chance ½.
 
-    A pure function of the batch and the generator (READING row 19): the same (seed, silo, round)
-    sees the same images in every engine.
-
-    Parameters
-    ----------
-    x : Tensor
-        Images (n, channels, height, width).
-    rng : Generator
-        Draws, for each image, its offset downwards and to the right in 0 … 2·pad, and its mirror.
-    pad : int
-        Pixels added on each side before the crop.
-    edge : Tensor, optional
-        Colour of the padding (channels,): what black is in the units of ``x``; None: 0.
-
-    Returns
-    -------
-    Tensor
-        A new tensor of the shape and type of ``x``.
+    A pure function of the images ``x`` (n, channels, height, width) and the generator (READING row
+    19): the same (seed, silo, round) sees the same images in every engine. ``rng`` draws for each
+    image its offset downwards and to the right, in 0 … 2·pad, and its mirror. ``edge`` (channels,)
+    is the colour of the padding: what black is in the units of ``x``; None: 0.
     """
     n, channels, height, width = x.shape
     padded = x.new_zeros(n, channels, height + 2 * pad, width + 2 * pad)

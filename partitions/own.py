@@ -22,7 +22,7 @@ from spcacw_flwr.config.declare import SpcacwError, import_by_path
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 
-from .sizes import counted_silos, parse_sizes
+from .allocation import counted_silos, parse_sizes
 
 _WHOLE = (torch.int64, torch.int32, torch.int16)
 

@@ -21,8 +21,8 @@ from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
+from .allocation import kept_rows
 from .images import load_mnist
-from .sizes import kept_rows
 
 # A test set of MNIST takes 31 MB: a process that serves 89 silos must not keep them all.
 _TEST_SETS_KEPT = 8
@@ -45,21 +45,18 @@ class Pool:
     std: float
 
 
-def mnist_pool(data_dir: str) -> Pool:
-    """Return MNIST with the customary mean .1307 and std .3081 of its training pixels."""
-    return Pool(*load_mnist(data_dir), white=255.0, mean=0.1307, std=0.3081)
-
-
 class PooledSetting(Setting):
     """A setting whose silos hold disjoint random subsets of one pool, all of the same size.
 
-    Raises SpcacwError when made if the pool is too small.
+    The pool is MNIST, unless a subclass says otherwise.
     """
 
-    pool_size: ClassVar[int]
+    pool_size: ClassVar[int] = 60_000
+    num_classes = 10
+    input_shape = (1, 28, 28)
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Check that the pool has enough images for every silo; reads no data."""
+        """Read no data; SpcacwError if the pool has not enough images for every silo."""
         super().__init__(keys, seed)
         self._train_kept: dict[int, SiloData] = {}
         self._test_kept: dict[int, SiloData] = {}
@@ -72,9 +69,9 @@ class PooledSetting(Setting):
                 f"samples-per-silo to at most {most}, or use fewer silos."
             )
 
-    @abstractmethod
     def pool(self) -> Pool:
-        """Return the pool; cheap once it was loaded."""
+        """Return the pool, with the customary mean and std; cheap once it was loaded."""
+        return Pool(*load_mnist(self.keys.data_dir), white=255.0, mean=0.1307, std=0.3081)
 
     @abstractmethod
     def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:

@@ -20,9 +20,9 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.streams import HOLD_OUT, LABEL, stream
 
+from .allocation import clusters_of
 from .images import load_digits
-from .pool import Pool, PooledSetting, mnist_pool
-from .sizes import clusters_of
+from .pool import Pool, PooledSetting
 
 _DIGITS_TEST_SIZE = 397
 
@@ -30,27 +30,11 @@ _DIGITS_TEST_SIZE = 397
 def permutations(
     num_clusters: int, num_classes: int, how: str, seed: int
 ) -> list[NDArray[np.int64]]:
-    """Return the label permutation of each cluster (READING row 10).
+    """Return for each cluster k the label p_k[y] (C,) that it gives to class y (READING row 10).
 
-    Parameters
-    ----------
-    num_clusters, num_classes : int
-        Number of permutations, and the C labels that each permutes.
-    how : str
-        "shift": cluster k names class y (y + k) mod C. "random": permutations drawn by ``seed``.
-        Cluster 0 keeps its labels in both, and no two clusters agree.
-    seed : int
-        Used by "random" alone.
-
-    Returns
-    -------
-    list of int64 arrays (num_classes,)
-        ``p[k][y]`` is the label that cluster k gives to class y.
-
-    Raises
-    ------
-    SpcacwError
-        There are not that many distinct permutations.
+    With ``how`` = "shift" that is (y + k) mod C, with C = ``num_classes``; with "random" the
+    ``seed`` draws permutations. Cluster 0 keeps its labels in both, and no two clusters agree.
+    SpcacwError if there are not that many distinct permutations.
     """
     most = num_classes if how == "shift" else math.factorial(num_classes)
     if num_clusters > most:
@@ -70,16 +54,12 @@ def permutations(
 
 
 class Relabel(PooledSetting):
-    """Silos in order fill clusters of ``cluster_sizes``; each cluster permutes the labels.
+    """Silos in order fill clusters of ``cluster_sizes``; each cluster permutes the labels."""
 
-    Raises SpcacwError when made if the sizes are no positive whole numbers, or too many.
-    """
-
-    num_classes = 10
     group_kind = "cluster"
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Fix each silo's cluster and each cluster's permutation; reads no data."""
+        """Fix clusters and permutations; reads no data. SpcacwError if the sizes are wrong."""
         self._clusters = clusters_of(keys)
         count, how = self._clusters[-1] + 1, keys.label_permutation
         self._permutations = permutations(count, self.num_classes, how, seed)
@@ -125,9 +105,3 @@ class MnistRelabel(Relabel):
         "eta": 0.01,
         "epochs": 50,
     }
-    input_shape = (1, 28, 28)
-    pool_size = 60_000
-
-    def pool(self) -> Pool:
-        """Return MNIST from ``data_dir``."""
-        return mnist_pool(self.keys.data_dir)

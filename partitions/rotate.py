@@ -20,8 +20,8 @@ from torch.nn.functional import grid_sample
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.config.partition import PartitionKeys
 
-from .pool import Pool, PooledSetting, mnist_pool
-from .sizes import counted_silos
+from .allocation import counted_silos
+from .pool import PooledSetting
 
 
 def rotated(x: Tensor, angle: float, interpolation: str = "bilinear") -> Tensor:
@@ -88,10 +88,7 @@ class MnistRotate(PooledSetting):
         "eta": 0.01,
         "epochs": 50,
     }
-    num_classes = 10
-    input_shape = (1, 28, 28)
     group_kind = "angle"
-    pool_size = 60_000
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Fix the angles; reads no data. SpcacwError without ``silos``, or for too many images."""
@@ -103,10 +100,6 @@ class MnistRotate(PooledSetting):
         """The angle of each silo in degrees, in [0, 360)."""
         silos = range(counted_silos(self.keys, self.name))
         return [silo * self.own.rotation_step % 360 for silo in silos]
-
-    def pool(self) -> Pool:
-        """Return MNIST from ``data_dir``."""
-        return mnist_pool(self.keys.data_dir)
 
     def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:
         """Return the images turned by the silo's angle, and the labels as they are."""

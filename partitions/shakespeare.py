@@ -20,9 +20,8 @@ from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import ROLE, TEST, WINDOW, stream
 
-from .leaf import VOCABULARY
-from .roles import Roles, draw_roles, load_roles, pooled_windows, split_by_time, windows
-from .sizes import counted_silos, kept_rows
+from .allocation import counted_silos, kept_rows
+from .plays import VOCABULARY, Role, draw_roles, load_roles, split_by_time, windows
 
 
 @dataclass(frozen=True)
@@ -94,12 +93,12 @@ class Shakespeare(Setting):
         """The roles of each silo, drawn by the seed; SpcacwError if there are too few."""
         own = self.own
         return draw_roles(
-            self.roles.sizes, self._silos, own.roles_per_silo, own.role_characters,
-            stream(self.seed, ROLE), "characters",
+            np.array([len(role.text) for role in self.roles]), self._silos, own.roles_per_silo,
+            own.role_characters, stream(self.seed, ROLE), "characters",
         )  # fmt: skip
 
     @property
-    def roles(self) -> Roles:
+    def roles(self) -> list[Role]:
         """All roles of the plays; cheap once they were loaded."""
         return load_roles(self.keys.data_dir)
 
@@ -156,11 +155,11 @@ class Shakespeare(Setting):
 
     def _windows(self, part: str, silo: int) -> NDArray[np.uint8]:
         texts, stride = self._texts(part, silo)
-        return pooled_windows(texts, self.own.window, stride)
+        return np.concatenate([windows(text, self.own.window, stride) for text in texts])
 
     def _texts(self, part: str, silo: int) -> tuple[list[NDArray[np.uint8]], int]:
         """Return what each role of ``silo`` says in a part, and the stride of its windows."""
-        texts = [self.roles.of(role) for role in self.roles_of_silos[silo]]
+        texts = [self.roles[role].tokens for role in self.roles_of_silos[silo]]
         halves = [split_by_time(text, self.own.test_share) for text in texts]
         if part == "train":
             return [first for first, _ in halves], self.own.window_stride

@@ -73,8 +73,8 @@ class Method:
         self._cost = {"target_gradients": 0, "floats": 0, "bytes": 0}
 
     def initial_weights(self) -> Weights | None:
-        """Return α_0, (M,); None for a method without weights."""
-        raise NotImplementedError
+        """Return α_0, (M,): e_0, the target alone; None for a method without weights."""
+        return np.eye(self.federation.num_silos)[self.target]
 
     @property
     def target(self) -> int:

@@ -52,6 +52,12 @@ def replies_of(request: Request, rows: Sequence[Sequence[float]] | Tensor) -> Re
     return Replies(request.silos, gradients, torch.ones(len(gradients)))
 
 
+def heard(replies: Replies, silos: Sequence[int]) -> Replies:
+    """Return the replies of some silos alone: the others were silent."""
+    rows = [replies.silos.index(silo) for silo in silos]
+    return Replies(tuple(silos), replies.gradients[rows], replies.losses[rows])
+
+
 def quadratics(centres: Tensor) -> Callable[[Request], Replies]:
     """Return silos with f_i(w) = ½‖w − c_i‖² without noise; ``centres`` are (M, d)."""
 

@@ -28,23 +28,3 @@ def weights(result: Result) -> Tensor:
 def distance(one: Result, other: Result) -> float:
     """Return how far two trained models are from each other."""
     return float(torch.linalg.vector_norm(weights(one) - weights(other)))
-
-
-def same(a: Result, b: Result) -> bool:
-    """Whether two runs end with the same model, bit for bit."""
-    return all(torch.equal(a.parameters[name], part) for name, part in b.parameters.items())
-
-
-def close(a: Result, b: Result) -> bool:
-    """Whether two runs end with the same model, but for rounding."""
-    return all(
-        torch.allclose(a.parameters[name], part, rtol=1e-4, atol=1e-6)
-        for name, part in b.parameters.items()
-    )
-
-
-def learns_its_own_way(method: str, **keys: object) -> bool:
-    """Whether it is better than chance (10 %) by far, and neither Local nor FedAvg."""
-    result = trained(method, **keys)
-    others = trained("local"), trained("fedavg")
-    return result.accuracy[-1] > 20 and not any(close(result, other) for other in others)

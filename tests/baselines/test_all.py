@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,6 +14,8 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS, method_class
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower.strategy import GradientStrategy
+from spcacw_flwr.silos.layout import Layout
+from tests.baselines.by_hand import PLAIN, converse, make, quadratics
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import initial_arrays
@@ -67,6 +70,28 @@ def test_a_second_run_is_the_first_bit_for_bit(name):
     assert torch.equal(one.parameters, other.parameters)
     np.testing.assert_array_equal(one.alpha, other.alpha)
     np.testing.assert_equal(reports, again)  # NaN is equal to NaN
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_replies_that_the_next_question_overwrites_do_no_harm(name):
+    """Engines keep gradients in one buffer."""
+    shapes = {"body": (1,), "weight": (1, 1), "bias": (1,)}
+    layout = Layout(tuple((part, torch.Size(shape)) for part, shape in shapes.items()))
+    keys = {"start": (0.0,) * 3, "layout": layout, "oracle": (0, 1), "smoothness": 1.0, **PLAIN}
+    careful, careless = make(name, **keys), make(name, **keys)
+    answer, last = quadratics(torch.tensor([[1.0, 0, 0], [2.0, 1, 1], [-1.0, 3, 2]])), []
+
+    def silo(request):
+        for rows in last:
+            rows.fill_(torch.nan)
+        last[:] = [answer(request).gradients]
+        return replace(answer(request), gradients=last[0])
+
+    for t in (1, 2, 3):
+        converse(careful, t, answer)
+        converse(careless, t, silo)
+    assert torch.equal(careful.personal, careless.personal)
+    assert torch.equal(careful.parameters, careless.parameters)
 
 
 @pytest.mark.parametrize("nodes", [7, 2])

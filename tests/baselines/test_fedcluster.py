@@ -1,13 +1,11 @@
 """Federated Clustering by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 from spcacw_flwr.baselines.fedcluster import clustered
-from tests.baselines.by_hand import PLAIN, converse, make, replies_of
+from tests.baselines.by_hand import PLAIN, converse, heard, make, replies_of
 
 G = [[1.00, -0.50, 0.25], [0.90, -0.40, 0.35], [0.20, 0.80, -0.60], [-1.00, 0.40, 0.10]]
 
@@ -63,14 +61,9 @@ def test_the_centre_is_the_targets_row_whichever_silos_answered():
     """The target is silo 2; silo 0 is silent. Rows 9, 5 and 0 are those of silos 1, 2 and 3."""
     keys = {"threshold": "fixed", "tau": 1.0, "inner-rounds": 1}
     method = make("fedcluster", [0.0], [64] * 4, target=2, eta=1.0, **PLAIN, fedcluster=keys)
-
-    def silo(request):
-        replies = replies_of(request, [[5.0], [9.0], [5.0], [0.0]])
-        replies.silos, replies.gradients = (1, 2, 3), replies.gradients[1:]
-        return replies
-
+    rows = [[5.0], [9.0], [5.0], [0.0]]
     for t in (1, 2):
-        converse(method, t, silo)
+        converse(method, t, lambda request: heard(replies_of(request, rows), (1, 2, 3)))
     assert float(method.parameters) == -10
     np.testing.assert_array_equal(method.alpha, [0, 0, 1, 0])
 

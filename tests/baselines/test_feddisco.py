@@ -1,7 +1,5 @@
 """FedDisco by hand."""
 
-from __future__ import annotations
-
 from math import log, sqrt
 
 import numpy as np
@@ -23,16 +21,8 @@ def disco(counts, sizes=None, **keys):
 @pytest.mark.parametrize(
     ("measure", "found", "alpha"),
     [
-        (
-            "kl",
-            [0.115413, 0.0, 0.769174, 0.115413],
-            [0.269326, 0.231821, 0.0, 0.498852],
-        ),
-        (
-            "kl-raw",
-            [0.068959, 0.0, 0.459580, 0.068959],
-            [0.278988, 0.222111, 0.0, 0.498900],
-        ),
+        ("kl", [0.115413, 0.0, 0.769174, 0.115413], [0.269326, 0.231821, 0.0, 0.498852]),
+        ("kl-raw", [0.068959, 0.0, 0.459580, 0.068959], [0.278988, 0.222111, 0.0, 0.498900]),
     ],
 )
 def test_known_answer_with_the_authors_reference(measure, found, alpha):

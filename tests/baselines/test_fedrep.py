@@ -1,15 +1,12 @@
 """FedRep: heads at home, one body; what is fixed does not move."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.layout import Layout
-from spcacw_flwr.silos.protocol import Replies
-from tests.baselines import on_digits
-from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
+from tests.baselines.by_hand import PLAIN, converse, heard, make, quadratics, replies_of
+from tests.baselines.on_digits import trained
 
 TWO = Layout((("body", torch.Size([1])), ("head", torch.Size([1]))))
 
@@ -70,31 +67,13 @@ def test_what_is_fixed_does_not_drift():
 
 
 def test_a_silent_silo_keeps_its_head_and_the_others_go_on():
-    def without_silo_1(request):
-        replies = products(request)
-        kept = [k for k, silo in enumerate(replies.silos) if silo != 1]
-        silos = tuple(replies.silos[k] for k in kept)
-        return Replies(silos, replies.gradients[kept], replies.losses[kept])
-
     method = make("fedrep", [1.0, 1.0], layout=TWO, **PLAIN, fedrep={"head-tensors": 1})
-    asked = converse(method, 1, without_silo_1)
+    asked = converse(method, 1, lambda r: heard(products(r), (0, 2)))
     assert [request.silos for request in asked] == [(0, 1, 2), (0, 2)]
     assert method.heads[1] == 1.0
     assert (method.heads[[0, 2]] != 1.0).all()
 
 
-@pytest.mark.parametrize("keys", [{}, {"participation": 0.6}, {"clip": "aggregate"}])
-def test_without_a_head_it_is_fedavg(keys):
-    assert on_digits.same(
-        on_digits.trained("fedrep", fedrep={"head-tensors": 0}, **keys),
-        on_digits.trained("fedavg", **keys),
-    )
-
-
-def test_it_learns_and_is_neither_local_nor_fedavg():
-    assert on_digits.learns_its_own_way("fedrep")
-
-
 def test_a_body_must_be_left():
     with pytest.raises(SpcacwError, match=r"head-tensors = 4 leaves nothing to share.*at most 3"):
-        on_digits.trained("fedrep", fedrep={"head-tensors": 4})
+        trained("fedrep", fedrep={"head-tensors": 4})

@@ -1,7 +1,5 @@
 """FeSEM by hand: centres that start apart, assignments, means, and clusters without members."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ import torch
 from spcacw_flwr.baselines.fesem import far_apart
 from spcacw_flwr.config.declare import SpcacwError
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
-from tests.baselines.on_digits import trained, weights
+from tests.baselines.on_digits import trained
 
 
 def test_first_centres_lie_far_apart():
@@ -53,21 +51,6 @@ def test_a_cluster_without_members_keeps_its_centre_and_may_win_some_later():
 def test_equal_starts_do_not_tie_for_ever_and_the_true_cluster_is_found():
     run = trained("fesem", 8)
     np.testing.assert_allclose(run.alpha, [1 / 3, 1 / 3, 1 / 3, 0, 0, 0, 0])
-
-
-def test_one_cluster_is_fedavg():
-    """Silos of one size, a meeting each round: the mean of w − ηg_i is w − η times the mean."""
-    fesem = {"clusters": 1, "update-every": 1}
-    run = trained("fesem", momentum=0.0, weight_decay=0.0, fesem=fesem)
-    fedavg = trained("fedavg", momentum=0.0, weight_decay=0.0)
-    torch.testing.assert_close(weights(run), weights(fedavg), rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(run.alpha, 1 / 7)
-
-
-def test_as_many_clusters_as_silos_is_local_until_momentum_starts_afresh():
-    run = trained("fesem", momentum=0.0, fesem={"clusters": 7})
-    local = trained("local", momentum=0.0)
-    torch.testing.assert_close(weights(run), weights(local), rtol=1e-3, atol=1e-5)
 
 
 def test_more_clusters_than_silos_are_refused():

@@ -1,16 +1,13 @@
 """IFCA: who chooses which cluster model, and what its members do to it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.loop import play
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import LOSSES
-from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics
+from tests.baselines.on_digits import trained
 from tests.conftest import make_method, make_pool
 
 CENTRES = torch.tensor([[0.0], [1.0], [10.0]])
@@ -97,20 +94,6 @@ def test_initial_models_differ_and_have_one_law():
 
 def test_they_stay_apart_and_the_target_finds_its_cluster():
     """Six epochs, four models for three true clusters: 0, 1 and 2 share the target's labels."""
-    config = Config.from_keys(method="ifca")
-    pool = make_pool(config)
-    method = make_method(config, pool)
-    for t in range(1, 43):
-        play(pool, method, t)
-    assert method.alpha == pytest.approx([1 / 3] * 3 + [0] * 4)
-    assert method.epoch_report()["clusters_used"] > 1
-
-
-def test_one_cluster_is_fedavg():
-    assert on_digits.same(
-        on_digits.trained("ifca", ifca={"clusters": 1}), on_digits.trained("fedavg")
-    )
-
-
-def test_it_learns_and_is_neither_local_nor_fedavg():
-    assert on_digits.learns_its_own_way("ifca")
+    run = trained("ifca", 6)
+    assert run.alpha == pytest.approx([1 / 3] * 3 + [0] * 4)
+    assert run.epochs[-1]["clusters_used"] > 1

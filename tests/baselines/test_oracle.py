@@ -1,14 +1,12 @@
 """The two Oracles: pooled mini-batches, and averaged gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 from spcacw_flwr.baselines.oracle import Oracle, draw_counts
 from spcacw_flwr.silos.protocol import Replies
-from tests.baselines.by_hand import PLAIN, converse, make, replies_of
+from tests.baselines.by_hand import PLAIN, converse, heard, make, replies_of
 from tests.conftest import answer, make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import bare, play, small
@@ -105,13 +103,7 @@ def test_a_target_without_a_part_in_a_round_is_not_asked(monkeypatch):
 
 def test_a_silent_silo_leaves_its_part_out():
     method = make("oracle", [0.0], oracle=(0, 2), eta=1.0, **PLAIN)
-
-    def silo(request):
-        replies = replies_of(request, [[1.0], [3.0]])
-        replies.silos, replies.gradients = (0,), replies.gradients[:1]
-        return replies
-
-    converse(method, 1, silo)
+    converse(method, 1, lambda request: heard(replies_of(request, [[1.0], [3.0]]), (0,)))
     assert float(method.parameters) == -1
 
 

@@ -1,16 +1,11 @@
 """Per-FedAvg: which gradient is taken where, on which mini-batch."""
 
-from __future__ import annotations
-
-import pytest
 import torch
 from torch import nn
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.loop import play
-from spcacw_flwr.silos.protocol import Replies
-from tests.baselines import on_digits
-from tests.baselines.by_hand import PLAIN, converse, make, replies_of
+from tests.baselines.by_hand import PLAIN, converse, heard, make, replies_of
 from tests.conftest import make_method, make_pool
 
 CENTRES = torch.tensor([[0.0], [3.0]])
@@ -61,9 +56,7 @@ def test_hessian_free_without_a_silo_that_falls_silent():
 
     def silent(request):
         replies = silos(request)
-        if request.draw == 2 and request.points[0] < 1:
-            return Replies((0,), replies.gradients[:1], replies.losses[:1])
-        return replies
+        return heard(replies, (0,)) if request.draw == 2 and request.points[0] < 1 else replies
 
     method = two("hessian-free")
     converse(method, 1, silent)
@@ -120,18 +113,3 @@ def test_the_personal_model_is_adapted_once_an_epoch():
     assert method.personal.tolist() == [1.0]
     assert [request.draw for request in converse(method, 2, silos)] == [1, 0, 3]
     assert method.personal != method.parameters
-
-
-@pytest.mark.parametrize("order", ["first", "hessian-free"])
-@pytest.mark.parametrize("participation", [1.0, 0.6])
-def test_without_an_inner_step_it_is_fedavg(order, participation):
-    keys = {"participation": participation, "epochs": 2}
-    table = {"alpha": 0.0, "order": order, "weights": "size"}
-    result = on_digits.trained("per-fedavg", per_fedavg=table, **keys)
-    assert on_digits.close(result, on_digits.trained("fedavg", **keys))
-
-
-@pytest.mark.parametrize("order", ["first", "hessian-free"])
-def test_it_learns_and_is_neither_local_nor_fedavg(order):
-    table = {"alpha": 0.05, "order": order}
-    assert on_digits.learns_its_own_way("per-fedavg", per_fedavg=table)

@@ -1,7 +1,5 @@
 """pFedGraph by hand: the graph as a projection, the meeting, and the sign of the cosine term."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,12 +1,9 @@
 """pFedMe by hand: inner steps on one mini-batch, and a personal model that is a copy."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
-from spcacw_flwr.silos.protocol import Replies
-from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
+from tests.baselines.by_hand import PLAIN, converse, heard, make, quadratics, replies_of
 
 CENTRES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
 KEYS = {"lambda": 2.0, "inner-steps": 2, "personal-learning-rate": 0.1, "beta": 0.5}
@@ -88,16 +85,7 @@ def test_inner_steps_are_plain_and_the_step_of_w_has_momentum():
 
 def test_a_silo_that_falls_silent_half_way_is_left_out():
     """Silo 1 answers the first inner step only: p = (.5, .25) of silos 0 and 2 become 2/3, 1/3."""
-    method, full = made(beta=1.0), quadratics(CENTRES)
-    seen = []
-
-    def silo(request):
-        seen.append(request.silos)
-        replies = full(request)
-        if len(seen) == 1:
-            return replies
-        return Replies((0, 2), replies.gradients[[0, 2]], replies.losses[[0, 2]])
-
-    converse(method, 1, silo)
-    assert seen == [(0, 1, 2), (0, 1, 2)]
+    method, full, answering = made(beta=1.0), quadratics(CENTRES), iter([(0, 1, 2), (0, 2)])
+    asked = converse(method, 1, lambda request: heard(full(request), next(answering)))
+    assert [request.silos for request in asked] == [(0, 1, 2), (0, 1, 2)]
     torch.testing.assert_close(method.parameters, torch.tensor([2 / 3 * 0.017, 0.0]))

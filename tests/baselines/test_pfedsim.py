@@ -1,7 +1,5 @@
 """pFedSim: bodies from those whose classifiers look alike, heads of one's own."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,13 +9,17 @@ import torch
 from spcacw_flwr.baselines.pfedsim import aggregation_weights, classifier_slice
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.layout import Layout
-from tests.baselines import on_digits
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics
 
 SELF = -math.log(1 - 0.9999)
 LAYOUT = Layout((("body", torch.Size([1])), ("head", torch.Size([1, 2]))))
 CENTRES = torch.tensor([[2.0, 1.0, 0.0], [4.0, 1.0, 2.0], [-2.0, -3.0, 0.0]])
 """After one half step from (0; 1, 0): (1; 1, 0), (2; 1, 1), (−1; −1, 0)."""
+
+
+def simulated(warmup):
+    own = {"warmup": warmup, "head-tensors": 1}
+    return make("pfedsim", [0.0, 1.0, 0.0], layout=LAYOUT, eta=0.5, epochs=1, pfedsim=own, **PLAIN)
 
 
 def test_weights_by_hand():
@@ -48,8 +50,7 @@ def test_two_rounds_by_hand():
     Round 2: cos(h_0, h_1) = 1/√2, cos(h_0, h_2) = −1 → 0: a = −ln(1 − 1/√2), and u_0 has the body
     (SELF·1 + a·2)/(SELF + a) and its own head.
     """
-    method = make("pfedsim", [0.0, 1.0, 0.0], layout=LAYOUT, eta=0.5, **PLAIN,
-                  pfedsim={"warmup": 0.0, "head-tensors": 1})  # fmt: skip
+    method = simulated(0.0)
     converse(method, 1, quadratics(CENTRES))
     torch.testing.assert_close(method.bodies[:, 0], torch.tensor([1.0, 2.0, -1.0]))
     expected = torch.tensor([[1.0, 0.0], [1.0, 1.0], [-1.0, 0.0]])
@@ -69,8 +70,7 @@ def test_after_the_warm_up_every_silo_starts_from_the_global_model():
 
     (0; 1, 0) → half way to the mean centre (1.5; 0, .5): (.75; .5, .25).
     """
-    method = make("pfedsim", [0.0, 1.0, 0.0], layout=LAYOUT, eta=0.5, epochs=1, **PLAIN,
-                  pfedsim={"head-tensors": 1})  # fmt: skip
+    method = simulated(0.5)
     (warm,) = converse(method, 1, quadratics(CENTRES))
     assert warm.floats() == (3, 3)
     reached = torch.tensor([0.75, 0.5, 0.25])
@@ -83,24 +83,13 @@ def test_after_the_warm_up_every_silo_starts_from_the_global_model():
 
 def test_one_who_does_not_take_part_keeps_its_model():
     """Round 1 as above. Silo 2 is like no other: in round 2 it goes half way from its own model."""
-    method = make("pfedsim", [0.0, 1.0, 0.0], layout=LAYOUT, eta=0.5, **PLAIN,
-                  pfedsim={"warmup": 0.0, "head-tensors": 1})  # fmt: skip
+    method = simulated(0.0)
     converse(method, 1, quadratics(CENTRES))
     method.sampled = lambda round_: (0, 2)
     (asked,) = converse(method, 2, quadratics(CENTRES))
     assert asked.silos == (0, 2)
     assert method.bodies[1:].tolist() == [[2.0], [-1.5]]
     assert method.heads.tolist() == [[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0]]
-
-
-def test_all_warm_up_is_fedavg():
-    assert on_digits.same(
-        on_digits.trained("pfedsim", pfedsim={"warmup": 1.0}), on_digits.trained("fedavg")
-    )
-
-
-def test_it_learns_and_is_neither_local_nor_fedavg():
-    assert on_digits.learns_its_own_way("pfedsim")
 
 
 def test_the_classifier_is_the_last_matrix_of_the_head():

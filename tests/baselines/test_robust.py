@@ -1,7 +1,5 @@
 """Krum, median and centred clipping by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -85,16 +85,6 @@ def test_named_class_sizes():
             cluster_of_class(4, 2, sizes)
 
 
-def test_fewer_classes_than_clusters_is_refused():
-    with pytest.raises(SpcacwError, match="3 clusters cannot share 2 classes"):
-        latent_clusters([1, 1, 1], 2, 0.0, np.random.default_rng(0))
-
-
-def test_a_negative_epsilon_is_refused():
-    with pytest.raises(SpcacwError, match=r"epsilon = -0\.5"):
-        latent_clusters([1, 1], 2, -0.5, np.random.default_rng(0))
-
-
 @pytest.mark.parametrize(
     ("epsilon_is", "deviation"), [("variance", 3.0), ("deviation", 9.0), ("fourth-power", 3**0.5)]
 )

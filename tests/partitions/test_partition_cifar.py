@@ -167,27 +167,11 @@ def test_a_damaged_file_is_named(tiny, tmp_path, file, harm):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("file", ["test-01.webp", "labels.npz"])
-def test_a_missing_file_is_named(tiny, tmp_path, file):
-    tiny.write(tmp_path, "mosaics")
-    (tmp_path / file).unlink()
-    with pytest.raises(SpcacwError, match=f"only in part, without {file}: .*data-dir"):
-        fresh(tmp_path)
-
-
 def test_a_whole_form_is_read_though_another_is_there_in_part(tiny, tmp_path):
     tiny.write(tmp_path, "mosaics")
     tiny.write(tmp_path, "pickles")
     (tmp_path / "labels.npz").unlink()
     tiny.agrees(fresh(tmp_path))
-
-
-def test_no_data_and_no_network_is_one_sentence(tiny, tmp_path):
-    with pytest.raises(SpcacwError) as caught:
-        fresh(tmp_path / "none")
-    for word in [str(tmp_path / "none"), "Name or service", "cifar-100-python", "data-dir"]:
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
@@ -205,12 +189,3 @@ def test_the_real_data_are_the_official_files_bit_for_bit(cifar_dir):
         columns = [coarse[f"{part}_coarse"][:, None], y[:, None], x.reshape(-1, 3072)]
         assert hashlib.md5(np.concatenate(columns, axis=1).tobytes()).hexdigest() == md5
         assert np.bincount(y).tolist() == [{"train": 500, "test": 100}[part]] * 100
-
-
-def test_a_second_start_on_the_real_data_decodes_nothing(cifar_dir, decodings):
-    first = fresh(cifar_dir)
-    decodings.clear()
-    again = fresh(cifar_dir)
-    assert again is not first
-    assert not decodings
-    np.testing.assert_array_equal(again.y_test, first.y_test)

@@ -1,7 +1,5 @@
 """A silo's data in a file of its own: the same data, and nothing needed but the node's own file."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import save_file

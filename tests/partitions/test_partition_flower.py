@@ -96,12 +96,9 @@ def test_bad_input_is_one_sentence(partitioner, why):
 
 @pytest.mark.parametrize("silo", [-1, 7])
 def test_a_silo_that_does_not_exist_is_refused(silo):
-    for partitioner in (
-        RelabelPartitioner(partition_by="fine_label"),
-        RotatePartitioner(7, image="id"),
-    ):
+    for some in RelabelPartitioner(partition_by="fine_label"), RotatePartitioner(7, image="id"):
         with pytest.raises(SpcacwError, match=f"no silo {silo}: choose one from 0 to 6"):
-            assigned(partitioner, labelled(20, 4)).load_partition(silo)
+            assigned(some, labelled(20, 4)).load_partition(silo)
 
 
 def test_roles():
@@ -161,14 +158,9 @@ def test_in_a_federated_dataset_without_the_hub(tmp_path):
     (tmp_path / "cifar").mkdir()
     labelled(200, 20).to_parquet(tmp_path / "cifar" / "train-0.parquet")
     labelled(100, 20).to_parquet(tmp_path / "cifar" / "test-0.parquet")
-    federated = FederatedDataset(
-        dataset=str(tmp_path / "cifar"),
-        partitioners={
-            "train": LatentClusterPartitioner((2, 2), epsilon=0.01),
-            "test": LatentClusterPartitioner((2, 2), epsilon=0.01),
-        },
-        cache_dir=str(tmp_path / "cache"),
-    )
+    split = {part: LatentClusterPartitioner((2, 2), epsilon=0.01) for part in ("train", "test")}
+    cache, data = str(tmp_path / "cache"), str(tmp_path / "cifar")
+    federated = FederatedDataset(dataset=data, partitioners=split, cache_dir=cache)
     sizes = [len(federated.load_partition(i, "train")) for i in range(4)]
     assert sum(sizes) == 200
     shares = [federated.load_partition(3, split)["fine_label"][:] for split in ("train", "test")]

@@ -1,7 +1,5 @@
 """Held out for tuning: a part of the target's training data in place of its test data."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -85,12 +85,6 @@ def test_more_samples_contain_the_fewer(make):
     assert torch.equal(few.train(4).x, many.train(4).x[:10])
 
 
-def test_data_are_made_once(make):
-    setting = make("digits-relabel")
-    assert setting.train(2) is setting.train(2)
-    assert setting.test(2) is setting.test(2)
-
-
 def test_standard_scale_of_digits_is_over_the_training_images(make):
     unit, standard = make("digits-relabel"), make("digits-relabel", input_scale="standard")
     pool = torch.cat([standard.train(i).x for i in range(7)])
@@ -147,9 +141,3 @@ def test_mnist_relabel_by_its_defaults_is_standardised(make):
     # Black, the most common pixel, is (0 − .1307) / .3081.
     assert data.x.min().item() == pytest.approx(-0.42421, abs=1e-4)
     assert data.x.max().item() == pytest.approx(2.82149, abs=1e-4)
-
-
-def test_mnist_relabel_of_two_seeds_differ(make):
-    a, b = make("mnist-relabel", samples_per_silo=20), make("mnist-relabel", 1, samples_per_silo=20)
-    assert not torch.equal(a.train(0).x, b.train(0).x)
-    assert torch.equal(a.test(0).x, b.test(0).x)

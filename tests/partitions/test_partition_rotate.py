@@ -102,6 +102,7 @@ def test_rotation_keys_change_the_setting(make):
 
 def test_test_sets_do_not_pile_up_in_memory(make):
     setting = make("mnist-rotate", samples_per_silo=1)
+    assert setting.train(0) is setting.train(0)
     first = setting.test(0)
     assert setting.test(0) is first
     for silo in range(1, 12):

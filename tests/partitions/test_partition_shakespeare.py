@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.partitions import roles
-from spcacw_flwr.partitions.leaf import VOCABULARY
-from spcacw_flwr.partitions.roles import (
+from spcacw_flwr.partitions import plays
+from spcacw_flwr.partitions.plays import (
+    VOCABULARY,
     decode,
     draw_roles,
     encode,
     load_roles,
-    pooled_windows,
     split_by_time,
     windows,
 )
@@ -23,23 +22,23 @@ from spcacw_flwr.partitions.roles import (
 
 def test_leafs_numbers(plays_dir):
     roles = load_roles(plays_dir)
-    samples = roles.sizes - 80
+    samples = np.array([len(role.tokens) for role in roles]) - 80
     assert len(samples) == 1129
     assert samples.sum() == 4_226_158
     assert (samples > 0).all()
     assert samples.mean() == pytest.approx(3743.28, abs=0.005)
     assert samples.std() == pytest.approx(6212.26, abs=0.005)
-    assert len({roles.name(i) for i in range(1129)}) == 1129
+    assert len({role.name for role in roles}) == 1129
 
 
 def test_a_role_says_what_it_says(plays_dir):
     roles = load_roles(plays_dir)
-    names = [roles.name(i) for i in range(len(roles.sizes))]
-    hamlet = decode(roles.of(names.index("THE TRAGEDY OF HAMLET, PRINCE OF DENMARK: HAM")))
+    of = {role.name: role.tokens for role in roles}
+    hamlet = decode(of["THE TRAGEDY OF HAMLET, PRINCE OF DENMARK: HAM"])
     assert "To be, or not to be- that is the question: Whether 'tis nobler" in hamlet
     assert "  " not in hamlet
     assert "\n" not in hamlet
-    assert names.index("THE COMEDY OF ERRORS: DROMIO OF SYRACUSE") > 0
+    assert "THE COMEDY OF ERRORS: DROMIO OF SYRACUSE" in of
 
 
 def test_encode_is_the_place_in_the_vocabulary():
@@ -55,7 +54,7 @@ def test_encode_is_the_place_in_the_vocabulary():
 def edition(expect):
     """A short text that counts as LEAF's edition."""
     text = "first\nsecond line\n"
-    expect(roles, "SHAKESPEARE", {"pg100.txt": text.encode()})
+    expect(plays, "SHAKESPEARE", {"pg100.txt": text.encode()})
     return text
 
 
@@ -68,8 +67,8 @@ PACK = {"xz": lzma.compress, "gz": gzip.compress, "txt": bytes}
 def test_reads_packed_or_plain_text_whatever_its_line_ends(edition, tmp_path, suffix, start, end):
     path = tmp_path / f"pg100.txt{'' if suffix == 'txt' else '.' + suffix}"
     path.write_bytes(PACK[suffix](start + edition.encode().replace(b"\n", end)))
-    (found,) = roles.find(roles.SHAKESPEARE, tmp_path).values()
-    assert roles.content(roles.SHAKESPEARE, found) == edition.encode()
+    (found,) = plays.find(plays.SHAKESPEARE, tmp_path).values()
+    assert plays.content(plays.SHAKESPEARE, found) == edition.encode()
 
 
 @pytest.mark.parametrize("suffix", ["xz", "gz"])
@@ -104,8 +103,6 @@ def test_windows_by_hand():
     assert windows(text, 9, 1).tolist() == [list(range(10))]
     assert windows(text, 10, 1).shape == (0, 11)
     assert windows(text[:0], 3, 1).shape == (0, 4)
-    both = pooled_windows([text[:4], text[:2], text[4:9]], 3, 3)
-    assert both.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]], "none reaches across two texts"
 
 
 def test_the_split_is_by_time():
@@ -131,7 +128,7 @@ def test_the_papers_silos(make, silos, roles):
     assert (setting.group_kind, setting.groups, setting.oracle(0)) == ("none", [None] * silos, [])
     drawn = np.concatenate(setting.roles_of_silos)
     assert len(set(drawn.tolist())) == silos * roles
-    assert setting.roles.sizes[drawn].min() >= 5000
+    assert min(len(setting.roles[role].text) for role in drawn) >= 5000
 
 
 def test_a_silos_windows_tile_its_roles_in_time_and_do_not_overlap(make):
@@ -144,7 +141,7 @@ def test_a_silos_windows_tile_its_roles_in_time_and_do_not_overlap(make):
         assert data.weight is None
     at_train = at_test = 0
     for role in setting.roles_of_silos[4]:
-        text = torch.from_numpy(setting.roles.of(role).astype(np.int64))
+        text = torch.from_numpy(setting.roles[role].tokens.astype(np.int64))
         cut = len(text) - round(len(text) / 10)
         n, m = (cut - 1) // 50, (len(text) - cut - 1) // 50
         mine, last = train.x[at_train : at_train + n], test.x[at_test : at_test + m]
@@ -169,7 +166,7 @@ def test_roles_follow_the_seed_and_samples_can_be_fewer(make):
 
 def test_stride_1_is_leafs_way_and_leaves_the_test_alone(make):
     plain, dense = make("shakespeare"), make("shakespeare", window_stride=1)
-    texts = [plain.roles.sizes[role] for role in plain.roles_of_silos[0]]
+    texts = [len(plain.roles[role].text) for role in plain.roles_of_silos[0]]
     assert len(dense.train(0).y) == sum(n - round(n / 10) - 50 for n in texts)
     assert torch.equal(dense.test(0).x, plain.test(0).x)
 

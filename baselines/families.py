@@ -1,0 +1,163 @@
+"""What methods share: averages and distances, and three families of methods.
+
+* :class:`BesideGlobal` (Ditto, APFL): all silos train one w as in FedAvg, and the target trains v_0
+  beside it, by a second gradient on the same mini-batch. Nobody else's v_i is ever read, so no
+  other needs to exist.
+* :class:`SplitNetwork` (FedRep, pFedSim): w_i = [φ; h_i], a body φ that silos share and a head h_i
+  of each silo's own, the last tensors of the flat vector. The methods keep all heads, for silos
+  keep no state: a silo is sent [φ; h_i], though in the published protocols its head never leaves
+  it; the requests say so in ``traffic``. A part that is held fixed takes no step at all: to step
+  the whole vector on a gradient with zeros there would let momentum and weight decay move it.
+* :class:`RoundWeights` (Federated Clustering, FedFomo, the robust aggregators): the weights of a
+  round come from what the silos sent in that round. They are noisy, so the log has their mean over
+  an epoch, with 0 where a silo was not heard. Under partial participation these rules see the silos
+  that answered and nothing else: their k stands for M, and there is no factor 1/p, since the
+  weights of a round already sum to 1 over those who answered.
+
+The family of silos that own models is in ``personal``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Method, WeightedGradients, Weights
+from spcacw_flwr.silos.protocol import Federation, Request, Round
+
+UNIFORM, SIZE = "uniform", "size"
+AVERAGES = (UNIFORM, SIZE)
+"""The values of a key ``weights``."""
+
+
+def average_weights(federation: Federation, weights: str) -> Weights:
+    """Return 1/M for every silo (``uniform``), or its share n_i / Σ n of the samples (``size``)."""
+    if weights == SIZE:
+        return federation.shares
+    return np.full(federation.num_silos, 1 / federation.num_silos)
+
+
+def distances(origins: Tensor, models: Tensor, p: float = 2) -> Weights:
+    """Return ‖u_i − w_j‖_p, (n, k), of origins (n, d) and models (k, d); 0 where they are equal."""
+    # The other mode computes ‖u‖² − 2⟨u, w⟩ + ‖w‖², which cancels.
+    found = torch.cdist(origins, models, p=p, compute_mode="donot_use_mm_for_euclid_dist")
+    return found.double().cpu().numpy()
+
+
+@dataclass(frozen=True)
+class GlobalKeys:
+    """The key of all methods that keep a personal model beside a global one."""
+
+    weights: str = key(
+        UNIFORM,
+        "Weights of the silos in the global model: uniform, as in the authors' code (Ditto: "
+        "litian96/ditto 26d9b29, APFL: MLOPTPSU/FedTorch ab8068d), or size, n_i / Σ n.",
+        choices=AVERAGES,
+    )
+
+
+class Averaged(WeightedGradients):
+    """One shared model, in which the silos weigh what the key ``weights`` says, for all t."""
+
+    def initial_weights(self) -> Weights:
+        """Return 1/M, or the shares of the samples."""
+        return average_weights(self.federation, self.own.weights)
+
+
+class BesideGlobal(Averaged):
+    """A global model w = ``parameters`` that all silos train, and the target's own, ``v``."""
+
+    Keys: ClassVar[type | None] = GlobalKeys
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        super().__init__(config, federation, parameters)
+        self.v = self.parameters.clone()
+
+    @property
+    def personal(self) -> Tensor:
+        """(d,) the target's own model."""
+        return self.v
+
+    def at_target(self, round_: int, model: Tensor) -> Request:
+        """Return the question for the target's gradient, on the mini-batch it uses for w too."""
+        return Request(round_, (self.target,), model)
+
+
+@dataclass(frozen=True)
+class HeadKeys:
+    """The key of all methods that split the network."""
+
+    head_tensors: int = key(
+        2,
+        "Tensors of the head h_i, the last ones in the order of model.parameters(); 2 are the "
+        "weight and bias of the last layer; 0: no head.",
+        least=0,
+    )
+
+
+class SplitNetwork(WeightedGradients):
+    """Heads (M, d_h) of the silos, ``heads``, which start alike, and the size d_φ of the body.
+
+    Raises SpcacwError when made if no tensor would be left for the body.
+    """
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        super().__init__(config, federation, parameters)
+        assert federation.layout is not None  # every engine knows its model
+        self.layout = federation.layout
+        sizes, tensors = [shape.numel() for _, shape in self.layout.shapes], self.own.head_tensors
+        if tensors >= len(sizes):
+            raise SpcacwError(
+                f"head-tensors = {tensors} leaves nothing to share: the model has {len(sizes)} "
+                f"tensors, so use at most {len(sizes) - 1}."
+            )
+        self.body_size = sum(sizes[: len(sizes) - tensors])
+        self.heads = parameters[self.body_size :].repeat(federation.num_silos, 1)
+
+    def joined(self, bodies: Tensor, silos: Sequence[int]) -> Tensor:
+        """Return [φ; h_i] (k, d) for ``silos``; ``bodies`` is one φ (d_φ,) or a row for each."""
+        heads = self.heads[list(silos)]
+        return torch.cat((bodies.expand(len(heads), -1), heads), dim=1)
+
+
+class RoundWeights(Method):
+    """Notes the weights of each round, and logs their mean over the epoch."""
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        super().__init__(config, federation, parameters)
+        self._noted: list[Weights] = []
+
+    def note(self, round_: int, silos: tuple[int, ...], weights: Weights) -> None:
+        """Note the weights (k,) that ``silos`` had in round t."""
+        whole = np.zeros(self.federation.num_silos)
+        whole[list(silos)] = weights
+        self._noted.append(whole)
+        if self.ends_epoch(round_):
+            self.set_weights(np.mean(self._noted, axis=0), round_)
+            self._noted.clear()
+
+
+class GradientRule(RoundWeights):
+    """One gradient of every silo at the shared w_t, one aggregate of them, one step."""
+
+    def aggregate(self, gradients: Tensor, own: int) -> tuple[Weights, Tensor]:
+        """Return the weights (k,) of the gradients' rows, and their aggregate, a new (d,) tensor.
+
+        ``own`` is the target's row.
+        """
+        raise NotImplementedError
+
+    def round(self, round_: int) -> Round:
+        """Ask every silo (with chance p) at w_{t−1}, and step along the aggregate."""
+        replies = yield Request(round_, self.sampled(round_), self.parameters)
+        own = replies.silos.index(self.target)
+        weights, gradient = self.aggregate(replies.gradients, own)
+        self.optimiser.step(self.parameters, gradient)
+        self.note(round_, replies.silos, weights)
