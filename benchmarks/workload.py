@@ -6,9 +6,11 @@ SP-CACW does with them.
 
 from __future__ import annotations
 
+import csv
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import torch
 
@@ -80,3 +82,14 @@ def medians(
         for name, work in works.items():
             times[name].append(milliseconds(work, device))
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def write(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write rows as CSV, their keys as its columns, and print them: each as soon as it is there."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for k, row in enumerate(rows):
+            for line in [[*row]] * (k == 0) + [[*row.values()]]:
+                writer.writerow(line)
+                print(*line, sep="\t", flush=True)
+            file.flush()
