@@ -18,20 +18,6 @@ from .runs import FAILED, FINISHED, RUNNING, Run
 LAST_FAILURES = 8
 
 
-def name_of(run: Run) -> str:
-    """Return how a run is called in lists."""
-    note = f", {run.job.note}" if run.job.note else ""
-    return f"{run.job.column} · {run.job.row} · seed {run.job.seed}{note}"
-
-
-def progress_of(run: Run) -> float:
-    """Return the share of a run that is done."""
-    if run.state != RUNNING:
-        return float(run.state in (FINISHED, FAILED))
-    status = run.status()
-    return status.get("round", 0) / (status.get("rounds") or 1)
-
-
 class Display:
     """Shows how far a sweep is, and when it will end."""
 
@@ -62,7 +48,7 @@ class Display:
 
     def remaining(self) -> str:
         """Say how long it will take, if the rest goes on like what has been done."""
-        share = sum(progress_of(run) for run in self.fresh) / max(1, len(self.fresh))
+        share = sum(run.share for run in self.fresh) / max(1, len(self.fresh))
         if not share:
             return ""
         seconds = (time.monotonic() - self.began) * (1 - share) / share
@@ -101,9 +87,9 @@ class Display:
                 said = run.status()
                 accuracy = said.get("accuracy")
                 words = f"epoch {said.get('epoch', 0)}/{said.get('epochs', '?')}"
-                table.add_row("▶", name_of(run), words, f"{accuracy:.2f} %" if accuracy else "")
+                table.add_row("▶", run.name, words, f"{accuracy:.2f} %" if accuracy else "")
         for run in [run for run in self.runs if run.state == FAILED][-LAST_FAILURES:]:
-            table.add_row("[red]✗[/]", name_of(run), run.error)
+            table.add_row("[red]✗[/]", run.name, run.error)
         return table
 
     def ended(self, run: Run) -> None:
@@ -117,14 +103,14 @@ class Display:
                      f"({summary['seconds']:.1f} s)")  # fmt: skip
         else:
             words = f"failed: {run.error}"
-        line = f"{done}/{len(self.runs)} {name_of(run)}: {words}; {self.remaining()}"
+        line = f"{done}/{len(self.runs)} {run.name}: {words}; {self.remaining()}"
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def failures(self, most: int) -> None:
         """Print why runs failed, each sentence once."""
         failed = [run for run in self.runs if run.state == FAILED]
         for sentence, count in Counter(run.error for run in failed).most_common(most):
-            first = next(name_of(run) for run in failed if run.error == sentence)
+            first = next(run.name for run in failed if run.error == sentence)
             more = f" and {count - 1} more" if count > 1 else ""
             line = f"{first}{more} failed: {sentence}"
             self.console.print(line, style="red", highlight=False, soft_wrap=True, markup=False)

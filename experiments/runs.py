@@ -42,7 +42,8 @@ def fingerprint(config: Config) -> str:
 class Run:
     """A run of a sweep, and how far it is."""
 
-    job: Job
+    jobs: list[Job]
+    """All that compute the same."""
     directory: Path
     state: str = WAITING
     error: str = ""
@@ -50,6 +51,25 @@ class Run:
     """Whether its process ended without a word: another time it may do better."""
     config: Config | None = None
     """None if the keys are wrong."""
+
+    @property
+    def job(self) -> Job:
+        """The first of its jobs."""
+        return self.jobs[0]
+
+    @property
+    def name(self) -> str:
+        """What it is called in lists."""
+        note = f", {self.job.note}" if self.job.note else ""
+        return f"{self.job.column} · {self.job.row} · seed {self.job.seed}{note}"
+
+    @property
+    def share(self) -> float:
+        """The share of it that is done."""
+        if self.state != RUNNING:
+            return float(self.state in (FINISHED, FAILED))
+        status = self.status()
+        return status.get("round", 0) / (status.get("rounds") or 1)
 
     def status(self) -> dict[str, Any]:
         """Return the run's own word of where it is; empty before it has said anything."""
@@ -80,12 +100,14 @@ def plan(jobs: Sequence[Job], root: Path) -> list[Run]:
         try:
             config = job.config()
         except SpcacwError as error:
-            runs.append(Run(job, root, FAILED, str(error)))
+            runs.append(Run([job], root, FAILED, str(error)))
             continue
         name = f"{config.run.setting}_{config.run.method}_seed{config.run.seed}"
         directory = root / f"{name.replace(':', '.')}_{fingerprint(config)}"
-        if directory not in known:
-            run = known[directory] = Run(job, directory, config=config)
+        if directory in known:
+            known[directory].jobs.append(job)
+        else:
+            run = known[directory] = Run([job], directory, config=config)
             run.state = FINISHED if run.done else WAITING
         runs.append(known[directory])
     return runs

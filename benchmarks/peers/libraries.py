@@ -48,7 +48,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 from itertools import cycle
 from typing import Any
@@ -65,33 +65,12 @@ ROUNDS_PER_EPOCH = 10
 
 def ours(method_name: str, silos: int, rounds: int, clock: Clock) -> float:
     """Train in process by one of our methods; a tick is an epoch."""
-    from spcacw_flwr.config.config import Config
-    from spcacw_flwr.config.registry import method_class
+    from benchmarks.workload import make_method, make_pool  # of the same images
     from spcacw_flwr.engine.simulate import threads
-    from spcacw_flwr.silos.pool import SiloPool
-    from spcacw_flwr.silos.protocol import Federation
-    from spcacw_flwr.silos.setting import Setting, SiloData
 
-    class RandomImages(Setting):
-        name, num_classes, input_shape, group_kind = "random", 10, (1, 28, 28), "cluster"
-        groups = property(lambda self: [0.0] * self.keys.silos)
-
-        def prepare(self) -> None:
-            """Nothing to prepare."""
-
-        @cache  # noqa: B019 (the process ends with the setting)
-        def train(self, silo: int) -> SiloData:
-            x, y = zip(*batches(silo), strict=True)
-            return SiloData(torch.cat(x), torch.cat(y))
-
-        test = train
-
-    config = Config.from_keys(silos=silos, method=method_name)
-    size = config.training.batch_size
-    pool = SiloPool(config, RandomImages(config.partition, 0), range(silos))
-    federation = Federation(tuple(pool.describe()), 0, size)
-    method = method_class(method_name)(config, federation, pool.initial_parameters())
-    with threads(THREADS, silos * size, pool):
+    pool = make_pool(silos, method=method_name, smoothness=0.0)
+    method = make_method(pool)
+    with threads(THREADS, silos * BATCH, pool):
         for round_ in range(1, rounds + 1):
             steps = method.round(round_)
             with suppress(StopIteration):

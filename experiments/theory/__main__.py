@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from ..render import line
+from ..pages import NONE, table
 from . import estimates as estimated
 from . import pictures, rates
 from .trials import Cell, Trial, measured, spread
@@ -69,13 +69,14 @@ def compute(output: Path, quick: bool, workers: int) -> dict[str, pd.DataFrame]:
 
 def as_markdown(slopes: pd.DataFrame) -> str:
     """Return the slopes as a Markdown table."""
-    rows = [line(["study", "error of", "against", "η", "fitted slope [95 %]", "theory"])]
-    rows.append(line(["---"] * 6))
-    for row in slopes.itertuples():
-        fitted = f"{row.slope:.2f} [{row.low:.2f}, {row.high:.2f}]"
-        theory = "–" if np.isnan(row.theory) else f"{row.theory:g}"
-        rows.append(line([row.study, row.label, row.against, row.step_size, fitted, theory]))
-    return "\n".join(rows) + "\n"
+    rows = [
+        [row.study, row.label, row.against, row.step_size,
+         f"{row.slope:.2f} [{row.low:.2f}, {row.high:.2f}]",
+         NONE if np.isnan(row.theory) else f"{row.theory:g}"]
+        for row in slopes.itertuples()
+    ]  # fmt: skip
+    heads = ["study", "error of", "against", "η", "fitted slope [95 %]", "theory"]
+    return "\n".join(table(heads, rows, "l")) + "\n"
 
 
 def main(
