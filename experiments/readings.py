@@ -86,12 +86,7 @@ def study(
     """Run a study of ``conf/studies.toml`` unless its table is complete; return what was written.
 
     A cell's p needs the runs of all its row's variants: a table that lacks one is made anew, of
-    the runs that are there and those that are not.
-
-    Raises
-    ------
-    SpcacwError
-        If a run failed; the table stays as it was.
+    the runs that are there and those that are not. SpcacwError if a run failed; the table stays.
     """
     files = (str(CONF / name) if name.endswith(".toml") else name for name in listed["columns"])
     of, which, seeds = columns(list(files)), rows(listed["rows"]), range(listed["seeds"])

@@ -11,10 +11,9 @@ paper's does, and its epochs are passes over a quarter more of them. That the sa
 suits both is an approximation; it may choose too long or too short a training, and knows nothing of
 the test data.
 
-``table1-cells.csv`` has a line per cell. ``standard_errors`` is (best − the paper's) in standard
-errors of the difference. ``p_holm`` is of the paired t-test against :data:`REFERENCE`, each row at
-its honest epoch (its last one, where nothing was held out), by Holm over the column's rows.
-``top`` marks the three highest best scores of a column, as in the paper: the Oracles too.
+``table1-cells.csv`` has a line per cell: the scores and tests of :mod:`.scores`, each row at its
+honest epoch (its last one, where nothing was held out) against :data:`REFERENCE`. ``top`` marks the
+three highest best scores of a column, as in the paper: the Oracles too.
 """
 
 from __future__ import annotations

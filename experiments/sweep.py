@@ -41,9 +41,8 @@ from spcacw_flwr.silos.setup import checked_setting
 from spcacw_flwr.silos.stacked import find_device
 
 from .conf import Job
-from .display import Display
 from .results import Table
-from .runs import FAILED, FINISHED, RUNNING, WAITING, Run, plan, prepare
+from .runs import FAILED, FINISHED, RUNNING, WAITING, Display, Run, plan, prepare
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 15.0

@@ -140,10 +140,7 @@ def report(
 ) -> list[Path]:  # fmt: skip
     """Write all tables and figures of the runs that are finished; return the files.
 
-    Raises
-    ------
-    SpcacwError
-        If there is nothing but held-out twins.
+    SpcacwError if there is nothing but held-out twins.
     """
     results = Results.of(jobs, runs)
     cells = [c for column in columns for c in column_cells(results, column, rows)]

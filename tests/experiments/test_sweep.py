@@ -15,9 +15,8 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments.conf import Row
-from spcacw_flwr.experiments.display import Display
 from spcacw_flwr.experiments.results import failures
-from spcacw_flwr.experiments.runs import FAILED, FINISHED, WAITING, fingerprint, plan
+from spcacw_flwr.experiments.runs import FAILED, FINISHED, WAITING, Display, fingerprint, plan
 from spcacw_flwr.experiments.sweep import slots, sweep
 from spcacw_flwr.experiments.table1 import report
 from tests.experiments.small import COLUMN, ROWS, Silent, logged, made, small_jobs, stop_at
