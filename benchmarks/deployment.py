@@ -18,13 +18,16 @@ that dies then knows neither nodes nor runs.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import os
 import tempfile
+from itertools import product
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from benchmarks.workload import write
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.transport import MESSAGE
 from spcacw_flwr.flower.deploy.federation import Federation, lay_out
@@ -35,9 +38,6 @@ MANY = 300
 """Epochs of two rounds each, of exchanges other than messages."""
 SMALL, LARGE = 64, 18_868
 """Hidden units of the two models."""
-COLUMNS = (
-    "exchange", "silos", "parameters", "rounds", "seconds", "rounds_per_second", "cores", "load",
-)  # fmt: skip
 
 
 class Forgetful(Server):
@@ -73,34 +73,26 @@ def measure(
         lines = [json.loads(x) for x in (output / "metrics.jsonl").read_text().splitlines()]
     rounds = lines[-1]["round"] - lines[0]["round"]
     seconds = lines[-1]["seconds"] - lines[0]["seconds"]
-    parameters = 785 * hidden + 10 * (hidden + 1)
-    row = exchange, silos, parameters, rounds, round(seconds, 2), round(rounds / seconds, 3)
-    return dict(zip(COLUMNS, (*row, os.cpu_count(), round(os.getloadavg()[0], 1)), strict=True))
+    return {
+        "exchange": exchange, "silos": silos, "parameters": 785 * hidden + 10 * (hidden + 1),
+        "rounds": rounds, "seconds": round(seconds, 2),
+        "rounds_per_second": round(rounds / seconds, 3), "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+    }  # fmt: skip
 
 
-def main() -> None:
+def main(
+    path: Path, exchanges: str = "stream,message", silos: str = "3,7,20",
+    large: Annotated[str, typer.Option(help="silos that train the large model too")] = "",
+    epochs: Annotated[int, typer.Option(help="of messages, two rounds each")] = 4,
+    in_memory: Annotated[bool, typer.Option(help="no database (see above)")] = False,
+) -> None:  # fmt: skip
     """Measure what the command line asks for; write the table after each row."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--exchanges", default="stream,message")
-    parser.add_argument("--silos", default="3,7,20")
-    parser.add_argument("--large", default="", help="silos that train the large model too")
-    parser.add_argument("--epochs", type=int, default=4, help="of messages, two rounds each")
-    parser.add_argument("--in-memory", action="store_true", help="no database (see above)")
-    arguments = parser.parse_args()
-    rows = []
-    for exchange in arguments.exchanges.split(","):
-        sizes = [(int(n), SMALL) for n in arguments.silos.split(",")]
-        sizes += [(int(n), LARGE) for n in arguments.large.split(",") if n]
-        for silos, hidden in sizes:
-            options = {"epochs": arguments.epochs, "in_memory": arguments.in_memory}
-            rows.append(measure(exchange, silos, hidden, **options))
-            print(rows[-1], flush=True)
-            with arguments.output.open("w", newline="") as file:
-                table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-                table.writeheader()
-                table.writerows(rows)
+    sizes = [(int(n), SMALL) for n in silos.split(",")]
+    sizes += [(int(n), LARGE) for n in large.split(",") if n]
+    cases = product(exchanges.split(","), sizes)
+    write(path, (measure(way, *size, epochs, in_memory=in_memory) for way, size in cases))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -12,26 +12,25 @@ product measured in the same run.
 
 from __future__ import annotations
 
-import argparse
-import csv
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import Annotated
 
 import torch
+import typer
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from benchmarks.workload import make_method, make_pool, medians
+from benchmarks.workload import make_method, make_pool, medians, write
 from spcacw_flwr.alpha import grams
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.spcacw import SPCACWMethod
 from spcacw_flwr.silos.pool import SiloPool, clip_rows
 
-SILOS = (7, 20, 89, 500)
 SKETCH = 4096
 GEMM = 2048
 BLOCKS = 7
@@ -113,38 +112,28 @@ def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[s
     return found
 
 
-def table(cores: list[int], silos: list[int], device: str, repetitions: int) -> Iterator[tuple]:
+def rows(cores: list[int], silos: list[int], device: str, repetitions: int) -> Iterator[dict]:
     """Yield a row per number of threads, of silos and part."""
-    for number in cores:
+    for number, num_silos in product(cores, silos):
         torch.set_num_threads(number)
-        for num_silos in silos:
-            found = measure(num_silos, device, repetitions, number)
-            bare, least = found["bare vmap(grad)"], found["arithmetic floor"]
-            for part, ms in found.items():
-                numbers = f"{ms:.3f}", f"{ms / bare:.2f}", f"{ms / least:.2f}"
-                yield (device, number, num_silos, part, *numbers)
+        found = measure(num_silos, device, repetitions, number)
+        bare, least = found["bare vmap(grad)"], found["arithmetic floor"]
+        for part, ms in found.items():
+            yield {
+                "device": device, "threads": number, "silos": num_silos, "part": part,
+                "median_ms": f"{ms:.3f}", "times_vmap": f"{ms / bare:.2f}",
+                "times_floor": f"{ms / least:.2f}",
+            }  # fmt: skip
 
 
-def main() -> None:
+def main(
+    path: Path, threads: str = "1", silos: str = "7,20,89,500", device: str = "cpu",
+    repetitions: Annotated[int, typer.Option(help="in a block of 100 silos; of fewer, more")] = 9,
+) -> None:  # fmt: skip
     """Write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--threads", default="1")
-    parser.add_argument("--silos", default=",".join(map(str, SILOS)))
-    parser.add_argument("--device", default="cpu")
-    more = "in each block of 100 silos or more; in others more"
-    parser.add_argument("--repetitions", type=int, default=9, help=more)
-    given = parser.parse_args()
-    cores, silos = ([int(n) for n in text.split(",")] for text in (given.threads, given.silos))
-    with given.path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["device", "threads", "silos", "part", "median_ms", "times_vmap", "times_floor"]
-        )
-        for row in table(cores, silos, given.device, given.repetitions):
-            writer.writerow(row)
-            print(*row, sep="\t")
+    cores, sizes = ([int(n) for n in text.split(",")] for text in (threads, silos))
+    write(path, rows(cores, sizes, device, repetitions))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

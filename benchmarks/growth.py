@@ -11,25 +11,24 @@ costs of a round have faded.
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import psutil
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from benchmarks.engine import whole_round
-from benchmarks.workload import make_method, make_pool, medians
+from benchmarks.workload import make_method, make_pool, medians, write
+from spcacw_flwr.engine.plots import new_figure
 
 SILOS = (7, 20, 50, 100, 200, 500, 1000, 2000)
 HIDDEN = (8, 16, 32, 64, 128, 256, 512, 1024)
 SKETCH = 1024
 FIXED_SILOS, FIXED_HIDDEN = 20, 64
-COLUMNS = ("against", "silos", "dimension", "sketch", "median_ms", "memory_in_matrices")
 
 
 def peak_bytes() -> int:
@@ -55,31 +54,33 @@ def point(silos: int, hidden: int, sketch: int) -> dict[str, float]:
     return {"dimension": pool.layout.size, "median_ms": ms, "memory_in_matrices": matrices}
 
 
-def measure() -> list[dict[str, object]]:
+def measure() -> Iterator[dict[str, object]]:
     """Measure all points, each in a fresh process."""
     points = [("M", silos, FIXED_HIDDEN, sketch) for sketch in (0, SKETCH) for silos in SILOS]
     points += [("d", FIXED_SILOS, hidden, 0) for hidden in HIDDEN]
-    rows = []
     for against, silos, hidden, sketch in points:
         command = [sys.executable, "-m", "benchmarks.growth", "--point"]
         command += [str(silos), str(hidden), str(sketch)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        row = {"against": against, "silos": silos, "sketch": sketch, **json.loads(done.stdout)}
-        rows.append(row)
-        print(*(row[name] for name in COLUMNS), sep="\t", flush=True)
-    return rows
+        found = json.loads(done.stdout)
+        yield {
+            "against": against, "silos": silos, "dimension": found["dimension"], "sketch": sketch,
+            "median_ms": f"{found['median_ms']:.3f}",
+            "memory_in_matrices": f"{found['memory_in_matrices']:.2f}",
+        }  # fmt: skip
 
 
-def exponent(x: list[float], y: list[float]) -> float:
+def exponent(x: pd.Series, y: pd.Series) -> float:
     """Return the slope of log y over log x on the larger half of the points."""
     half = len(x) // 2
     return float(np.polyfit(np.log(x[half:]), np.log(y[half:]), 1)[0])
 
 
-def draw(rows: list[dict[str, object]], path: Path) -> None:
+def draw(table: pd.DataFrame, path: Path) -> None:
     """Draw time and memory against M and d, log-log, with the fitted exponents."""
-    figure = Figure(figsize=(10, 7), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
+    matrices = table.silos * table.dimension * 4 / 2**20 * table.memory_in_matrices
+    table = table.assign(mebibytes=matrices)
+    figure = new_figure(10, 7)
     panels = figure.subplots(2, 2)
     cases = [
         (0, "M", "silos", 0, "exact, d = 50,890"),
@@ -87,10 +88,10 @@ def draw(rows: list[dict[str, object]], path: Path) -> None:
         (1, "d", "dimension", 0, f"exact, M = {FIXED_SILOS}"),
     ]
     for column, against, name, sketch, label in cases:
-        chosen = [r for r in rows if (r["against"], r["sketch"]) == (against, sketch)]
-        x = [float(str(r[name])) for r in chosen]
-        for axes, y in zip(panels[:, column], (times(chosen), mebibytes(chosen)), strict=True):
-            axes.loglog(x, y, "o-", label=f"{label}: {against}^{exponent(x, y):.2f}")
+        chosen = table[(table.against == against) & (table.sketch == sketch)]
+        for axes, y in zip(panels[:, column], ("median_ms", "mebibytes"), strict=True):
+            found = exponent(chosen[name], chosen[y])
+            axes.loglog(chosen[name], chosen[y], "o-", label=f"{label}: {against}^{found:.2f}")
             axes.set_xlabel(f"{against}, {'silos' if against == 'M' else 'parameters'}")
     titles = "ms per round of SP-CACW", "peak of memory above the data, MiB"
     for row, title in zip(panels, titles, strict=True):
@@ -102,31 +103,9 @@ def draw(rows: list[dict[str, object]], path: Path) -> None:
     figure.savefig(path)
 
 
-def times(rows: list[dict[str, object]]) -> list[float]:
-    """Return the milliseconds of points."""
-    return [float(str(r["median_ms"])) for r in rows]
-
-
-def mebibytes(rows: list[dict[str, object]]) -> list[float]:
-    """Return the memory of points: M × d float32 matrices, in MiB."""
-    sizes = (float(str(r["silos"])) * float(str(r["dimension"])) * 4 / 2**20 for r in rows)
-    return [size * float(str(r["memory_in_matrices"])) for size, r in zip(sizes, rows, strict=True)]
-
-
-def main(table: Path, picture: Path) -> None:
-    """Measure, write the table, draw the picture."""
-    rows = measure()
-    with table.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for row in rows:
-            ms, matrices = f"{row['median_ms']:.3f}", f"{row['memory_in_matrices']:.2f}"
-            writer.writerow([*(row[name] for name in COLUMNS[:4]), ms, matrices])
-    draw(rows, picture)
-
-
 if __name__ == "__main__":
     if sys.argv[1] == "--point":
         print(json.dumps(point(*map(int, sys.argv[2:]))))
     else:
-        main(Path(sys.argv[1]), Path(sys.argv[2]))
+        write(Path(sys.argv[1]), measure())
+        draw(pd.read_csv(sys.argv[1]), Path(sys.argv[2]))

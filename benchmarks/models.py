@@ -10,16 +10,16 @@ the same samples, which gives one gradient of them all and is what the arithmeti
 
 from __future__ import annotations
 
-import argparse
-import csv
 from collections.abc import Callable, Iterator
+from itertools import chain, product
 from pathlib import Path
 
 import torch
+import typer
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from benchmarks.workload import medians
+from benchmarks.workload import medians, write
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.losses import losses_of
@@ -77,38 +77,30 @@ def together(model: nn.Module, x: Tensor, y: Tensor) -> Work:
     return work
 
 
-def measure(name: str, width: float, device: str, repetitions: int) -> Iterator[tuple]:
+def measure(name: str, width: float, device: str, threads: int, repetitions: int) -> Iterator[dict]:
     """Yield a row per way to compute, of one network."""
+    torch.set_num_threads(threads)
     samples, shape, classes = COLUMNS[name]
     x, y = (part.to(device) for part in samples(torch.Generator().manual_seed(0)))
     model = make_model(shape, classes, 64, 0, name, width).to(device)
     ways = {"ours": ours, "loop over silos": loop, "one pooled pass": together}
     found = medians({way: f(model, x, y) for way, f in ways.items()}, repetitions, device)
-    least = found["one pooled pass"]
     for way, ms in found.items():
-        yield name, way, f"{ms:.1f}", f"{ms / least:.2f}"
+        yield {
+            "device": device, "threads": threads, "width": width, "model": name, "way": way,
+            "median_ms": f"{ms:.1f}", "times_pooled": f"{ms / found['one pooled pass']:.2f}",
+        }  # fmt: skip
 
 
-def main() -> None:
+def main(
+    path: Path, models: str = ",".join(COLUMNS), width: float = 1.0, threads: str = "1",
+    device: str = "cpu", repetitions: int = 5,
+) -> None:  # fmt: skip
     """Write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--models", default=",".join(COLUMNS))
-    parser.add_argument("--width", type=float, default=1.0)
-    parser.add_argument("--threads", default="1")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--repetitions", type=int, default=5)
-    given = parser.parse_args()
-    with given.path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["device", "threads", "width", "model", "way", "median_ms", "times_pooled"])
-        for threads in (int(n) for n in given.threads.split(",")):
-            torch.set_num_threads(threads)
-            for name in given.models.split(","):
-                for row in measure(name, given.width, given.device, given.repetitions):
-                    writer.writerow([given.device, threads, given.width, *row])
-                    print(given.device, threads, given.width, *row, sep="\t", flush=True)
+    cases = product(map(int, threads.split(",")), models.split(","))
+    rows = (measure(name, width, device, cores, repetitions) for cores, name in cases)
+    write(path, chain.from_iterable(rows))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

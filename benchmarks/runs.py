@@ -9,8 +9,6 @@ a run makes for comparison. Threads are those that a run takes by itself: the ma
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import os
 import statistics
@@ -18,14 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import typer
+
+from benchmarks.workload import write
+
 SETTINGS = ("digits-relabel", "mnist-relabel", "mnist-rotate")
-COLUMNS = (
-    "setting", "compare_alone", "repetitions", "cores", "median_s", "least_s", "most_s",
-    "best_accuracy", "last_accuracy",
-)  # fmt: skip
 
 
 def run(setting: str, alone: str, data_dir: str, output: Path) -> float:
@@ -40,32 +39,30 @@ def run(setting: str, alone: str, data_dir: str, output: Path) -> float:
     return time.perf_counter() - start
 
 
-def main() -> None:
-    """Measure in turn and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--repetitions", type=int, default=5)
-    given = parser.parse_args()
+def measure(data_dir: str, repetitions: int) -> Iterator[dict[str, object]]:
+    """Measure in turn; yield a row per setting, without and with comparison."""
     cases = list(product(SETTINGS, ("false", "true")))
     seconds: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
     summaries = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for repetition in range(given.repetitions):
-            for case in cases:
-                output = Path(scratch) / f"{'-'.join(case)}-{repetition}"
-                seconds[case].append(run(*case, given.data_dir, output))
-                summaries[case] = json.loads((output / "summary.json").read_text())
-                print(*case, f"{seconds[case][-1]:.2f} s", flush=True)
-    with given.path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for case, took in seconds.items():
-            one = summaries[case]
-            times = [f"{f(took):.2f}" for f in (statistics.median, min, max)]
-            accuracies = [f"{one[name]:.2f}" for name in COLUMNS[-2:]]
-            writer.writerow([*case, len(took), os.cpu_count(), *times, *accuracies])
+        for repetition, case in product(range(repetitions), cases):
+            output = Path(scratch) / f"{'-'.join(case)}-{repetition}"
+            seconds[case].append(run(*case, data_dir, output))
+            summaries[case] = json.loads((output / "summary.json").read_text())
+    for (setting, alone), took in seconds.items():
+        times = {"median_s": statistics.median(took), "least_s": min(took), "most_s": max(took)}
+        one = summaries[setting, alone]
+        accuracies = {name: one[name] for name in ("best_accuracy", "last_accuracy")}
+        yield {
+            "setting": setting, "compare_alone": alone, "repetitions": repetitions,
+            "cores": os.cpu_count(), **{k: f"{v:.2f}" for k, v in (times | accuracies).items()},
+        }  # fmt: skip
+
+
+def main(path: Path, data_dir: str = typer.Option(), repetitions: int = 5) -> None:
+    """Write the table."""
+    write(path, measure(data_dir, repetitions))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -5,24 +5,20 @@ Processes are forked from one that has imported PyTorch, so that each starts in 
 
 from __future__ import annotations
 
-import ipaddress
 import multiprocessing
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import torch
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower.deploy import certificates
 from spcacw_flwr.flower.stream.asker import Asker
 from spcacw_flwr.flower.stream.service import Service, server_credentials
 from spcacw_flwr.flower.stream.silo import channel_of, talk
@@ -39,25 +35,13 @@ JOIN_SECONDS = 10
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """Write a certificate for 127.0.0.1 that signs itself, and its key; return their files."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "spcacw test")])
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    paths = directory / "certificate.pem", directory / "key.pem"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    ))  # fmt: skip
-    return paths
+    """Write a certificate for loopback, its authority's behind it, and its key; return both."""
+    certificates.make_authority(directory)
+    certificates.make_server(directory, directory)
+    names = certificates.SERVER_CERTIFICATE, certificates.CA_CERTIFICATE
+    path = directory / "certificate.pem"
+    path.write_bytes(b"".join((directory / name).read_bytes() for name in names))
+    return path, directory / certificates.SERVER_KEY
 
 
 def hold(flat: dict[str, Any], silos: Sequence[int], door: dict[str, Any],
@@ -128,8 +112,8 @@ def separate(
 
     ``tls`` is a directory for a certificate, ``pauses`` are those of :func:`hold` for each process.
     """
-    certificates = certificate(tls) if tls else ("", "")
-    keys = {"stream-certificate": str(certificates[0]), "stream-key": str(certificates[1])}
+    root, key = map(str, certificate(tls) if tls else ("", ""))
+    keys = {"stream-certificate": root, "stream-key": key}
     config = Config.from_flat(config.to_flat() | keys)
     setting = setting_of(config)
     setting.prepare()
@@ -141,7 +125,7 @@ def separate(
     service = Service(transport.stream_address, server_credentials(transport), len(shares), limit)
     asker = Asker(config, federation, service, nodes)
     lists = [list(share) for share in shares]
-    found = Separate(config, lists, str(certificates[0]), pool, service, federation, asker)
+    found = Separate(config, lists, root, pool, service, federation, asker)
     try:
         for k in range(len(shares)):
             found.start(NODE + k, (pauses or {}).get(k))

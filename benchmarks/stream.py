@@ -14,8 +14,6 @@ where others share the machine: not more than ``cores`` over their sum.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import os
 import statistics
 import tempfile
@@ -24,27 +22,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
 import torch
+import typer
 
 from benchmarks.separate import Separate, separate
-from benchmarks.workload import medians
+from benchmarks.workload import medians, write
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower.stream import asker as asking
 
-SILOS = (3, 7, 20)
-ROUNDS, WARM, LARGE_ROUNDS = 300, 20, 5
+SILOS = "3,7,20"
+WARM, LARGE_ROUNDS = 20, 5
 LARGE = 18_868
 """Hidden units of a model of 15 million parameters."""
-HEADER = (
-    "silos", "parameters", "rounds", "rounds_per_second", "round_ms", "pieces_ms", "wait_ms",
-    "unpack_ms", "method_ms", "compute_ms", "target_cpu_ms", "silos_cpu_ms", "mb_per_second",
-    "cores", "load",
-)  # fmt: skip
 
 
 @contextmanager
@@ -112,27 +106,18 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
     }  # fmt: skip
 
 
-def main() -> None:
+def main(
+    path: Path, silos: str = SILOS,
+    large: Annotated[str, typer.Option(help="silos of 60 MB each way")] = SILOS, rounds: int = 300,
+) -> None:  # fmt: skip
     """Write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--silos", default=",".join(map(str, SILOS)))
-    parser.add_argument("--large", default=",".join(map(str, SILOS)), help="of 60 MB each way")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    given = parser.parse_args()
     torch.set_num_threads(1)
-    with given.path.open("w", newline="") as file:
-        table = csv.DictWriter(file, HEADER, lineterminator="\n")
-        table.writeheader()
-        sizes = [(int(n), given.rounds, WARM, {}) for n in given.silos.split(",") if n]
-        large = {"hidden": LARGE, "samples_per_silo": 320}
-        sizes += [(int(n), LARGE_ROUNDS, 1, large) for n in given.large.split(",") if n]
-        for silos, rounds, warm, keys in sizes:
-            row = measure(silos, rounds, warm, **keys)
-            table.writerow({k: round(v, 3) for k, v in row.items()})
-            file.flush()
-            print(row)
+    sizes: list[tuple] = [(int(n), rounds, WARM, {}) for n in silos.split(",") if n]
+    keys = {"hidden": LARGE, "samples_per_silo": 320}
+    sizes += [(int(n), LARGE_ROUNDS, 1, keys) for n in large.split(",") if n]
+    found = (measure(n, of, warm, **more) for n, of, warm, more in sizes)
+    write(path, ({name: round(value, 3) for name, value in row.items()} for row in found))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -6,9 +6,11 @@ SP-CACW does with them.
 
 from __future__ import annotations
 
+import csv
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import torch
 
@@ -45,10 +47,9 @@ class RandomImages(Setting):
 
 
 def make_pool(num_silos: int, **keys: object) -> SiloPool:
-    """Return M = ``num_silos`` silos; L is given, not estimated."""
-    config = Config.from_keys(
-        setting="benchmarks.workload:RandomImages", silos=num_silos, smoothness=1.0, **keys
-    )
+    """Return M = ``num_silos`` silos; L is given, not estimated, unless ``keys`` say otherwise."""
+    keys = {"setting": "benchmarks.workload:RandomImages", "smoothness": 1.0} | keys
+    config = Config.from_keys(silos=num_silos, **keys)
     return SiloPool(config, setting_of(config), range(num_silos))
 
 
@@ -80,3 +81,14 @@ def medians(
         for name, work in works.items():
             times[name].append(milliseconds(work, device))
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def write(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write rows as CSV, their keys as its columns, and print them: each as soon as it is there."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for k, row in enumerate(rows):
+            for line in [[*row]] * (k == 0) + [[*row.values()]]:
+                writer.writerow(line)
+                print(*line, sep="\t", flush=True)
+            file.flush()

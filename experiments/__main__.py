@@ -1,4 +1,4 @@
-"""The experiments' commands: ``python -m spcacw_flwr.experiments table1`` and ``studies``.
+"""The commands of ``python -m spcacw_flwr.experiments``: table1, studies, attacks and pages.
 
 ``spcacw table1`` is the first of them.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.given import absolute, parse_assignments
 
 from . import conf, pages, readings, studies, table1, tables
+from .attacks import ATTACKS, report, study
 from .sweep import Where
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -111,14 +113,11 @@ def run_studies(
     made: list[Path] = []
     failed = 0
     for name in conf.chosen(which or [], listed, "study"):
-        study = listed[name]
-        if "kind" in study:
-            made += readings.study(name, study, results, where, more, console)
+        if "kind" in listed[name]:
+            made += readings.study(name, listed[name], results, where, more, console)
             continue
-        table, jobs = (
-            studies.table_of(name, study, results),
-            list(studies.jobs_of(name, study, more)),
-        )
+        table = studies.table_of(name, listed[name], results)
+        jobs = list(studies.jobs_of(name, listed[name], more))
         lacking = sum(table.lacks(job.place) for job in jobs)
         console.print(f"{name}: {lacking} of {len(jobs)} runs are missing", highlight=False)
         failed += len(where.fill(table, jobs, studies.figures, console))
@@ -127,6 +126,29 @@ def run_studies(
     if failed:
         raise SpcacwError(f"{failed} runs failed: the same command tries them again.")
     return made
+
+
+@app.command("attacks")
+@one_sentence
+def attack(
+    table: Annotated[Path, typer.Argument(help="CSV to add to")],
+    columns: Columns = "digits-relabel", methods: Rows = "",
+    attacks: Annotated[str, typer.Option(help="comma-separated; empty is all")] = "",
+    shares: Annotated[str, typer.Option(help="of the peers that attack")] = "0.1,0.3,0.5,0.8",
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    data_dir: DataDir = None, set_: Set = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="PNG to draw, with Markdown beside the table")
+    ] = None,
+) -> list[Path]:  # fmt: skip
+    """Attack methods: run what the table lacks; with --picture, report all that it holds."""
+    torch.set_num_threads(1)
+    study.extend(
+        table, conf.columns(names(columns)), names(methods), [int(seed) for seed in names(seeds)],
+        more_keys(data_dir, "in-process", set_), conf.chosen(names(attacks), ATTACKS, "attack"),
+        [float(share) for share in names(shares)],
+    )  # fmt: skip
+    return [table, *(report.write(table, picture) if picture else [])]
 
 
 @app.command("pages")

@@ -11,22 +11,22 @@ clusters or angles, the target first.
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from spcacw_flwr.engine.plots import heat, new_figure
 
-from .render import NONE, by_place, ordered_rows, pair, shown
+from .pages import NONE
 from .results import REFERENCE, Cell, Curves
-from .scores import Array, to_reach
+from .scores import Array, pair, to_reach
 
 FLOAT_BYTES = 4
 LEVELS = 60
@@ -87,11 +87,9 @@ def cost(path: Path, title: str, found: Cells) -> None:
 
 
 def table(
-    path: Path, cells: Sequence[Cell], columns: Mapping[str, str], order: Sequence[str]
+    path: Path, rows: Mapping[str, tuple[str, list[Cell | None]]], columns: Mapping[str, str]
 ) -> None:
     """Draw the overview: ours, below it the paper's in grey, the three best in bold blue."""
-    titles, place = by_place(cells)
-    rows = ordered_rows(cells, order)
     figure = new_figure(max(5.0, 2.2 + 1.75 * len(columns)), 1.1 + 0.46 * len(rows))
     axes = figure.add_subplot()
     axes.axis("off")
@@ -101,29 +99,26 @@ def table(
         axes.text(k + 0.5, -0.2, title, ha="center", fontsize=8, weight="bold")
     for edge in (-0.55, 0.0, len(rows)):
         axes.axhline(edge, color="black", linewidth=1.2 if edge else 0.6, clip_on=False)
-    for j, row in enumerate(rows):
-        axes.text(-1.12, j + 0.5, titles[row], va="center", fontsize=9)
-        for k, column in enumerate(columns):
-            if (cell := place.get((row, column))) is None:
-                axes.text(k + 0.5, j + 0.5, NONE, ha="center", va="center", fontsize=9)
-                continue
-            look: dict[str, Any] = {"color": "tab:blue", "weight": "bold"} if cell.top else {}
-            height = j + (0.36 if cell.paper else 0.5)
-            axes.text(k + 0.5, height, shown(cell.best), ha="center", va="center", fontsize=9,
-                      **look)  # fmt: skip
-            if cell.paper:
-                axes.text(k + 0.5, j + 0.74, f"paper {pair(*cell.paper)}", ha="center",
-                          va="center", fontsize=7, color="0.45")  # fmt: skip
+    middle: dict[str, Any] = {"ha": "center", "va": "center"}
+    for j, (title, cells) in enumerate(rows.values()):
+        axes.text(-1.12, j + 0.5, title, va="center", fontsize=9)
+        for k, cell in enumerate(cells):
+            look: dict[str, Any] = {}
+            if cell and cell.top:
+                look = {"color": "tab:blue", "weight": "bold"}
+            text, height = str(cell.best) if cell else NONE, 0.5
+            if cell and cell.paper:
+                height = 0.36
+                axes.text(k + 0.5, j + 0.74, f"paper {pair(*cell.paper)}", fontsize=7, color="0.45",
+                          **middle)  # fmt: skip
+            axes.text(k + 0.5, j + height, text, fontsize=9, **look, **middle)
     axes.set_title("Target's highest mean test accuracy (%) ± sample std over seeds", fontsize=10)
     figure.savefig(path)
 
 
 def weights_of(directory: Path) -> tuple[Array, Array]:
     """Return the rounds (updates,) and weights (updates, M) of a run; none of most families."""
-    path = directory / "alpha.csv"
-    with path.open(newline="") as file:
-        rows = list(csv.reader(file))
-    table = np.array(rows[1:], dtype=np.float64).reshape(-1, len(rows[0]))
+    table = pd.read_csv(directory / "alpha.csv", dtype=np.float64).to_numpy()
     return table[:, 0], table[:, 1:]
 
 

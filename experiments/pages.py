@@ -1,4 +1,4 @@
-"""The tables of the pages, from committed results alone.
+"""Markdown tables; and those of the pages, from committed results alone.
 
     python -m spcacw_flwr.experiments pages [--check]
 
@@ -19,18 +19,29 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from spcacw_flwr.config.declare import SpcacwError
 
-from .render import NONE, line
-
+NONE = "–"
 MARKED = re.compile(r"(<!-- table: (\S+)([^\n]*?) -->\n).*?(<!-- end -->)", re.S)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
 Field = tuple[str, str, str]
 """A column of a CSV, its title and its format."""
+
+
+def line(parts: Sequence[str]) -> str:
+    """Return a row of a Markdown table."""
+    return "| " + " | ".join(parts) + " |"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "lr") -> list[str]:
+    """Return a Markdown table's lines; ``align`` has l or r for each column, the last goes on."""
+    rule = [{"l": "---", "r": "--:"}[letter] for letter in align.ljust(len(heads), align[-1])]
+    return [line(heads), line(rule), *map(line, rows)]
 
 
 def fields(text: str) -> list[Field]:
@@ -56,27 +67,26 @@ def cell(values: pd.Series, form: str) -> str:
 
 def from_csv(path: Path, where: str = "", by: str = "", across: str = "", show: str = "") -> str:
     """Return the table that the options ask for; KeyError for a column that is not there."""
-    table = pd.read_csv(path)
+    lines = pd.read_csv(path)
     for condition in filter(None, where.split(";")):
         name, _, values = condition.strip().partition("=")
-        table = table[table[name].astype(str).isin(values.split("|"))]
+        lines = lines[lines[name].astype(str).isin(values.split("|"))]
     keys, shown = fields(by), fields(show)
-    others = list(dict.fromkeys(table[across])) if across else [None]
+    others = list(dict.fromkeys(lines[across])) if across else [None]
     heads = [title for _, title, _ in keys]
     for other in others:
         for _, title, _ in shown:
             several = f"{other}, {title}" if len(shown) > 1 else str(other)
             heads.append(several if across else title)
-    names = [name for name, _, _ in keys] or [table.index]
+    names = [name for name, _, _ in keys] or [lines.index]
     rows = []
-    for _, of in table.groupby(names, sort=False, dropna=False):
+    for _, of in lines.groupby(names, sort=False, dropna=False):
         row = [cell(of[name].iloc[:1], form) for name, _, form in keys]
         for other in others:
             these = of[of[across] == other] if across else of
             row += [cell(these[name], form) for name, _, form in shown]
-        rows.append(line(row))
-    rule = line(["---"] * len(keys) + ["--:"] * (len(heads) - len(keys)))
-    return "\n".join([line(heads), rule, *rows]) + "\n"
+        rows.append(row)
+    return "\n".join(table(heads, rows, "l" * len(keys) + "r")) + "\n"
 
 
 def from_markdown(path: Path, number: str = "1") -> str:

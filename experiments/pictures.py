@@ -18,7 +18,6 @@ from typing import Annotated
 import numpy as np
 import typer
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from spcacw_flwr.config.config import Config
@@ -62,17 +61,6 @@ def labels_of(setting: Setting, data_dir: str) -> list[str]:
             if path.is_file():
                 return list(json.loads(path.read_text())["fine_label_names"])
     return [str(label) for label in range(setting.num_classes)]
-
-
-def draw_samples(setting: Setting, path: Path, labels: list[str]) -> bool:
-    """Draw images or text of each silo; return whether there is a way to draw such samples."""
-    if isinstance(setting, Shakespeare):
-        _draw_texts(setting, path)
-    elif len(setting.input_shape) == 3 and setting.input_shape[0] in (1, 3):
-        _draw_images(setting, path, labels)
-    else:
-        return False
-    return True
 
 
 def _draw_texts(setting: Shakespeare, path: Path) -> None:
@@ -133,26 +121,21 @@ def images(
     figure = new_figure(1.3 * bool(names) + 0.64 * across, 0.5 + 0.74 * len(rows))
     grid = figure.subplots(len(rows), across, squeeze=False)
     for j, (row, said) in enumerate(zip(rows, captions, strict=True)):
-        for k, axes in enumerate(grid[j]):
-            _show(axes, row[k] if k < len(row) else None, said[k] if k < len(said) else "")
+        for axes in grid[j]:
+            axes.set_xticks([])
+            axes.set_yticks([])
+        for axes, image, caption in zip(grid[j], row, said, strict=False):
+            axes.set_title(caption, fontsize=6, pad=1.5)
+            pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+            axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        for axes in grid[j][len(row) :]:
+            axes.axis("off")
         if names:
             grid[j][0].axis("on")
             grid[j][0].set_ylabel(names[j], rotation=0, ha="right", va="center", fontsize=8)
             grid[j][0].spines[:].set_visible(False)
     figure.suptitle(title, fontsize=10)
     figure.savefig(path)
-
-
-def _show(axes: Axes, image: Pixels | None, caption: str) -> None:
-    """Draw an image, or leave the place empty."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_title(caption, fontsize=6, pad=1.5)
-    if image is None:
-        axes.axis("off")
-    else:
-        pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
-        axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
 
 
 def _first_of(setting: Setting, silo: int, label: int) -> Pixels:
@@ -177,20 +160,10 @@ def distribution(
     names: Sequence[str], labels: Sequence[str], edges: Sequence[int], unit: str,
     share: str = "share of the silo's labels (white: none)",
 ) -> None:  # fmt: skip
-    """Draw what share of each silo's labels each label has, and the silos' sizes beside it.
+    """Draw the shares (silos, labels) and, beside them, the silos' sizes in ``unit``.
 
-    Parameters
-    ----------
-    table : array (silos, labels)
-        The shares; white is exactly 0, and the colour grows with the square root.
-    sizes, names : sequences
-        Of the silos.
-    labels : sequence of str
-        Of the columns; every tenth is written where there are many.
-    edges : sequence of int
-        Rows before which a line separates two clusters.
-    unit, share : str
-        What the sizes count, and what the colours show.
+    White is exactly 0, and the colour grows with the square root. A line separates two clusters
+    before each row of ``edges``. Of many labels every tenth is written.
     """
     silos, columns = table.shape
     width = 3.4 + max(0.3 * min(columns, 20), 0.075 * columns)
@@ -245,7 +218,10 @@ def draw_setting(name: str, data_dir: str, output: Path, changes: dict[str, obje
     output.mkdir(parents=True, exist_ok=True)
     before = set(output.iterdir())
     stem = output / name.replace(":", ".")
-    draw_samples(setting, Path(f"{stem}-samples.png"), labels)
+    if isinstance(setting, Shakespeare):
+        _draw_texts(setting, Path(f"{stem}-samples.png"))
+    elif len(setting.input_shape) == 3 and setting.input_shape[0] in (1, 3):
+        _draw_images(setting, Path(f"{stem}-samples.png"), labels)
     draw_silos(setting, Path(f"{stem}-silos.png"), labels)
     if isinstance(setting, Cifar100Clusters):
         save_allocation(setting, Path(f"{stem}-allocation"), labels)

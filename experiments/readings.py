@@ -26,17 +26,14 @@ from spcacw_flwr.config.config import flattened
 from spcacw_flwr.config.declare import SpcacwError
 
 from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, read, rows
-from .render import NONE, line, pair
-from .results import grouped, read_csv, write_csv
+from .pages import NONE, table
+from .results import grouped, paired, read_csv, write_csv
 from .runs import FINISHED, Run
-from .scores import best_epoch, difference, holm, paired_p, score_at
+from .scores import difference, holm, pair
 from .sweep import Where
 
 AS_IS = "as it is"
 SIGNIFICANT = 0.05
-CALIBRATION = ("column", "keys", "seeds", "mean", "std", "paper_mean", "paper_std", "points",
-               "standard_errors")  # fmt: skip
-VARIANTS = ("column", "method", "variant", "reading", "seeds", "mean", "std", "moves_by", "p_holm")
 
 
 def calibration_jobs(
@@ -63,8 +60,8 @@ def variant_jobs(
     tables = {AS_IS: {"reading": 0}, **read(path)}
     wanted = {AS_IS, *chosen(names, list(tables)[1:], "variant")}
     jobs, readings = [], {}
-    for name, table in tables.items():
-        keys = flattened(table)
+    for name, listed in tables.items():
+        keys = flattened(listed)
         readings[name] = keys.pop("reading")
         prefixes = tuple(keys.pop("columns", ("",)))
         of = [column for column in columns if column.name.startswith(prefixes)]
@@ -84,25 +81,20 @@ def complete(csv: Path, jobs: Sequence[Job]) -> bool:
 
 
 def study(
-    name: str, table: Mapping[str, Any], results: Path, where: Where, more: Keys, console: Console
+    name: str, listed: Mapping[str, Any], results: Path, where: Where, more: Keys, console: Console
 ) -> list[Path]:
     """Run a study of ``conf/studies.toml`` unless its table is complete; return what was written.
 
     A cell's p needs the runs of all its row's variants: a table that lacks one is made anew, of
-    the runs that are there and those that are not.
-
-    Raises
-    ------
-    SpcacwError
-        If a run failed; the table stays as it was.
+    the runs that are there and those that are not. SpcacwError if a run failed; the table stays.
     """
-    files = (str(CONF / name) if name.endswith(".toml") else name for name in table["columns"])
-    of, which, seeds = columns(list(files)), rows(table["rows"]), range(table["seeds"])
+    files = (str(CONF / name) if name.endswith(".toml") else name for name in listed["columns"])
+    of, which, seeds = columns(list(files)), rows(listed["rows"]), range(listed["seeds"])
     numbers: dict[str, int] = {}
-    if table["kind"] == "calibration":
+    if listed["kind"] == "calibration":
         jobs = calibration_jobs(of, which[0], seeds, more)
     else:
-        jobs, numbers = variant_jobs(of, which, seeds, more, table.get("only", ()))
+        jobs, numbers = variant_jobs(of, which, seeds, more, listed.get("only", ()))
     if complete(results / f"{name}.csv", jobs):
         return []
     if where.report_only:
@@ -116,12 +108,12 @@ def study(
     return calibrated(jobs, runs, of, results)
 
 
-def write(output: Path, name: str, head: Sequence[str], lines: Sequence[Mapping[str, Any]],
-          shown: Sequence[Sequence[str]]) -> list[Path]:  # fmt: skip
+def write(output: Path, name: str, lines: Sequence[Mapping[str, Any]],
+          shown: Sequence[str]) -> list[Path]:  # fmt: skip
     """Write lines as CSV, and what is ``shown`` of them as Markdown; return the files."""
     paths = [output / f"{name}.csv", output / f"{name}.md"]
-    write_csv(paths[0], head, lines)
-    paths[1].write_text("\n".join(map(line, shown)) + "\n", encoding="utf-8")
+    write_csv(paths[0], lines)
+    paths[1].write_text("\n".join(shown) + "\n", encoding="utf-8")
     return paths
 
 
@@ -130,28 +122,28 @@ def text(value: Any) -> str:
     return NONE if value is None else str(value)
 
 
-def side_by_side(lines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def rounded(value: float | None, digits: int = 2) -> float | None:
+    """Round a number that may be missing."""
+    return None if value is None else round(value, digits)
+
+
+def side_by_side(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table row for each variant: what it moves, in each column and row of Table 1.
 
     As it is, the scores; below, the points by which a variant moves them, bold where p < .05.
     """
     across = list(dict.fromkeys((one["column"], one["method"]) for one in lines))
-    table: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}
     for one in sorted(lines, key=lambda one: one["reading"] or 0):
         name = one["variant"]
-        row = table.setdefault(name, [text(one["reading"]), name, *[NONE] * len(across)])
+        row = rows.setdefault(name, [text(one["reading"]), name, *[NONE] * len(across)])
         by, p = one["moves_by"], one["p_holm"]
         moves = pair(one["mean"], one["std"]) if by is None else f"{by:+.2f}".replace("-", "−")
         significant = p is not None and p < SIGNIFICANT
         at = 2 + across.index((one["column"], one["method"]))
         row[at] = f"**{moves}**" if significant else moves
-    head = ["reading", "variant", *(f"{column}, {row}" for column, row in across)]
-    return [head, ["--:", "---", *["--:"] * len(across)], *table.values()]
-
-
-def rounded(value: float | None, digits: int = 2) -> float | None:
-    """Round a number that may be missing."""
-    return None if value is None else round(value, digits)
+    heads = ["reading", "variant", *(f"{column}, {row}" for column, row in across)]
+    return table(heads, rows.values(), "rlr")
 
 
 def calibrated(
@@ -159,40 +151,42 @@ def calibrated(
 ) -> list[Path]:
     """Write calibration.csv and .md, the nearest to the paper's Local first in each column."""
     paper = {column.name: column.paper.get("local") for column in columns}
-    lines = []
-    for (column, _, keys), c in grouped(jobs, runs, lambda job, _: (job.note,)).items():
-        score, theirs = score_at(c.accuracy, best_epoch(c.accuracy)), paper[column]
-        values = (column, keys, score.seeds, round(score.mean, 2), rounded(score.std),
-                  *(theirs or (None, None)), rounded(score.mean - theirs[0]) if theirs else None,
-                  rounded(difference(score, theirs), 1) if theirs else None)  # fmt: skip
-        lines.append(dict(zip(CALIBRATION, values, strict=True)))
+    lines: list[dict[str, Any]] = []
+    for (column, _, keys), curves in grouped(jobs, runs, lambda job, _: (job.note,)).items():
+        score, theirs = curves.best(), paper[column]
+        mean, std = theirs or (None, None)
+        lines.append({
+            "column": column, "keys": keys, "seeds": score.seeds, "mean": round(score.mean, 2),
+            "std": rounded(score.std), "paper_mean": mean, "paper_std": std,
+            "points": None if mean is None else round(score.mean - mean, 2),
+            "standard_errors": rounded(difference(score, theirs), 1) if theirs else None,
+        })  # fmt: skip
     order = list(paper)
-    lines.sort(key=lambda one: (order.index(str(one["column"])), abs(one["points"] or 0)))
-    shown = [CALIBRATION, ["---"] * len(CALIBRATION)]
-    shown += [[text(one[name]) for name in CALIBRATION] for one in lines]
-    return write(output, "calibration", CALIBRATION, lines, shown)
+    lines.sort(key=lambda one: (order.index(one["column"]), abs(one["points"] or 0)))
+    shown = table(list(lines[0]), [list(map(text, one.values())) for one in lines], "l")
+    return write(output, "calibration", lines, shown)
 
 
 def moved(
     jobs: Sequence[Job], runs: Sequence[Run], readings: Mapping[str, int], output: Path,
-    table: str = "variants",
+    name: str = "variants",
 ) -> list[Path]:  # fmt: skip
     """Write variants.csv and .md, or a table of another name."""
     found = grouped(jobs, runs, lambda job, _: (job.note,))
-    lines = []
+    lines: list[dict[str, Any]] = []
     for column, row in dict.fromkeys(where[:2] for where in found):
-        scores, tests = {}, {}
-        for name in (note for c, r, note in found if (c, r) == (column, row)):
-            c = found[column, row, name]
-            scores[name] = score_at(c.accuracy, best_epoch(c.accuracy))
-            if name != AS_IS and (base := found.get((column, row, AS_IS))):
-                last = [dict(zip(x.seeds, x.accuracy[:, -1], strict=True)) for x in (c, base)]
-                both = sorted(last[0].keys() & last[1].keys())
-                tests[name] = paired_p(*([one[s] for s in both] for one in last))
+        of = {note: curves for (c, r, note), curves in found.items() if (c, r) == (column, row)}
+        base = of.get(AS_IS)
+        tests = {note: paired(curves.at(), base.at())
+                 for note, curves in of.items() if base and note != AS_IS}  # fmt: skip
         p = holm(tests)
-        for name, score in scores.items():
-            by = score.mean - scores[AS_IS].mean if name in tests else None
-            values = (column, row, name, readings[name] or None, score.seeds, round(score.mean, 2),
-                      rounded(score.std), rounded(by), rounded(p.get(name), 4))  # fmt: skip
-            lines.append(dict(zip(VARIANTS, values, strict=True)))
-    return write(output, table, VARIANTS, lines, side_by_side(lines))
+        for note, curves in of.items():
+            score = curves.best()
+            by = score.mean - base.best().mean if base and note in tests else None
+            lines.append({
+                "column": column, "method": row, "variant": note,
+                "reading": readings[note] or None, "seeds": score.seeds,
+                "mean": round(score.mean, 2), "std": rounded(score.std), "moves_by": rounded(by),
+                "p_holm": rounded(p.get(note), 4),
+            })  # fmt: skip
+    return write(output, name, lines, side_by_side(lines))

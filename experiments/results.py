@@ -11,10 +11,9 @@ paper's does, and its epochs are passes over a quarter more of them. That the sa
 suits both is an approximation; it may choose too long or too short a training, and knows nothing of
 the test data.
 
-``table1-cells.csv`` has a line per cell. ``standard_errors`` is (best − the paper's) in standard
-errors of the difference. ``p_holm`` is of the paired t-test against :data:`REFERENCE`, each row at
-its honest epoch (its last one, where nothing was held out), by Holm over the column's rows.
-``top`` marks the three highest best scores of a column, as in the paper: the Oracles too.
+``table1-cells.csv`` has a line per cell: the scores and tests of :mod:`.scores`, each row at its
+honest epoch (its last one, where nothing was held out) against :data:`REFERENCE`. ``top`` marks the
+three highest best scores of a column, as in the paper: the Oracles too.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import csv
 import io
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +37,6 @@ from .conf import Column, Job, Row
 from .runs import FINISHED, Run
 from .scores import Array, Score, best_epoch, difference, holm, paired_p, score_at, top
 
-RUN_COLUMNS = (
-    "column", "method", "seed", "epochs", "best_accuracy", "last_accuracy", "validation_accuracy",
-    "seconds",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Curves:
@@ -53,6 +47,22 @@ class Curves:
     accuracy: Array
     seconds: Array
     floats: Array
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what a line of CSV says of each seed."""
+        for seed, accuracy, seconds in zip(self.seeds, self.accuracy, self.seconds, strict=True):
+            yield {
+                "seed": seed, "epochs": len(accuracy), "best_accuracy": round(accuracy.max(), 3),
+                "last_accuracy": round(accuracy[-1], 3), "seconds": seconds[-1],
+            }  # fmt: skip
+
+    def best(self) -> Score:
+        """Return the score at the best epoch."""
+        return score_at(self.accuracy, best_epoch(self.accuracy))
+
+    def at(self, epoch: int | None = None) -> dict[int, float]:
+        """Return the accuracy of each seed at an epoch, from 1 on; None is the last one."""
+        return dict(zip(self.seeds, self.accuracy[:, (epoch or 0) - 1], strict=True))
 
 
 def read_curves(runs: Iterable[Run]) -> Curves:
@@ -113,22 +123,24 @@ class Results:
     def lines(self) -> list[dict[str, Any]]:
         """Return the lines of table1.csv."""
         lines = []
-        for (column, row), c in self.tests.items():
+        for (column, row), curves in self.tests.items():
             epoch = self.honest_epoch((column, row))
-            for k, seed in enumerate(c.seeds):
-                at = c.accuracy[k]
-                honest = round(at[epoch - 1], 3) if epoch else None
-                values = (column, row, seed, len(at), round(at.max(), 3), round(at[-1], 3), honest,
-                          c.seconds[k, -1])  # fmt: skip
-                lines.append(dict(zip(RUN_COLUMNS, values, strict=True)))
+            honest = curves.at(epoch) if epoch else {}
+            for line in curves.lines():
+                at, seconds = honest.get(line["seed"]), line.pop("seconds")
+                lines.append({
+                    "column": column, "method": row, **line,
+                    "validation_accuracy": None if at is None else round(at, 3),
+                    "seconds": seconds,
+                })  # fmt: skip
         return lines
 
 
-def write_csv(path: Path, names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table; None is an empty field."""
+def write_csv(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Write a table whose columns are the first line's keys; None is an empty field."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     write_atomically(path, text.getvalue().encode())
@@ -141,41 +153,26 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 class Table:
-    """A CSV that grows by whole lines, each of which is found again by its place.
+    """A CSV of columns ``names`` that grows by whole lines.
 
-    Parameters
-    ----------
-    path : Path
-        The file; it need not be there.
-    names : sequence of str
-        The columns.
-    place : sequence of str
-        Those of them that name a line.
-
-    Raises
-    ------
-    SpcacwError
-        If the file has other columns.
+    A line is found again by its ``place``, the columns that name it. SpcacwError if the file is
+    there and has other columns.
     """
 
     def __init__(self, path: Path, names: Sequence[str], place: Sequence[str]) -> None:
         self.path, self.names, self.key = path, list(names), list(place)
-        self.lines = read_csv(path) if path.exists() else []
-        if self.lines and list(self.lines[0]) != self.names:
+        lines = read_csv(path) if path.exists() else []
+        if lines and list(lines[0]) != self.names:
             raise SpcacwError(f"{path} has other columns than {', '.join(names)}: name another.")
-        self.there = {self.place(line): line for line in self.lines}
+        self.lines = {self.place(line): line for line in lines}
 
     def place(self, line: Mapping[str, Any]) -> tuple[str, ...]:
         """Return what names a line, as the file has it."""
         return tuple(str(line[name]) for name in self.key)
 
-    def lacks(self, line: Mapping[str, Any]) -> bool:
+    def lacks(self, place: Mapping[str, Any]) -> bool:
         """Whether no line has this place."""
-        return self.place(line) not in self.there
-
-    def line(self, place: Mapping[str, Any]) -> dict[str, str]:
-        """Return the line with a place; KeyError if there is none."""
-        return self.there[self.place(place)]
+        return self.place(place) not in self.lines
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Append a line; columns that it does not name stay empty."""
@@ -187,19 +184,17 @@ class Table:
             if fresh:
                 writer.writeheader()
             writer.writerow(text)
-        self.lines.append(text)
-        self.there[self.place(text)] = text
+        self.lines[self.place(text)] = text
 
     def arrange(self, places: Iterable[Mapping[str, Any]]) -> None:
         """Put the lines in the order of ``places``, behind those that are not among them."""
         order = {self.place(place): k for k, place in enumerate(places)}
-        self.lines.sort(key=lambda line: order.get(self.place(line), -1))
+        self.lines = dict(sorted(self.lines.items(), key=lambda item: order.get(item[0], -1)))
         if self.lines:
-            write_csv(self.path, self.names, self.lines)
+            write_csv(self.path, list(self.lines.values()))
 
 
 REFERENCE = "spcacw"
-RULES = ("best", "last", "honest")
 
 
 @dataclass(frozen=True)
@@ -221,36 +216,30 @@ class Cell:
     """Mean wall-clock seconds of a run, beside whatever else the machine did."""
 
 
-def compared(results: Results, column: str) -> dict[str, float | None]:
-    """Return Holm's p of each row of a column against the reference, over the seeds of both."""
-    values = {}
-    for (name, row), c in results.tests.items():
-        if name == column:
-            epoch = results.honest_epoch((column, row)) or c.accuracy.shape[1]
-            values[row] = dict(zip(c.seeds, c.accuracy[:, epoch - 1], strict=True))
-    ours = values.pop(REFERENCE, {})
-    tests = {}
-    for row, theirs in values.items():
-        both = sorted(ours.keys() & theirs.keys())
-        tests[row] = paired_p([ours[s] for s in both], [theirs[s] for s in both])
-    return holm(tests)
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
+    """Return the p of the paired test over the seeds that both have."""
+    both = sorted(a.keys() & b.keys())
+    return paired_p([a[seed] for seed in both], [b[seed] for seed in both])
 
 
 def column_cells(results: Results, column: Column, rows: Sequence[Row]) -> list[Cell]:
     """Return the cells of a column that have a finished run, in the order of ``rows``."""
-    there = {row.name: results.tests[column.name, row.name] for row in rows
-             if (column.name, row.name) in results.tests}  # fmt: skip
-    best = {name: score_at(c.accuracy, best_epoch(c.accuracy)) for name, c in there.items()}
-    marked, p = top({name: s.mean for name, s in best.items()}), compared(results, column.name)
+    of = {row: curves for (name, row), curves in results.tests.items() if name == column.name}
+    epochs = {row: results.honest_epoch((column.name, row)) for row in of}
+    judged = {row: curves.at(epochs[row]) for row, curves in of.items()}
+    ours = judged.pop(REFERENCE, {})
+    p = holm({row: paired(ours, theirs) for row, theirs in judged.items()})
+    best = {row.name: of[row.name].best() for row in rows if row.name in of}
+    marked = top({name: score.mean for name, score in best.items()})
     cells = []
-    for row in (row for row in rows if row.name in there):
-        accuracy, paper = there[row.name].accuracy, column.paper.get(row.name)
-        epoch = results.honest_epoch((column.name, row.name))
+    for row in (row for row in rows if row.name in best):
+        curves, paper, epoch = of[row.name], column.paper.get(row.name), epochs[row.name]
+        last = score_at(curves.accuracy, curves.accuracy.shape[1])
+        honest = score_at(curves.accuracy, epoch) if epoch else None
+        errors = difference(best[row.name], paper) if paper else None
         cells.append(Cell(
-            column.name, row.name, row.title, best[row.name],
-            score_at(accuracy, accuracy.shape[1]), score_at(accuracy, epoch) if epoch else None,
-            paper, difference(best[row.name], paper) if paper else None, p.get(row.name),
-            row.name in marked, float(there[row.name].seconds[:, -1].mean()),
+            column.name, row.name, row.title, best[row.name], last, honest, paper, errors,
+            p.get(row.name), row.name in marked, float(curves.seconds[:, -1].mean()),
         ))  # fmt: skip
     return cells
 
@@ -259,7 +248,7 @@ def cell_line(cell: Cell) -> dict[str, Any]:
     """Return a cell's line of CSV; what there is not is None."""
     line: dict[str, Any] = {"column": cell.column, "row": cell.row, "title": cell.title,
                             "seeds": cell.best.seeds, "epochs": cell.last.epoch}  # fmt: skip
-    for rule in RULES:
+    for rule in ("best", "last", "honest"):
         score = getattr(cell, rule)
         for part in ("epoch", "mean", "std"):
             line[f"{rule}_{part}"] = getattr(score, part) if score else None
@@ -267,8 +256,3 @@ def cell_line(cell: Cell) -> dict[str, Any]:
     for name in ("standard_errors", "p_holm", "top", "seconds"):
         line[name] = getattr(cell, name)
     return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in line.items()}
-
-
-def write_cells(path: Path, cells: Sequence[Cell]) -> None:
-    """Write the cells as CSV."""
-    write_csv(path, list(cell_line(cells[0])), map(cell_line, cells))

@@ -30,6 +30,11 @@ Array = NDArray[np.float64]
 TOP = 3
 
 
+def pair(mean: float, std: float | None) -> str:
+    """Return ``mean ± std``; of one seed the mean alone."""
+    return f"{mean:.2f}" + (f" ± {std:.2f}" if std is not None else "")
+
+
 @dataclass(frozen=True)
 class Score:
     """Accuracy in percent at an epoch (from 1 on), over seeds; of one seed there is no std."""
@@ -38,6 +43,10 @@ class Score:
     mean: float
     std: float | None
     seeds: int
+
+    def __str__(self) -> str:
+        """Return mean ± std."""
+        return pair(self.mean, self.std)
 
 
 def score_at(curves: Array, epoch: int) -> Score:

@@ -17,13 +17,13 @@ import os
 import shutil
 import signal
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -41,22 +41,11 @@ from spcacw_flwr.silos.batches import find_device
 from spcacw_flwr.silos.setup import checked_setting
 
 from .conf import Job
-from .display import Display
 from .results import Table
-from .runs import FAILED, FINISHED, RUNNING, WAITING, Run, plan, prepare
+from .runs import FAILED, FINISHED, RUNNING, WAITING, Display, Run, plan, prepare
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 15.0
-
-
-class Show(Protocol):
-    """What a sweep tells its display."""
-
-    def tick(self) -> None:
-        """Some time has passed."""
-
-    def ended(self, run: Run) -> None:
-        """A run has ended, well or not."""
 
 
 def note_failure(directory: Path, sentence: str) -> None:
@@ -71,14 +60,6 @@ def watch_parent(_: dict[str, Any]) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
         raise KeyboardInterrupt
-
-
-def compute(config: Config) -> None:
-    """Run a configuration by its engine."""
-    if config.run.engine == "in-process":
-        simulate(config, watch_parent)
-    else:
-        launch.run(config, checked_setting(config).num_silos, watch_parent)
 
 
 def work(flat: dict[str, Any]) -> None:
@@ -104,7 +85,11 @@ def work(flat: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     try:
         with threadpool_limits(1):
-            compute(Config.from_flat(flat))
+            config = Config.from_flat(flat)
+            if config.run.engine == "in-process":
+                simulate(config, watch_parent)
+            else:
+                launch.run(config, checked_setting(config).num_silos, watch_parent)
         shutil.rmtree(kept, ignore_errors=True)
     except (Stopped, KeyboardInterrupt):
         raise SystemExit(130) from None
@@ -165,18 +150,14 @@ def stop(processes: Sequence[BaseProcess]) -> None:
 
 
 def sweep(
-    runs: Sequence[Run], places: Sequence[str], root: Path, show: Show, seconds: float = math.inf,
-    note: Callable[[Run], None] | None = None,
+    runs: Sequence[Run], places: Sequence[str], root: Path, show: Display,
+    seconds: float = math.inf, note: Callable[[Run], None] | None = None,
 ) -> None:  # fmt: skip
     """Make all runs that are not finished, one on each of ``places`` at a time.
 
     What is not finished after ``seconds`` is stopped, and goes on with the next sweep. ``note``
-    hears of each run that has ended, in this sweep or before it.
-
-    Raises
-    ------
-    SpcacwError
-        If another sweep is at work in ``root``.
+    hears of each run that has ended, in this sweep or before it. SpcacwError if another sweep is at
+    work in ``root``.
     """
     root.mkdir(parents=True, exist_ok=True)
     lock = FileLock(root / ".lock")
@@ -227,30 +208,24 @@ class Where:
     seconds: float = math.inf
     """After which runs that are not finished are left for another time."""
 
-    @property
-    def runs(self) -> Path:
-        """The directory of the runs."""
-        return self.output / "runs"
-
     def make(
-        self, runs: Sequence[Run], console: Console, note: Callable[[Run], None] | None = None
-    ) -> None:
-        """Make the runs that are not finished, and show them; ``note`` is that of :func:`sweep`."""
-        places, display = slots(self.devices, self.workers), Display(console, runs)
-        with display.showing():
-            sweep(runs, places, self.runs, display, self.seconds, note)
+        self, jobs: Sequence[Job], console: Console, note: Callable[[Run], None] | None = None
+    ) -> list[Run]:
+        """Return the run of each job, once it is made; ``note`` is that of :func:`sweep`.
+
+        SpcacwError if a device is not there, or another sweep is at work.
+        """
+        root = self.output / "runs"
+        runs = plan(jobs, root)
+        if runs and not self.report_only:
+            places, display = slots(self.devices, self.workers), Display(console, runs)
+            with display.showing():
+                sweep(runs, places, root, display, self.seconds, note)
+        return runs
 
     def run(self, jobs: Sequence[Job], console: Console) -> list[Run]:
-        """Make the runs of jobs that are not finished yet; return the run of each job.
-
-        Raises
-        ------
-        SpcacwError
-            If a device is not there, another sweep is at work, or no run at all is finished.
-        """
-        runs = plan(jobs, self.runs)
-        if not self.report_only:
-            self.make(runs, console)
+        """Do as :meth:`make`; SpcacwError if then no run at all is finished, too."""
+        runs = self.make(jobs, console)
         if not any(run.done for run in runs):
             raise SpcacwError(f"None of the {len(runs)} runs in {self.output} is finished.")
         return runs
@@ -259,31 +234,22 @@ class Where:
         """Make the runs that a table lacks; append the line of each when it ends.
 
         Lines are found again by the ``place`` of their job. Return why runs failed, a sentence
-        each: the others go on, and the same call tries those again.
-
-        Raises
-        ------
-        SpcacwError
-            If a device is not there, or another sweep is at work.
+        each: the others go on, and the same call tries those again. SpcacwError as of :meth:`make`.
         """
         jobs = list(jobs)
         todo = [job for job in jobs if table.lacks(job.place)]
-        runs = plan(todo, self.runs)
-        of: dict[Run, list[Job]] = defaultdict(list)
-        for job, run in zip(todo, runs, strict=True):
-            of[run].append(job)
 
         def note(run: Run) -> None:
-            for job in of[run]:
+            for job in run.jobs:
                 if (figures := line(job, run)) is not None:
                     table.add({**job.place, **figures})
             if run.state == FINISHED:
                 shutil.rmtree(run.directory)  # its lines are all that is kept
 
-        if runs and not self.report_only:
-            self.make(runs, console, note)
+        runs = self.make(todo, console, note)
+        if todo and not self.report_only:
             table.arrange(job.place for job in jobs)
-        return [run.error for run in of if run.state == FAILED]
+        return [run.error for run in dict.fromkeys(runs) if run.state == FAILED]
 
 
 # A process of the fork server has all modules already, which take seconds to import, and none of

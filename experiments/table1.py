@@ -16,27 +16,122 @@ silos, one at least) and the share of silos with more than their own Local.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.setup import setting_of
 
-from . import figures, render
+from . import figures
 from .conf import Column, Job, Keys, Row, make_jobs
+from .pages import NONE, table
 from .results import (
-    RUN_COLUMNS,
+    REFERENCE,
+    Cell,
     Results,
+    cell_line,
     column_cells,
     failures,
     grouped,
-    write_cells,
     write_csv,
 )
 from .runs import Run
-from .scores import over_silos
+from .scores import Score, over_silos, pair
+
+TEX = str.maketrans({
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "σ": r"$\sigma$", "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "°": r"$^\circ$",
+    "–": "--",
+})  # fmt: skip
+EXPLANATION = (
+    "Accuracy of the target on its own test data in percent, mean ± sample standard deviation over "
+    "seeds. **best**: at the epoch with the highest mean test accuracy, the paper's rule, which "
+    "looks at test data and so flatters. **last**: at the last epoch. **honest**: at the epoch "
+    "that held-out training data of the target chose. Δ: best minus the paper's, in standard "
+    "errors of the difference. p: paired t-test over seeds against SP-CACW at the honest epoch "
+    "(the last one, where nothing was held out), Holm's correction over the rows of a column. The "
+    "three best of a column are bold. Seconds are of one run on one thread, beside others."
+)
+
+
+def shown(score: Score | None) -> str:
+    """Return a score with its epoch, which was chosen."""
+    return f"{score} ({score.epoch})" if score else NONE
+
+
+def p_text(cell: Cell) -> str:
+    """Return Holm's p."""
+    if cell.row == REFERENCE or cell.p_holm is None:
+        return NONE
+    return f"{cell.p_holm:.3f}" if cell.p_holm >= 0.001 else "< 0.001"
+
+
+def overview(
+    cells: Sequence[Cell], columns: Mapping[str, str]
+) -> dict[str, tuple[str, list[Cell | None]]]:
+    """Return each row's title and its cell in each column; rows in the order of the cells."""
+    place = {(cell.row, cell.column): cell for cell in cells}
+    return {cell.row: (cell.title, [place.get((cell.row, column)) for column in columns])
+            for cell in cells}  # fmt: skip
+
+
+def markdown(
+    cells: Sequence[Cell], columns: Mapping[str, str], failures: Sequence[str] = ()
+) -> str:
+    """Return the overview, a table of each column, and why cells are empty or lack seeds.
+
+    ``columns`` maps names to titles; ``failures`` are sentences.
+    """
+
+    def of(cell: Cell | None) -> str:
+        if cell is None:
+            return NONE
+        best = f"**{cell.best}**" if cell.top else str(cell.best)
+        return best + (f" (paper {pair(*cell.paper)})" if cell.paper else "")
+
+    rows = [[title, *map(of, found)] for title, found in overview(cells, columns).values()]
+    text = [*table(["", *columns.values()], rows), "", EXPLANATION]
+    head = ["", "best (epoch)", "paper", "Δ", "last", "honest (epoch)", "p", "seeds", "seconds"]
+    for column, title in columns.items():
+        rows = [[
+            cell.title, f"**{shown(cell.best)}**" if cell.top else shown(cell.best),
+            pair(*cell.paper) if cell.paper else NONE,
+            NONE if cell.standard_errors is None else f"{cell.standard_errors:+.1f}",
+            str(cell.last), shown(cell.honest), p_text(cell), str(cell.best.seeds),
+            f"{cell.seconds:.1f}",
+        ] for cell in cells if cell.column == column]  # fmt: skip
+        text += ["", f"### {title}", "", *table(head, rows)]
+    if failures:
+        text += ["", "### Runs that failed", "", *(f"- {failure}" for failure in failures)]
+    return "\n".join(text) + "\n"
+
+
+def latex(cells: Sequence[Cell], columns: Mapping[str, str]) -> str:
+    r"""Return the overview as a ``table`` that needs ``\usepackage{booktabs}``."""
+
+    def number(text: str, bold: bool = False) -> str:
+        text = text.replace("±", r"\pm")
+        return rf"$\mathbf{{{text}}}$" if bold else f"${text}$"
+
+    titles = (title.translate(TEX) for title in columns.values())
+    heads = " & ".join(rf"\multicolumn{{2}}{{c}}{{{title}}}" for title in titles)
+    rules = " ".join(rf"\cmidrule(lr){{{2 * k + 2}-{2 * k + 3}}}" for k in range(len(columns)))
+    text = [
+        r"\begin{table}", r"\centering",
+        r"\caption{Highest mean test accuracy (\%) over epochs, $\pm$ sample standard deviation "
+        r"over seeds, beside the paper's; the three best of a column in bold.}",
+        rf"\begin{{tabular}}{{l{'rr' * len(columns)}}}", r"\toprule", rf" & {heads} \\", rules,
+        " & " + " & ".join(["ours & paper"] * len(columns)) + r" \\", r"\midrule",
+    ]  # fmt: skip
+    for title, found in overview(cells, columns).values():
+        parts = [title.translate(TEX)]
+        for cell in found:
+            parts.append(number(str(cell.best), cell.top) if cell else "--")
+            parts.append(number(pair(*cell.paper)) if cell and cell.paper else "--")
+        text.append(" & ".join(parts) + r" \\")
+    return "\n".join([*text, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
 def report(
@@ -45,25 +140,24 @@ def report(
 ) -> list[Path]:  # fmt: skip
     """Write all tables and figures of the runs that are finished; return the files.
 
-    Raises
-    ------
-    SpcacwError
-        If there is nothing but held-out twins.
+    SpcacwError if there is nothing but held-out twins.
     """
     results = Results.of(jobs, runs)
     cells = [c for column in columns for c in column_cells(results, column, rows)]
     if not cells:
         raise SpcacwError(f"No run that is scored on test data is finished in {output}.")
+    order = {row.name: k for k, row in enumerate(rows)}
+    cells.sort(key=lambda cell: order[cell.row])  # of equals, as the columns are
     files = {end: output / f"{name}{end}" for end in (".csv", "-cells.csv", ".md", ".tex", ".png")}
-    write_csv(files[".csv"], RUN_COLUMNS, results.lines())
-    write_cells(files["-cells.csv"], cells)
+    write_csv(files[".csv"], results.lines())
     there = {c.column for c in cells}
     titles = {column.name: column.title for column in columns if column.name in there}
-    order = [row.name for row in rows]
-    text = render.markdown(cells, titles, order, failures(jobs, runs))
+    by_column = [cell for column in titles for cell in cells if cell.column == column]
+    write_csv(files["-cells.csv"], [cell_line(cell) for cell in by_column])
+    text = markdown(cells, titles, failures(jobs, runs))
     files[".md"].write_text(text, encoding="utf-8")
-    files[".tex"].write_text(render.latex(cells, titles, order), encoding="utf-8")
-    figures.table(files[".png"], cells, titles, order)
+    files[".tex"].write_text(latex(cells, titles), encoding="utf-8")
+    figures.table(files[".png"], overview(cells, titles), titles)
     made = list(files.values())
     folder = output / ("figures" if name == "table1" else f"figures-{name.partition('-')[2]}")
     folder.mkdir(exist_ok=True)
@@ -72,11 +166,6 @@ def report(
               if (column, row.name) in results.tests}  # fmt: skip
         made += figures.draw_all(folder, column, title, of, {r.name: r.title for r in rows})
     return made
-
-
-ALONE = "local"
-SILO_COLUMNS = ("column", "method", "seed", "target", "epochs", "best_accuracy", "last_accuracy",
-               "seconds")  # fmt: skip
 
 
 def targets_of(column: Column, more: Keys, wanted: str) -> list[int]:
@@ -104,29 +193,23 @@ def report_silos(
 ) -> list[Path]:  # fmt: skip
     """Write silos.csv and silos.md of what is finished; return them."""
     found = grouped(jobs, runs, lambda _, config: (config.run.target,))
-    lines: list[dict[str, Any]] = []
-    for (column, row, target), c in found.items():
-        for k, seed in enumerate(c.seeds):
-            at = c.accuracy[k]
-            values = (column, row, seed, target, len(at), round(at.max(), 3), round(at[-1], 3),
-                      c.seconds[k, -1])  # fmt: skip
-            lines.append(dict(zip(SILO_COLUMNS, values, strict=True)))
-    write_csv(output / "silos.csv", SILO_COLUMNS, lines)
+    write_csv(output / "silos.csv", [
+        {"column": column, "method": row, "seed": line.pop("seed"), "target": target, **line}
+        for (column, row, target), curves in found.items() for line in curves.lines()
+    ])  # fmt: skip
     last = {where: float(c.accuracy[:, -1].mean()) for where, c in found.items()}
     text = ["Accuracy in percent at the last epoch, mean over seeds, each silo as the target."]
     for column in columns:
-        text += ["", f"### {column.title}", "",
-                 render.line(["", "silos", "mean", "worst decile", "beat their own Local"]),
-                 render.line(["---", "--:", "--:", "--:", "--:"])]  # fmt: skip
+        lines = []
         for row in rows:
             mine = {t: a for (c, r, t), a in last.items() if (c, r) == (column.name, row.name)}
-            alone = {t: last.get((column.name, ALONE, t)) for t in mine}
+            alone = {t: last.get((column.name, "local", t)) for t in mine}
             both = [(mine[t], a) for t, a in alone.items() if a is not None]
             if both:
                 mean, worst, share = over_silos(*zip(*both, strict=True))
-                beats = f"{100 * share:.0f} %" if row.name != ALONE else render.NONE
-                text.append(
-                    render.line([row.title, str(len(both)), f"{mean:.2f}", f"{worst:.2f}", beats])
-                )
+                beats = f"{100 * share:.0f} %" if row.name != "local" else NONE
+                lines.append([row.title, str(len(both)), f"{mean:.2f}", f"{worst:.2f}", beats])
+        heads = ["", "silos", "mean", "worst decile", "beat their own Local"]
+        text += ["", f"### {column.title}", "", *table(heads, lines)]
     (output / "silos.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     return [output / "silos.csv", output / "silos.md"]

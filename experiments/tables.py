@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from spcacw_flwr.engine.plots import new_figure
 
 from .conf import read
-from .render import line
+from .pages import NONE, table
+from .scores import pair
 from .studies import STUDIES
 
 FIGURES = {
@@ -50,25 +51,28 @@ REFERENCES = {
 }
 
 
-def options(table: pd.DataFrame) -> str:
+def options(lines: pd.DataFrame) -> str:
     """Return the page: a table a study and column, means over seeds (± sample deviation)."""
     titles = {grid["study"]: grid["title"] for grid in read(STUDIES)["options"]["grid"]}
     parts = []
-    for study, rows in table.groupby("study", sort=False):
+    for study, rows in lines.groupby("study", sort=False):
         parts += [f"## {titles[study]}", ""]
         for column, of in rows.groupby("column", sort=False):
             names = list(json.loads(of["keys"].iloc[0]))
-            parts += [f"`{column}`, seeds {_seeds(of)}", "", line([*names, *FIGURES.values()])]
-            parts.append(line(["---"] * len(names) + ["--:"] * len(FIGURES)))
-            for keys, cell in of.groupby("keys", sort=False):
-                values = (f"`{json.dumps(value)}`" for value in json.loads(keys).values())
-                parts.append(line([*values, *(_figure(cell[name]) for name in FIGURES)]))
+            shown = [
+                [*(f"`{json.dumps(value)}`" for value in json.loads(keys).values()),
+                 *(_figure(cell[name]) for name in FIGURES)]
+                for keys, cell in of.groupby("keys", sort=False)
+            ]  # fmt: skip
+            seeds = ", ".join(str(seed) for seed in sorted(set(of.seed)))
+            heads = [*names, *FIGURES.values()]
+            parts += [
+                f"`{column}`, seeds {seeds}",
+                "",
+                *table(heads, shown, "l" * len(names) + "r"),
+            ]
             parts.append("")
     return "\n".join(parts)
-
-
-def _seeds(rows: pd.DataFrame) -> str:
-    return ", ".join(str(seed) for seed in sorted(set(rows.seed)))
 
 
 def _figure(values: pd.Series) -> str:
@@ -80,7 +84,12 @@ def _figure(values: pd.Series) -> str:
         return f"{mean:.3f}"
     if values.name == "regret":
         return f"{mean:.2f}"
-    return f"{mean:.2f} ± {values.std():.2f}" if len(values) > 1 else f"{mean:.2f}"
+    return spread(values)
+
+
+def spread(values: pd.Series) -> str:
+    """Return mean ± sample standard deviation; of one seed the mean alone."""
+    return pair(values.mean(), values.std() if len(values) > 1 else None)
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
@@ -97,17 +106,16 @@ def privacy(rows: pd.DataFrame) -> str:
     rows = in_order(rows)
     titles = {name: look.title for name, look in {**REFERENCES, **PRIVATE}.items()}
     heads = ["setting", "who", "z", "ε", "last %", "α of the target", "α of private silos"]
-    lines = [line(heads), line(["---", "---", *["--:"] * 5])]
+    lines = []
     for (setting, variant, noise), of in rows.groupby(["setting", "variant", "noise"], sort=False):
-        accuracy = f"{of.last_accuracy.mean():.2f} ± {of.last_accuracy.std():.2f}"
         private = noise or of.alpha_private.any()
-        kept = f"{of.alpha_private.mean():.3f}" if private else "–"
-        lines.append(line([
-            f"`{setting}`", titles[variant], f"{noise:g}" if noise else "–",
-            f"{of.epsilon.max():.3g}" if noise else "–", accuracy,
-            f"{of.alpha_target.mean():.3f}", kept,
-        ]))  # fmt: skip
-    return "\n".join(lines)
+        lines.append([
+            f"`{setting}`", titles[variant], f"{noise:g}" if noise else NONE,
+            f"{of.epsilon.max():.3g}" if noise else NONE,
+            f"{of.last_accuracy.mean():.2f} ± {of.last_accuracy.std():.2f}",
+            f"{of.alpha_target.mean():.3f}", f"{of.alpha_private.mean():.3f}" if private else NONE,
+        ])  # fmt: skip
+    return "\n".join(table(heads, lines, "llr"))
 
 
 def draw_privacy(rows: pd.DataFrame, path: Path) -> None:
@@ -155,34 +163,35 @@ def _curve(axes: Axes, rows: pd.DataFrame, column: str, variant: Look, title: st
     )  # fmt: skip
 
 
-def reference(table: pd.DataFrame) -> str:
+def reference(lines: pd.DataFrame) -> str:
     """Return a table in Markdown: means over seeds, in the order of the study.
 
     Accuracies ± the sample deviation; "paired" is the last accuracy less that of ``spcacw`` with
     the same seeds ± the standard error of the mean; α as in ``studies.figures``.
     """
     rules = read(STUDIES)["reference"]["values"]["rule"]
-    parts = ["| rule | seeds | last % | paired | best % | α target | α cluster | α others | s |"]
-    parts.append("|---" * 9 + "|")
-    lines = []
-    for (setting, samples, eta), of in table.groupby(["setting", "samples", "eta"], sort=True):
+    heads = "rule", "seeds", "last %", "paired", "best %", "α target", "α cluster", "α others", "s"
+    parts = []
+    for (setting, samples, eta), of in lines.groupby(["setting", "samples", "eta"], sort=True):
         images = f"{samples} images a silo" if samples else "its own number of images"
-        lines += ["", f"`{setting}`, {images}, η = {eta:g}", "", *parts]
         plain = of[of.rule == "spcacw"].set_index("seed").last_accuracy
+        rows = []
         for rule in (rule for rule in rules if rule in set(of.rule)):
             cell = of[of.rule == rule].set_index("seed")
             paired = (cell.last_accuracy - plain).dropna()
-            error = f" ± {paired.std() / len(paired) ** 0.5:.2f}" if len(paired) > 1 else ""
-            better = "–" if rule == "spcacw" or paired.empty else f"{paired.mean():+.2f}{error}"
-            spread = f" ± {cell.last_accuracy.std():.2f}" if len(cell) > 1 else ""
+            error = f" ± {paired.sem():.2f}" if len(paired) > 1 else ""
+            better = NONE if rule == "spcacw" or paired.empty else f"{paired.mean():+.2f}{error}"
             alphas = [cell[f"alpha_{part}"].mean() for part in ("target", "cluster", "wrong")]
-            weights = ["–" if pd.isna(alpha) else f"{alpha:.2f}" for alpha in alphas]
-            texts = [
-                rule, str(len(cell)), f"{cell.last_accuracy.mean():.2f}{spread}", better,
-                f"{cell.best_accuracy.mean():.2f}", *weights, f"{cell.seconds.mean():.0f}",
-            ]  # fmt: skip
-            lines.append(line(texts))
-    return "\n".join(lines[1:])
+            rows.append([
+                rule, str(len(cell)), spread(cell.last_accuracy), better,
+                f"{cell.best_accuracy.mean():.2f}",
+                *(NONE if pd.isna(alpha) else f"{alpha:.2f}" for alpha in alphas),
+                f"{cell.seconds.mean():.0f}",
+            ])  # fmt: skip
+        shown = table(heads, rows)
+        shown[1] = "|---" * len(heads) + "|"
+        parts += ["", f"`{setting}`, {images}, η = {eta:g}", "", *shown]
+    return "\n".join(parts[1:])
 
 
 TABLES: dict[str, Callable[[pd.DataFrame], str]] = {
@@ -195,9 +204,9 @@ def write(name: str, csv: Path, picture: Path | None) -> list[Path]:
     """Write a study's tables beside its CSV, and its picture where it has one; return the files."""
     if name not in TABLES:
         return []
-    table, path = pd.read_csv(csv), csv.with_suffix(".md")
-    path.write_text(TABLES[name](table).strip() + "\n", encoding="utf-8")
+    lines, path = pd.read_csv(csv), csv.with_suffix(".md")
+    path.write_text(TABLES[name](lines).strip() + "\n", encoding="utf-8")
     if name != "privacy" or picture is None:
         return [path]
-    draw_privacy(table, picture)
+    draw_privacy(lines, picture)
     return [path, picture]

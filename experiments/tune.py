@@ -114,10 +114,7 @@ def tune(
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Tune methods (none: all) on a setting, or on a column's file; write and return the choices.
 
-    Raises
-    ------
-    SpcacwError
-        If there is no such file, setting or method, no grid for it, or no data.
+    SpcacwError if there is no such file, setting or method, no grid for it, or no data.
     """
     of_setting: Keys = {"setting": setting}
     if setting.endswith(".toml"):

@@ -18,7 +18,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, SETTINGS, SOLVERS
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.experiments.attacks.attacks import ATTACKS
+from spcacw_flwr.experiments.attacks import ATTACKS
 from spcacw_flwr.experiments.attacks.study import run as attacked
 from tests.test_end_to_end import metrics, spcacw
 

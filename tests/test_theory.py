@@ -11,29 +11,33 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from spcacw_flwr.experiments.theory.__main__ import main
-from spcacw_flwr.experiments.theory.estimates import Draws, trace, traced, variant
-from spcacw_flwr.experiments.theory.measure import Cell, best, fit, measured
+from spcacw_flwr.experiments.theory.__main__ import STUDIES, main
+from spcacw_flwr.experiments.theory.estimates import bias_cells, simulated, traced
 from spcacw_flwr.experiments.theory.problems import Logistic, Pool, Quadratics
 from spcacw_flwr.experiments.theory.rates import slopes
-from spcacw_flwr.experiments.theory.trial import (
+from spcacw_flwr.experiments.theory.trials import (
     AUTARKY,
     ORACLE,
     SPCACW,
     UNIFORM,
     Trial,
+    best,
     clustering,
+    fit,
+    measured,
+    repeated,
     step_size,
 )
 
 PROBLEMS = (Quadratics(own=3, off=3), Quadratics(own=3, off=3, stretch=1.0), Logistic(3, 3))
+NAMES = ("quadratics", "stretched", "logistic")
 
 
 def point_of(problem, seed=1):
     return problem.start + 0.3 * np.random.default_rng(seed).normal(size=problem.start.shape)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=["quadratics", "stretched", "logistic"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=NAMES)
 def test_gradients_are_unbiased_with_the_stated_bias_and_variance(problem):
     """4096 rounds at w₁; the mean must lie within 4 standard errors in norm, the variance in 5 %.
 
@@ -54,7 +58,7 @@ def test_gradients_are_unbiased_with_the_stated_bias_and_variance(problem):
     assert abs(np.corrcoef(noise[:-1, 0], noise[1:, 0])[0, 1]) < 5 / np.sqrt(n)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS[1:], ids=["stretched", "logistic"])
+@pytest.mark.parametrize("problem", PROBLEMS[1:], ids=NAMES[1:])
 def test_gradient_and_constants_are_those_of_the_loss(problem):
     """∇f by central differences, δ₁ and L by the loss itself."""
 
@@ -88,7 +92,7 @@ def test_what_moves_with_w():
     assert_allclose(logistic.bias(w, 1), by_hand, atol=1e-12)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=["quadratics", "stretched", "logistic"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=NAMES)
 def test_a_pure_function_of_seed_silo_round_and_draw(problem):
     w, config = point_of(problem), Trial(problem, AUTARKY, 10, 5).config()
     points = torch.from_numpy(w)
@@ -154,30 +158,29 @@ def test_clustering_that_is_told_the_size_finds_clusters_far_apart():
     assert found["squared_weights"] == pytest.approx((1 + 49 * squares) / 50)
 
 
-def test_slope_of_a_power_law():
-    x = [250, 500, 1000, 2000]
-    exact = fit(x, [3 * v**-0.5 for v in x])
-    assert_allclose(exact, (-0.5, -0.5, -0.5), atol=1e-9)
-    noisy = fit(x, [3 * v**-0.5 * f for v, f in zip(x, (1.1, 0.9, 1.05, 0.95), strict=True)])
-    assert noisy.low < -0.5 < noisy.high
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([250, 500, 1000, 2000], [3 * v**-0.5 for v in (250, 500, 1000, 2000)], (-0.5, 0)),
+        # log y = 0, 0, 3: slope 1.5, residuals ½, −1, ½, so the error is √¾; t of one degree.
+        (np.exp([0, 1, 2]), np.exp([0, 0, 3]), (1.5, 12.7062 * 0.75**0.5)),
+    ],
+)
+def test_slope_and_interval_by_hand(x, y, expected):
+    slope, reach = expected
+    found = list(fit(x, y).values())
+    assert_allclose(found, (slope, slope - reach, slope + reach), rtol=1e-5, atol=1e-9)
+
+
+def test_a_slope_needs_three_points():
     with pytest.raises(ValueError, match="three points"):
-        fit(x[:2], [1, 2])
-
-
-def test_interval_of_a_slope_by_hand():
-    """x = 1, e, e², log y = 0, 0, 3: slope 1.5, residuals ½, −1, ½, so the error is √¾."""
-    found = fit(np.exp([0, 1, 2]), np.exp([0, 0, 3]))
-    reach = 12.7062 * 0.75**0.5  # Student's t with one degree of freedom
-    assert_allclose(found, (1.5, 1.5 - reach, 1.5 + reach), rtol=1e-5)
+        fit([1, 2], [1, 2])
 
 
 def test_means_best_steps_and_slopes():
-    cells, results = [], []
-    for T in (10, 20, 40):
-        for factor, scale in ((1.0, 2.0), (2.0, 1.0)):
-            for seed, wobble in enumerate((-0.1, 0.1)):
-                cells.append(Cell("Autarky", T, Trial(Quadratics(), AUTARKY, T, seed, factor)))
-                results.append({"error": scale / T + wobble / T, "off_weight": 0.0})
+    cells = [cell for T in (10, 20, 40)
+             for cell in repeated(T, Quadratics(), AUTARKY, T, 2, (1.0, 2.0))]  # fmt: skip
+    results = [{"error": (2 / c.trial.factor + (-0.1, 0.1)[c.trial.seed]) / c.x} for c in cells]
     table = measured(cells, results)
     assert list(table["seeds"]) == [2] * 6
     assert_allclose(table["standard_error"][0], 0.01)  # values 0.19 and 0.21
@@ -194,9 +197,9 @@ def test_error_of_the_bias_estimate_is_the_lemmas(beta):
 
     The error of one run, ‖·‖² of d = 20 Gaussian coordinates, has the relative deviation √(2/20).
     """
-    problem = Quadratics(own=1, off=12)
-    runs = [("stationary", beta, Trial(problem, variant(beta), 50, s)) for s in range(40)]
-    found = traced(runs, [trace(trial) for _, _, trial in runs])
+    variant = next(cell.trial.variant for cell in bias_cells(True, (beta,)))
+    cells = repeated(beta, Quadratics(own=1, off=12), variant, 50, 40, label="stationary")
+    found = traced(cells, workers=0)
     late = found[found["t"] >= 5]
     assert_allclose(late["estimate"], late["theory"], rtol=0.25)
 
@@ -207,7 +210,7 @@ def test_partial_participation_proposition(p):
 
     Within 5 standard errors of 5000 draws; the mean's squared error is about Var/5000.
     """
-    found = Draws(p, 5000).run()
+    found = simulated(p, 5000)
     assert abs(found["variance"] - found["theory_peers"]) <= 5 * found["variance_error"] + 1e-9
     assert found["mean_error"] <= 5 * found["theory_peers"] / 5000 + 1e-9
     if p < 1:
@@ -218,13 +221,8 @@ def test_partial_participation_proposition(p):
 def test_the_command(tmp_path):
     main(tmp_path / "tables", tmp_path / "pictures", quick=True, workers=0)
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "tables").glob("*.csv")}
-    assert set(tables) == {
-        "quadratics-rounds", "quadratics-helpers", "logistic-rounds", "separation", "moving-bias",
-        "schedule", "participation-training", "bias-estimates", "participation", "slopes",
-    }  # fmt: skip
-    for name, table in tables.items():
-        if "error" in table:
-            assert np.isfinite(table["error"]).all(), name
+    assert set(tables) == {*STUDIES, "slopes"}
+    assert all(np.isfinite(table["error"]).all() for table in tables.values() if "error" in table)
     pictures = {path.stem for path in (tmp_path / "pictures").glob("*.png")}
     assert {"quadratics-rounds", "separation", "moving-bias", "schedule"} <= pictures
     page = (tmp_path / "tables" / "slopes.md").read_text()

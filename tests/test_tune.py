@@ -19,8 +19,6 @@ from spcacw_flwr.experiments.runs import FAILED, Run
 from spcacw_flwr.silos.setup import setting_of
 
 BUDGET = 6
-
-
 DIGITS = {"setting": "digits-relabel"}
 
 
@@ -89,8 +87,8 @@ def test_a_candidate_that_fails_is_never_chosen(tmp_path, monkeypatch, capsys):
 
 def test_a_candidate_whose_process_was_killed_is_tried_again(tmp_path):
     (job,) = jobs_of("local", {})
-    assert math.isnan(tune.score(job, Run(job, tmp_path, FAILED))["held_out_accuracy"])
-    assert tune.score(job, Run(job, tmp_path, FAILED, killed=True)) is None
+    assert math.isnan(tune.score(job, Run([job], tmp_path, FAILED))["held_out_accuracy"])
+    assert tune.score(job, Run([job], tmp_path, FAILED, killed=True)) is None
 
 
 def test_without_data_there_is_one_sentence(tmp_path, monkeypatch):
@@ -119,8 +117,7 @@ def test_seeds_are_averaged_and_only_the_longest_trials_count():
 
 
 def test_a_row_of_the_table_is_tuned_with_its_own_keys():
-    (job,) = jobs_of("spcacw-corrected", {"eta": 0.05})
-    config = job.config()
+    config = jobs_of("spcacw-corrected", {"eta": 0.05})[0].config()
     assert (config.run.method, config.spcacw.bias_correction) == ("spcacw", True)
     assert config.training.eta == 0.05
 

@@ -1,4 +1,4 @@
-"""The workload that every library is given, and the line that says how long its rounds took.
+"""The workload that every library is given, and the clock of its rounds.
 
 M silos hold 320 random images of 28 × 28 with random labels each; the model is an MLP 784-64-10
 (d = 50,890, float32). In a round every silo computes the gradient of one mini-batch of 32 at the
@@ -9,14 +9,9 @@ from one model, so after as many rounds they end at one model: ``norm`` in the l
 
 from __future__ import annotations
 
-import json
-import math
-import statistics
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import version
 
 import torch
 from torch import Tensor, nn
@@ -65,28 +60,3 @@ class Clock:
         """ms per round after the warm-up, each from the end of the round before to its own."""
         pairs = zip(self.ends[WARM_UP - 1 :], self.ends[WARM_UP:], strict=False)
         return [round(1000 * (end - start) / self.rounds_per_tick, 3) for start, end in pairs]
-
-
-def report(
-    package: str, run: Callable[[int, int, Clock], float], rounds_per_tick: int = 1, what: str = ""
-) -> None:
-    """Call ``run(silos, rounds, clock)``, which returns the final ‖w‖, and print the JSON line.
-
-    M and the rounds to time come from the command line; ``run`` is given the warm-up as well.
-    ``what`` qualifies the library's name.
-    """
-    silos, rounds = (int(argument) for argument in sys.argv[1:3])
-    clock = Clock(rounds_per_tick)
-    ticks = WARM_UP + math.ceil(rounds / rounds_per_tick)
-    final_norm = run(silos, ticks * rounds_per_tick, clock)
-    line = {
-        "library": f"{package}{what}",
-        "version": version(package),
-        "torch": version("torch"),
-        "silos": silos,
-        "rounds": rounds,
-        "median_ms": round(statistics.median(clock.milliseconds), 3),
-        "milliseconds": clock.milliseconds,
-        "norm": final_norm,
-    }
-    print(json.dumps(line), flush=True)

@@ -1,1 +1,164 @@
-"""Byzantine peers: what they can do to a target, and what guards it."""
+"""Byzantine peers: what attackers send in place of their gradients, functions of what they know.
+
+Some peers, B of them, are the attackers. At round t they know the rows that they would honestly
+send, g_i for i ∈ B, and are omniscient beside: they know the rows of every silo of the target's
+true cluster, the target's own mini-batch gradient among them, so that μ and σ, mean and
+coordinate-wise standard deviation of these rows, are the best that anyone can say of the gradient
+that the target wants. All rows obey the bound: none is longer than ``max-norm``, G (a longer one
+would be clipped, or the reply dropped).
+
+``sign-flip``
+    −G g_i/‖g_i‖.
+``label-flip``
+    Data poisoning: g_i, computed on labels C − 1 − y (``silos``).
+``gaussian``
+    A random direction, of length G.
+``alie``
+    μ − zσ, z = 1.5: G. Baruch, M. Baruch and Y. Goldberg, A Little Is Enough: Circumventing
+    Defenses For Distributed Learning, NeurIPS 2019; z is that of their experiments.
+``ipm``
+    −εμ, ε = .5: C. Xie, S. Koyejo and I. Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by
+    Inner Product Manipulation, UAI 2019.
+``copycat``
+    μ, which is as good as an unbiased gradient with little noise can be and so earns weight, until
+    two thirds of the rounds are over; then −Gμ/‖μ‖ (ours).
+``copycat-last``
+    The same, but strikes only in the last epoch.
+``copycat-pulse``
+    The same, but strikes in every fifth round from the start.
+``colluders``
+    Pairs whose biases cancel: μ + v and μ − v along μ, ‖v‖ = min(G/2, G − ‖μ‖), so that their mean
+    is unbiased, until two thirds of the rounds are over; then all strike. Nothing in ‖Σ αᵢ b̂ᵢ‖²
+    speaks against them before (ours; against methods in which biases may cancel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the attackers know at a round."""
+
+    round: int
+    rounds: int
+    """T, the rounds in which peers are asked: attackers know when the last one comes."""
+    epoch: int
+    """Rounds of an epoch."""
+    own: Tensor
+    """(b, d) what the attackers' silos would honestly send."""
+    cluster: Tensor
+    """(c, d) the honest rows of the target's true cluster, the target's among them."""
+    bound: float
+    """G, the largest norm of a row."""
+    rng: np.random.Generator
+    """The attackers' own, a pure function of (seed, round)."""
+
+    @property
+    def mean(self) -> Tensor:
+        """(d,) μ."""
+        return self.cluster.mean(dim=0)
+
+    @property
+    def late(self) -> bool:
+        """Whether two thirds of the rounds are over."""
+        return self.round > 2 * self.rounds // 3
+
+
+Attack = Callable[[Known], Tensor]
+ALIE_Z, IPM_EPSILON, PULSE = 1.5, 0.5, 5
+
+
+def at_norm(rows: Tensor, norm: float) -> Tensor:
+    """Return rows (…, d) scaled to a norm; a row of zeros stays."""
+    lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return torch.where(lengths > 0, rows * (norm / lengths), rows)
+
+
+def within(rows: Tensor, norm: float) -> Tensor:
+    """Return rows (…, d), those that are longer than ``norm`` scaled to it."""
+    lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return rows * (norm / lengths).clamp(max=1.0)
+
+
+def alike(row: Tensor, known: Known) -> Tensor:
+    """Return one row (d,) for all attackers, (b, d)."""
+    return row.expand(len(known.own), -1)
+
+
+def honest(known: Known) -> Tensor:
+    """Nobody attacks: the control; what poisoned data yield is sent as it is, too."""
+    return known.own
+
+
+def sign_flip(known: Known) -> Tensor:
+    """−G g_i/‖g_i‖."""
+    return at_norm(-known.own, known.bound)
+
+
+def gaussian(known: Known) -> Tensor:
+    """Return G z_i/‖z_i‖ with z_i standard normal."""
+    drawn = torch.from_numpy(known.rng.standard_normal(tuple(known.own.shape)))
+    return at_norm(drawn.to(known.own), known.bound)
+
+
+def alie(known: Known) -> Tensor:
+    """μ − zσ; σ is the standard deviation of a sample, 0 of a single row."""
+    sigma = known.cluster.std(dim=0) if len(known.cluster) > 1 else torch.zeros_like(known.mean)
+    return alike(within(known.mean - ALIE_Z * sigma, known.bound), known)
+
+
+def ipm(known: Known) -> Tensor:
+    """−εμ."""
+    return alike(within(-IPM_EPSILON * known.mean, known.bound), known)
+
+
+def strike(known: Known) -> Tensor:
+    """−Gμ/‖μ‖: as far against the target's descent as the bound allows."""
+    return alike(at_norm(-known.mean, known.bound), known)
+
+
+def mimic(known: Known) -> Tensor:
+    """Return μ."""
+    return alike(within(known.mean, known.bound), known)
+
+
+def copycat(known: Known) -> Tensor:
+    """Mimic for two thirds of the run, then strike."""
+    return (strike if known.late else mimic)(known)
+
+
+def copycat_last(known: Known) -> Tensor:
+    """Mimic until the last epoch, then strike."""
+    return (strike if known.round > known.rounds - known.epoch else mimic)(known)
+
+
+def copycat_pulse(known: Known) -> Tensor:
+    """Strike in every fifth round."""
+    return (strike if known.round % PULSE == 0 else mimic)(known)
+
+
+def colluders(known: Known) -> Tensor:
+    """μ ± v in turn for two thirds of the run, then strike; an odd one out mimics."""
+    if known.late:
+        return strike(known)
+    rows = mimic(known).clone()
+    paired = len(rows) - len(rows) % 2
+    room = max(0.0, known.bound - float(torch.linalg.vector_norm(rows[0])))
+    offset = at_norm(known.mean, min(known.bound / 2, room))
+    rows[0:paired:2] += offset
+    rows[1:paired:2] -= offset
+    return rows
+
+
+ATTACKS: dict[str, Attack] = {
+    "none": honest, "sign-flip": sign_flip, "label-flip": honest, "gaussian": gaussian,
+    "alie": alie, "ipm": ipm, "copycat": copycat, "copycat-last": copycat_last,
+    "copycat-pulse": copycat_pulse, "colluders": colluders,
+}  # fmt: skip

@@ -10,8 +10,9 @@ import pandas as pd
 from spcacw_flwr.engine.plots import new_figure
 
 from ..conf import rows
-from ..render import NONE, line
-from .attacks import ATTACKS
+from ..pages import NONE
+from ..pages import table as markdown
+from . import ATTACKS
 from .study import LOCAL, METHODS, NOBODY
 
 GOAL = -0.5
@@ -50,54 +51,49 @@ def worst(lines: pd.DataFrame) -> str:
 
 def matrix(table: pd.DataFrame, of: str, across: list[str], titles: dict[str, str]) -> list[str]:
     """Return a Markdown table of worst differences: methods down, values of ``of`` across."""
-    text = [line(["method", *across]), line(["---"] + ["--:"] * len(across))]
+    rows = []
     for method in ordered(table.method, list(titles)):
         mine = table[table.method == method]
-        cells = (worst(mine[mine[of].astype(str) == name]) for name in across)
-        text.append(line([titles[method], *cells]))
-    return text
+        rows.append([titles[method], *(worst(mine[mine[of].astype(str) == name])
+                                       for name in across)])  # fmt: skip
+    return markdown(["method", *across], rows)
 
 
 def costs(table: pd.DataFrame, titles: dict[str, str]) -> list[str]:
     """Return what each method gains without attack, and the weight that attackers end with."""
-    text = [line(["method", "no attack: mean difference", "attackers' final weight: median",
-                  "largest", "runs that the guard refused"]),
-            line(["---"] + ["--:"] * 4)]  # fmt: skip
+    rows = []
     for method in ordered(table.method, list(titles)):
         mine = table[table.method == method]
         calm, hostile = mine[mine.attack == NOBODY], mine[mine.attack != NOBODY]
         weight = hostile.attackers_weight.astype(float)
         judged = hostile[hostile.accepted.astype(str) != ""]
         refused = f"{(judged.accepted.astype(str) == 'False').sum()} of {len(judged)}"
-        text.append(line([
+        rows.append([
             titles[method], f"{calm.difference.mean():+.2f}" if len(calm) else NONE,
             f"{weight.median():.3f}" if len(weight) else NONE,
             f"{weight.max():.3f}" if len(weight) else NONE, refused if len(judged) else NONE,
-        ]))  # fmt: skip
-    return text
+        ])  # fmt: skip
+    heads = ["method", "no attack: mean difference", "attackers' final weight: median", "largest",
+             "runs that the guard refused"]  # fmt: skip
+    return markdown(heads, rows)
 
 
 def summary(table: pd.DataFrame, titles: dict[str, str]) -> list[str]:
     """Return a line a column and method: how many attacked runs break the promise, and how far."""
-    text = [line(["column", "method", "attacked runs", f"below {minus(GOAL)}", "worst",
-                  "no attack (seeds)"]),
-            line(["---", "---"] + ["--:"] * 4)]  # fmt: skip
+    rows = []
     for column, of in table.groupby("column", sort=False):
         for method in ordered(of.method, list(titles)):
             mine = of[of.method == method]
             calm, hostile = mine[mine.attack == NOBODY], mine[mine.attack != NOBODY]
-            mean = f"{calm.difference.mean():+.2f} ({len(calm)})" if len(calm) else NONE
-            text.append(line([
+            rows.append([
                 str(column), titles[method], str(len(hostile)),
                 str(int((hostile.difference < GOAL).sum())),
-                difference(hostile.difference.min()) if len(hostile) else NONE, mean,
-            ]))  # fmt: skip
-    return text
-
-
-def minus(value: float) -> str:
-    """Return a number with a proper sign."""
-    return f"{value:g}".replace("-", "−")
+                difference(hostile.difference.min()) if len(hostile) else NONE,
+                f"{calm.difference.mean():+.2f} ({len(calm)})" if len(calm) else NONE,
+            ])  # fmt: skip
+    below = f"below {GOAL:g}".replace("-", "−")
+    heads = ["column", "method", "attacked runs", below, "worst", "no attack (seeds)"]
+    return markdown(heads, rows, "llr")
 
 
 def page(table: pd.DataFrame, titles: dict[str, str]) -> str:

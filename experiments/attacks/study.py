@@ -31,7 +31,7 @@ from spcacw_flwr.silos.setup import make_setting
 
 from ..conf import CONF, Column, Job, Keys, Row, make_jobs, rows
 from ..results import Table
-from .attacks import ATTACKS, Known
+from . import ATTACKS, Known
 
 DRAW, ROWS = 101, 102
 """Purposes of this study's random streams, apart from those of the core."""
@@ -45,26 +45,11 @@ def draw_attackers(share: float, num_silos: int, target: int, seed: int) -> tupl
     return tuple(sorted(order[:count].tolist()))
 
 
-def flip_labels(pool: SiloPool, silos: Sequence[int]) -> None:
-    """Let ``silos`` call class y by the name C − 1 − y."""
-    for silo in silos:
-        _, labels = pool.data.of(silo)
-        labels.copy_(pool.setting.num_classes - 1 - labels)
-
-
 class AttackedPool:
-    """A pool of all silos, some of whose gradients are replaced by an attack's.
+    """A pool of all silos in which some are ``attackers``: an attack replaces their gradients.
 
-    Parameters
-    ----------
-    pool : SiloPool
-        Holds all silos; ``label-flip`` writes into its labels.
-    attack : str
-        A name in :data:`~spcacw_flwr.experiments.attacks.attacks.ATTACKS`.
-    attackers : sequence of int
-        Who attacks.
-    rounds, epoch : int
-        T, the rounds in which peers are asked, and those of an epoch: attackers know both.
+    ``label-flip`` writes into the pool's labels. ``rounds`` (T, those in which peers are asked) and
+    ``epoch`` (the rounds of one) are what attackers know.
     """
 
     def __init__(
@@ -72,8 +57,9 @@ class AttackedPool:
     ) -> None:
         self.pool, self.attack, self.attackers = pool, ATTACKS[attack], tuple(attackers)
         self.rounds, self.epoch = rounds, epoch
-        if attack == "label-flip":
-            flip_labels(pool, attackers)
+        for silo in attackers if attack == "label-flip" else ():  # class y is called C − 1 − y
+            labels = pool.data.of(silo)[1]
+            labels.copy_(pool.setting.num_classes - 1 - labels)
         self.cluster = set(pool.setting.oracle(pool.config.run.target))
 
     def __getattr__(self, name: str) -> Any:
@@ -160,44 +146,31 @@ PLACE = ("column", "attack", "share", "method", "seed", "epochs")
 """What tells one line from another."""
 
 
-def cells(attacks: Sequence[str], shares: Sequence[float]) -> list[tuple[str, float]]:
-    """Return attacks with shares; nobody attacks once, and first."""
-    some = [name for name in attacks if name != NOBODY]
-    return [(NOBODY, 0.0)] * (NOBODY in attacks) + list(product(some, shares))
-
-
 def made(job: Job, attack: str, share: float, local: float | None) -> dict[str, Any]:
     """Make one run; return the figures of its line."""
     found = run(job.config(), attack, share)
     last = round(found.accuracy[-1], 3)
     local = last if local is None else local  # as the table has it, rounded as well
-    weights = {
-        "attackers_weight": found.weight(found.attackers),
-        "helpers_weight": found.weight(found.helpers),
-    }
-    return {
+    line: dict[str, Any] = {
         "best_accuracy": round(max(found.accuracy), 3), "last_accuracy": last,
         "local_last": local, "difference": round(last - local, 3),
-        "attackers": " ".join(map(str, found.attackers)),
-        "helpers": " ".join(map(str, found.helpers)),
-        **{name: None if x is None else round(x, 4) for name, x in weights.items()},
         "accepted": found.accepted, "seconds": round(found.seconds, 1),
     }  # fmt: skip
+    for name, silos in (("attackers", found.attackers), ("helpers", found.helpers)):
+        weight = found.weight(silos)
+        line[name] = " ".join(map(str, silos))
+        line[f"{name}_weight"] = None if weight is None else round(weight, 4)
+    return line
 
 
 def extend(
     path: Path, columns: Sequence[Column], names: Sequence[str], seeds: Sequence[int], more: Keys,
     attacks: Sequence[str], shares: Sequence[float],
 ) -> None:  # fmt: skip
-    """Add to a table what it lacks, line by line.
-
-    Raises
-    ------
-    SpcacwError
-        If a method or a key is unknown.
-    """
+    """Add to a table what it lacks, line by line; SpcacwError if a method or a key is unknown."""
     table, local = Table(path, COLUMNS, PLACE), dict[tuple[str, int, int], float]()
-    wanted = cells(attacks or list(ATTACKS), shares)
+    some = [name for name in attacks if name != NOBODY]
+    wanted = [(NOBODY, 0.0)] * (NOBODY in attacks) + list(product(some, shares))
     keys = {"diagnostics": False, **more}
     for job in make_jobs(columns, [LOCAL, *rows(names, METHODS)], seeds, keys):
         epochs = job.config().run.epochs
@@ -208,4 +181,4 @@ def extend(
             if table.lacks(place):
                 table.add({**place, **made(job, attack, share, local.get(here))})
             if job.row == LOCAL.name:
-                local[here] = float(table.line(place)["last_accuracy"])
+                local[here] = float(table.lines[table.place(place)]["last_accuracy"])

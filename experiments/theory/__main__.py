@@ -12,28 +12,27 @@ import numpy as np
 import pandas as pd
 import typer
 
-from ..render import line
+from ..pages import NONE, table
 from . import estimates as estimated
 from . import pictures, rates
-from .measure import Cell, measured, run, spread
-from .problems import Logistic, Quadratics
-
-
-def estimates(quick: bool, workers: int) -> pd.DataFrame:
-    """Return the traces of b̂."""
-    runs = estimated.trials(quick, (0.0, *estimated.TRACED))
-    return estimated.traced(runs, spread(estimated.trace, [trial for _, _, trial in runs], workers))
-
-
-def simulated(quick: bool, workers: int) -> pd.DataFrame:
-    """Return mean and variance of G̃(α)."""
-    return pd.DataFrame(spread(estimated.draw, estimated.draws(quick), workers))
+from .trials import Cell, Trial, measured, spread
 
 
 def training(study: Callable[[bool], list[Cell]], quick: bool, workers: int) -> pd.DataFrame:
     """Return the means of a study's runs."""
     cells = study(quick)
-    return measured(cells, spread(run, cells, workers))
+    return measured(cells, spread(Trial.run, [cell.trial for cell in cells], workers))
+
+
+def estimates(quick: bool, workers: int) -> pd.DataFrame:
+    """Return the traces of b̂."""
+    return estimated.traced(estimated.bias_cells(quick, (0.0, *estimated.TRACED)), workers)
+
+
+def participation(quick: bool, workers: int) -> pd.DataFrame:
+    """Return mean and variance of G̃(α)."""
+    simulated = partial(estimated.simulated, draws=200) if quick else estimated.simulated
+    return pd.DataFrame(spread(simulated, list(estimated.CHANCES), workers))
 
 
 STUDIES: dict[str, Callable[[bool, int], pd.DataFrame]] = {
@@ -41,11 +40,11 @@ STUDIES: dict[str, Callable[[bool, int], pd.DataFrame]] = {
     "quadratics-helpers": partial(training, rates.quadratics_n),
     "logistic-rounds": partial(training, rates.logistic_T),
     "separation": partial(training, rates.separations),
-    "moving-bias": partial(training, estimated.bias_cells),
+    "moving-bias": partial(training, estimated.bias_training),
     "bias-estimates": estimates,
     "schedule": partial(training, rates.schedules),
-    "participation": simulated,
-    "participation-training": partial(training, estimated.participation_cells),
+    "participation": participation,
+    "participation-training": partial(training, estimated.participation_training),
 }
 
 
@@ -68,39 +67,16 @@ def compute(output: Path, quick: bool, workers: int) -> dict[str, pd.DataFrame]:
     return tables
 
 
-def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:
-    """Draw all pictures."""
-    slopes = tables["slopes"].groupby("study")
-    problem, logistic = Quadratics(), Logistic()
-    half = problem.off / (problem.own + problem.off)
-    for name, across, title, floor in (
-        ("quadratics-rounds", "T, rounds", "Quadratics: n₀ = 8 of M = 16, σ² = 10, ‖b‖ = 1, L = 1, "
-         "δ₁ = 1, d = 20", half**2 * problem.distance**2),
-        ("quadratics-helpers", "n₀, silos of the target's cluster",
-         "Quadratics: M = n₀ + 8, T = 1000, σ² = 10, ‖b‖ = 1", 0.0),
-        ("logistic-rounds", "T, rounds", f"Logistic regression: n₀ = 8 of M = 16, "
-         f"σ² = {logistic.variance:.1f}, L = {logistic.smoothness:.2f}, δ₁ = {logistic.gap:.2f}, "
-         "labels turned by 90°", 0.0),
-    ):  # fmt: skip
-        pictures.rates(to / f"{name}.png", tables[name], slopes.get_group(name), across, title,
-                       floor)  # fmt: skip
-    pictures.separation(to / "separation.png", tables["separation"])
-    pictures.moving(to / "moving-bias.png", tables["bias-estimates"], tables["moving-bias"])
-    pictures.cumulative(to / "cumulative-bias.png", tables["bias-estimates"])
-    pictures.schedule(to / "schedule.png", tables["schedule"])
-    pictures.participation(to / "participation.png", tables["participation"],
-                           tables["participation-training"])  # fmt: skip
-
-
 def as_markdown(slopes: pd.DataFrame) -> str:
     """Return the slopes as a Markdown table."""
-    rows = [line(["study", "error of", "against", "η", "fitted slope [95 %]", "theory"])]
-    rows.append(line(["---"] * 6))
-    for row in slopes.itertuples():
-        fitted = f"{row.slope:.2f} [{row.low:.2f}, {row.high:.2f}]"
-        theory = "–" if np.isnan(row.theory) else f"{row.theory:g}"
-        rows.append(line([row.study, row.label, row.against, row.step_size, fitted, theory]))
-    return "\n".join(rows) + "\n"
+    rows = [
+        [row.study, row.label, row.against, row.step_size,
+         f"{row.slope:.2f} [{row.low:.2f}, {row.high:.2f}]",
+         NONE if np.isnan(row.theory) else f"{row.theory:g}"]
+        for row in slopes.itertuples()
+    ]  # fmt: skip
+    heads = ["study", "error of", "against", "η", "fitted slope [95 %]", "theory"]
+    return "\n".join(table(heads, rows, "l")) + "\n"
 
 
 def main(
@@ -112,7 +88,7 @@ def main(
     """Run every study whose table is not there, write the table, and draw all pictures."""
     for directory in (output, picture_dir):
         directory.mkdir(parents=True, exist_ok=True)
-    draw(compute(output, quick, workers), picture_dir)
+    pictures.draw(compute(output, quick, workers), picture_dir)
 
 
 if __name__ == "__main__":

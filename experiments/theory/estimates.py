@@ -12,7 +12,7 @@ always takes part (READING 22): its term has no variance, and the sum runs over 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -24,47 +24,34 @@ from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.spcacw import SPCACWMethod
 from spcacw_flwr.silos.protocol import Federation, Replies
 
-from .measure import Cell, log_spaced
 from .problems import Pool, Quadratics
-from .trial import HARMONIC, LEARNED, ORACLE, Trial, Variant
+from .trials import HARMONIC, LEARNED, ORACLE, Cell, Trial, Variant, repeated, size, spread
 
 BETAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 TRACED = (0.01, 0.1)
-FACTOR = 2.0
 
 
-def problems(rounds: int) -> dict[str, Quadratics]:
-    """Return a bias at rest, one that moves with w, and one that appears in the middle."""
-    return {
+def bias_cells(quick: bool, betas: tuple[float, ...]) -> list[Cell]:
+    """Return runs for a bias at rest, one that moves with w, and one that appears in the middle.
+
+    β is 0 for 1/t, and −1 for the Oracle.
+    """
+    (T, seeds), cells = size(quick), []
+    problems = {
         "stationary": Quadratics(),
         "moves with w (A_off = 2A)": Quadratics(stretch=1.0),
-        "appears at T/2": Quadratics(onset=rounds // 2 + 1),
+        "appears at T/2": Quadratics(onset=T // 2 + 1),
     }
+    for (name, problem), beta in product(problems.items(), betas):
+        keys = HARMONIC if beta == 0 else (("beta", beta),)
+        variant = ORACLE if beta < 0 else Variant("", "spcacw", (*LEARNED, *keys))
+        cells += repeated(beta, problem, variant, T, seeds, label=name)
+    return cells
 
 
-def variant(beta: float) -> Variant:
-    """Return SP-CACW with constant β, or with 1/t for β = 0."""
-    if beta == 0:
-        return Variant("β = 1/t", "spcacw", LEARNED + HARMONIC)
-    return Variant(f"β = {beta:g}", "spcacw", (*LEARNED, ("beta", beta)))
-
-
-def trials(quick: bool, betas: tuple[float, ...]) -> list[tuple[str, float, Trial]]:
-    """Return problem, β and run."""
-    T, seeds = (20, 2) if quick else (1000, 10)
-    return [
-        (name, beta, Trial(problem, variant(beta), T, seed, FACTOR))
-        for name, problem in problems(T).items() for beta in betas for seed in range(seeds)
-    ]  # fmt: skip
-
-
-def bias_cells(quick: bool) -> list[Cell]:
-    """Return the runs for the training error against β, 0 for 1/t; and the Oracle's as β = −1."""
-    learned = [Cell(name, beta, trial) for name, beta, trial in trials(quick, (0.0, *BETAS))]
-    return learned + [
-        Cell(name, -1.0, Trial(trial.problem, ORACLE, trial.rounds, trial.seed, FACTOR))
-        for name, _, trial in trials(quick, (0.0,))
-    ]
+def bias_training(quick: bool) -> list[Cell]:
+    """Return the runs for the training error against β."""
+    return bias_cells(quick, (0.0, *BETAS)) + bias_cells(quick, (-1.0,))
 
 
 def trace(trial: Trial) -> dict[str, list[float]]:
@@ -73,7 +60,8 @@ def trace(trial: Trial) -> dict[str, list[float]]:
     ``estimate`` is ‖b̂_t − b_t‖² of the off-target silos, their mean; ``true`` and ``estimated`` are
     Σ_{s≤t} ‖B α_s‖² and Σ ‖B̂_s α_s‖², where B̂_s and α_s are those after round s.
     """
-    noted = {*log_spaced(trial.rounds, 40), *range(10, trial.rounds + 1, 10)}
+    spaced = np.geomspace(1, trial.rounds, 40).round().astype(int)
+    noted = {*spaced.tolist(), *range(10, trial.rounds + 1, 10)}
     own = trial.problem.own
     found: dict[str, list[float]] = {"t": [], "estimate": [], "true": [], "estimated": []}
     true = estimated = 0.0
@@ -94,13 +82,12 @@ def trace(trial: Trial) -> dict[str, list[float]]:
     return found
 
 
-def traced(
-    runs: list[tuple[str, float, Trial]], results: list[dict[str, list[float]]]
-) -> pd.DataFrame:
+def traced(cells: list[Cell], workers: int) -> pd.DataFrame:
     """Return the traces' means over seeds, with the lemmas' bounds where b is stationary."""
+    results = spread(trace, [cell.trial for cell in cells], workers)
     frames = [
-        pd.DataFrame(result).assign(label=name, beta=beta)
-        for (name, beta, _), result in zip(runs, results, strict=True)
+        pd.DataFrame(result).assign(label=cell.label, beta=cell.x)
+        for cell, result in zip(cells, results, strict=True)
     ]
     mean = pd.concat(frames).groupby(["label", "beta", "t"], sort=False).mean().reset_index()
     mean["theory"] = [theory(row.label, row.beta, row.t) for row in mean.itertuples()]
@@ -122,64 +109,45 @@ def theory(label: str, beta: float, t: float) -> float:
 CHANCES = (1.0, 0.5, 0.2, 0.1)
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Rounds of participation with one set of gradients; α = ½ on the target, .1 on 5 peers."""
+def simulated(p: float, draws: int = 20_000) -> dict[str, float]:
+    """Return mean and variance over z of the sum that the method makes, and the theory's.
 
-    p: float
-    count: int
-    seed: int = 0
-
-    def run(self) -> dict[str, float]:
-        """Return mean and variance over z of the sum that the method makes, and the theory's."""
-        problem = Quadratics(own=3, off=3)
-        variant = Variant("", "fedavg", (("participation", self.p),))
-        config = Trial(problem, variant, 1, self.seed).config()
-        pool = Pool(problem, config)
-        start = torch.from_numpy(problem.start)
-        federation = Federation(pool.describe(), 0, batch_size=1)
-        method: WeightedGradients = method_class("fedavg")(config, federation, start)
-        alpha = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
-        method.set_weights(alpha, 0)
-        rows = pool.gradients(start, 1, pool.silos).rows
-        sums = np.empty((self.count, len(start)))
-        for round_ in range(1, self.count + 1):
-            silos = method.sampled(round_)
-            replies = Replies(silos, rows[list(silos)], torch.zeros(len(silos)))
-            sums[round_ - 1] = method.weighted(replies).numpy()
-        g = rows.double().numpy()
-        each = alpha**2 * np.square(g).sum(axis=1)
-        squares = np.square(sums - alpha @ g).sum(axis=1)
-        return {
-            "p": self.p, "draws": self.count,
-            "variance": float(squares.mean()),
-            "variance_error": float(squares.std(ddof=1) / np.sqrt(self.count)),
-            "theory_peers": (1 / self.p - 1) * float(each[1:].sum()),
-            "theory_all": (1 / self.p - 1) * float(each.sum()),
-            "mean_error": float(np.square(sums.mean(axis=0) - alpha @ g).sum()),
-        }  # fmt: skip
+    Each draw is a round with one set of gradients; α is ½ on the target and .1 on five peers.
+    """
+    problem = Quadratics(own=3, off=3)
+    config = Trial(problem, Variant("", "fedavg", (("participation", p),)), 1, 0).config()
+    pool = Pool(problem, config)
+    start = torch.from_numpy(problem.start)
+    federation = Federation(pool.describe(), 0, batch_size=1)
+    method: WeightedGradients = method_class("fedavg")(config, federation, start)
+    alpha = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
+    method.set_weights(alpha, 0)
+    rows = pool.gradients(start, 1, pool.silos).rows
+    sums = np.empty((draws, len(start)))
+    for round_ in range(1, draws + 1):
+        silos = method.sampled(round_)
+        replies = Replies(silos, rows[list(silos)], torch.zeros(len(silos)))
+        sums[round_ - 1] = method.weighted(replies).numpy()
+    g = rows.double().numpy()
+    each = alpha**2 * np.square(g).sum(axis=1)
+    squares = np.square(sums - alpha @ g).sum(axis=1)
+    return {
+        "p": p, "draws": draws, "variance": float(squares.mean()),
+        "variance_error": float(squares.std(ddof=1) / np.sqrt(draws)),
+        "theory_peers": (1 / p - 1) * float(each[1:].sum()),
+        "theory_all": (1 / p - 1) * float(each.sum()),
+        "mean_error": float(np.square(sums.mean(axis=0) - alpha @ g).sum()),
+    }  # fmt: skip
 
 
-def draw(draws: Draws) -> dict[str, float]:
-    """Run it."""
-    return draws.run()
-
-
-def draws(quick: bool) -> list[Draws]:
-    """Return the simulations."""
-    return [Draws(p, 200 if quick else 20_000) for p in CHANCES]
-
-
-def participation_cells(quick: bool) -> list[Cell]:
+def participation_training(quick: bool) -> list[Cell]:
     """Return training runs against p."""
-    T, seeds = (20, 2) if quick else (1000, 10)
-    problem = Quadratics()
+    (T, seeds), problem, cells = size(quick), Quadratics(), []
     named = (
         ("SP-CACW, β = 1/t", "spcacw", LEARNED + HARMONIC),
         ("Oracle (α uniform on I₀)", "oracle-averaged", ()),
     )
-    return [
-        Cell(label, p, Trial(problem, Variant(label, method, (*keys, ("participation", p))),
-                             T, seed, FACTOR))
-        for label, method, keys in named for p in CHANCES for seed in range(seeds)
-    ]  # fmt: skip
+    for (label, method, keys), p in product(named, CHANCES):
+        variant = Variant(label, method, (*keys, ("participation", p)))
+        cells += repeated(p, problem, variant, T, seeds)
+    return cells

@@ -12,8 +12,8 @@ from matplotlib.ticker import NullLocator
 
 from spcacw_flwr.engine.plots import new_figure
 
-from .measure import best
-from .problems import Quadratics
+from .problems import Logistic, Quadratics
+from .trials import best
 
 LOOKS = {
     "Autarky": ("0.35", "s"), "uniform FL": ("tab:purple", "D"),
@@ -213,3 +213,27 @@ def participation(path: Path, draws: pd.DataFrame, table: pd.DataFrame) -> None:
     for axes in (left, right):
         label_each(axes, table["x"])
     figure.savefig(path)
+
+
+def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:
+    """Draw all"""
+    slopes = tables["slopes"].groupby("study")
+    problem, logistic = Quadratics(), Logistic()
+    half = problem.off / (problem.own + problem.off)
+    for name, across, title, floor in (
+        ("quadratics-rounds", "T, rounds", "Quadratics: n₀ = 8 of M = 16, σ² = 10, ‖b‖ = 1, L = 1, "
+         "δ₁ = 1, d = 20", half**2 * problem.distance**2),
+        ("quadratics-helpers", "n₀, silos of the target's cluster",
+         "Quadratics: M = n₀ + 8, T = 1000, σ² = 10, ‖b‖ = 1", 0.0),
+        ("logistic-rounds", "T, rounds", f"Logistic regression: n₀ = 8 of M = 16, "
+         f"σ² = {logistic.variance:.1f}, L = {logistic.smoothness:.2f}, δ₁ = {logistic.gap:.2f}, "
+         "labels turned by 90°", 0.0),
+    ):  # fmt: skip
+        rates(to / f"{name}.png", tables[name], slopes.get_group(name), across, title,
+                       floor)  # fmt: skip
+    separation(to / "separation.png", tables["separation"])
+    moving(to / "moving-bias.png", tables["bias-estimates"], tables["moving-bias"])
+    cumulative(to / "cumulative-bias.png", tables["bias-estimates"])
+    schedule(to / "schedule.png", tables["schedule"])
+    participation(to / "participation.png", tables["participation"],
+                           tables["participation-training"])  # fmt: skip

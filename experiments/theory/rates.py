@@ -9,81 +9,76 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from itertools import chain, product
 from typing import Any
 
 import pandas as pd
 
-from .measure import Cell, Slope, best, fit
 from .problems import Logistic, Quadratics
-from .trial import (
+from .trials import (
     AUTARKY,
     CONSTANT,
     CORRECTED,
+    FACTOR,
     FTAL,
     HARMONIC,
     ORACLE,
     SPCACW,
     UNIFORM,
-    Trial,
+    Cell,
     Variant,
+    best,
     clustering,
+    fit,
+    repeated,
+    size,
     thresholded,
 )
 
-FACTOR = 2.0
 FACTORS, LOGISTIC_FACTORS = (0.5, 1.0, 2.0), (1.0, 2.0, 4.0)
-"""η as multiples of the formula's.
-
-For fixed α on these quadratics the best is 2.3: within 1 % of 2. The logistic silos' noise falls as
-w nears the minimum, so that larger steps do well.
-"""
+"""η as multiples of the formula's. The logistic silos' noise falls as w nears the minimum, so that
+larger steps do well."""
 VARIANTS = (AUTARKY, UNIFORM, ORACLE, SPCACW, CONSTANT, CORRECTED, FTAL)
 
 
 def over_rounds(
-    problem: Any, seeds: int, horizons: tuple[int, ...], factors: tuple[float, ...]
-) -> list[Cell]:
-    """Return the runs of all methods for several T."""
-    variants = (*VARIANTS, clustering(problem.own, problem.off))
-    return [
-        Cell(variant.label, T, Trial(problem, variant, T, seed, factor))
-        for variant in variants for T in horizons for factor in factors for seed in range(seeds)
-    ]  # fmt: skip
+    problem: Any, seeds: int, quick: bool, factors: tuple[float, ...],
+    variants: tuple[Variant, ...] = VARIANTS,
+) -> list[Cell]:  # fmt: skip
+    """Return the runs of variants, and of clustering, for several T."""
+    horizons = (10, 20, 40) if quick else (250, 500, 1000, 2000, 4000)
+    cells = (repeated(T, problem, variant, T, seeds, factors)
+             for variant in variants for T in horizons)  # fmt: skip
+    return list(chain.from_iterable(cells))
 
 
 def quadratics_T(quick: bool) -> list[Cell]:
     """Return the runs against T on quadratics, FC also with well separated clusters, Δ = 4σ."""
-    horizons = (10, 20, 40) if quick else (250, 500, 1000, 2000, 4000)
     seeds, problem = (2 if quick else 10), Quadratics()
+    told = clustering(problem.own, problem.off)
     apart = dataclasses.replace(problem, distance=4 * problem.noise**0.5)
-    far = dataclasses.replace(clustering(problem.own, problem.off), label="FC, told n₀, Δ = 4σ")
-    return over_rounds(problem, seeds, horizons, FACTORS) + [
-        Cell(far.label, T, Trial(apart, far, T, seed, factor))
-        for T in horizons for factor in FACTORS for seed in range(seeds)
-    ]  # fmt: skip
+    far = dataclasses.replace(told, label="FC, told n₀, Δ = 4σ")
+    return [
+        *over_rounds(problem, seeds, quick, FACTORS, (*VARIANTS, told)),
+        *over_rounds(apart, seeds, quick, FACTORS, (far,)),
+    ]
 
 
 def logistic_T(quick: bool) -> list[Cell]:
     """Return the runs against T on logistic regression."""
-    horizons = (10, 20, 40) if quick else (250, 500, 1000, 2000, 4000)
-    return over_rounds(Logistic(), 2 if quick else 5, horizons, LOGISTIC_FACTORS)
+    problem = Logistic()
+    variants = (*VARIANTS, clustering(problem.own, problem.off))
+    return over_rounds(problem, 2 if quick else 5, quick, LOGISTIC_FACTORS, variants)
 
 
 def quadratics_n(quick: bool) -> list[Cell]:
     """Return the runs against n₀ on quadratics, with T and the off-target silos as they are."""
-    T, seeds = (20, 2) if quick else (1000, 10)
-    longer = dataclasses.replace(SPCACW, label=f"{SPCACW.label}, T × 4")
-    cells = []
+    (T, seeds), cells = size(quick), []
     for own in (1, 2, 4) if quick else (1, 2, 4, 8, 16):
         problem = Quadratics(own=own)
-        variants: tuple[Variant, ...] = (*VARIANTS, clustering(own, problem.off))
-        cells += [
-            Cell(variant.label, own, Trial(problem, variant, T, seed, factor))
-            for variant in variants for factor in FACTORS for seed in range(seeds)
-        ] + [
-            Cell(longer.label, own, Trial(problem, longer, 4 * T, seed, 2.0))
-            for seed in range(seeds)
-        ]  # fmt: skip
+        for variant in (*VARIANTS, clustering(own, problem.off)):
+            cells += repeated(own, problem, variant, T, seeds, FACTORS)
+        cells += repeated(own, problem, SPCACW, 4 * T, seeds, label=f"{SPCACW.label}, T × 4")
     return cells
 
 
@@ -104,9 +99,9 @@ def slopes(study: str, axis: str, table: pd.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for steps, chosen in (("best", best(table)), ("formula", table[table["factor"] == 1])):
         for label, line in chosen.groupby("label", sort=False):
-            found: Slope = fit(line["x"], line["error"])
+            found = fit(line["x"], line["error"])
             rows.append({"study": study, "label": label, "against": axis, "step_size": steps,
-                         **found._asdict(), "theory": THEORY[axis].get(label)})  # fmt: skip
+                         **found, "theory": THEORY[axis].get(label)})  # fmt: skip
     return rows
 
 
@@ -117,24 +112,18 @@ SCHEDULES = {
 
 def schedules(quick: bool) -> list[Cell]:
     """Return the runs; labels begin with K or T_start, and references have x = 0."""
-    T, seeds = (20, 2) if quick else (1000, 10)
+    (T, seeds), problem, cells = size(quick), Quadratics(), []
     K = (1, 10, T) if quick else (1, 5, 20, 100, 400, T)
     start = (1, 10, T) if quick else (1, 20, 100, 400, T)
-    problem, found = Quadratics(), []
-    for seed in range(seeds):
-        for name, keys in SCHEDULES.items():
-            for axis, values in (("K", K), ("T_start", start)):
-                for value in values:
-                    every = value if axis == "K" else 20
-                    first = value if axis == "T_start" else 1
-                    own = (*keys, ("update_every", every), ("t_start", first))
-                    trial = Trial(problem, Variant(name, "spcacw", own), T, seed, FACTOR)
-                    found.append(Cell(f"{axis}: {name}", value, trial))
-        # Autarky at the step size of the others: where SP-CACW is if it never updates α.
-        alone = Variant("Autarky, same η", AUTARKY.method)
-        for reference in (alone, ORACLE):
-            found.append(Cell(reference.label, 0, Trial(problem, reference, T, seed, FACTOR)))
-    return found
+    cases = [("K", value, (("update_every", value), ("t_start", 1))) for value in K]
+    cases += [("T_start", value, (("update_every", 20), ("t_start", value))) for value in start]
+    for (name, keys), (axis, value, when) in product(SCHEDULES.items(), cases):
+        variant = Variant(f"{axis}: {name}", "spcacw", (*keys, *when))
+        cells += repeated(value, problem, variant, T, seeds)
+    # Autarky at the step size of the others: where SP-CACW is if it never updates α.
+    for reference in (Variant("Autarky, same η", AUTARKY.method), ORACLE):
+        cells += repeated(0, problem, reference, T, seeds)
+    return cells
 
 
 RATIOS = (0.125, 0.25, 0.5, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
@@ -143,20 +132,13 @@ RATIOS = (0.125, 0.25, 0.5, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
 
 def separations(quick: bool) -> list[Cell]:
     """Return the runs; x is Δ/σ."""
-    T, seeds = (20, 2) if quick else (1000, 10)
-    found = []
+    (T, seeds), sigma, cells = size(quick), math.sqrt(Quadratics.noise), []
     for ratio in (1.0, 1.4, 2.0, 8.0) if quick else RATIOS:
-        sigma = math.sqrt(Quadratics.noise)
         problem = Quadratics(distance=ratio * sigma)
-        variants = (
-            AUTARKY, UNIFORM, ORACLE, SPCACW, clustering(problem.own, problem.off),
-            thresholded(sigma, problem.distance),
-        )  # fmt: skip
-        found += [
-            Cell(variant.label, ratio, Trial(problem, variant, T, seed, FACTOR))
-            for variant in variants for seed in range(seeds)
-        ]  # fmt: skip
-    return found
+        for variant in (AUTARKY, UNIFORM, ORACLE, SPCACW, clustering(problem.own, problem.off),
+                        thresholded(sigma, problem.distance)):  # fmt: skip
+            cells += repeated(ratio, problem, variant, T, seeds)
+    return cells
 
 
 def separation_slopes(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -171,5 +153,5 @@ def separation_slopes(table: pd.DataFrame) -> list[dict[str, Any]]:
         if (excess > 0).all():
             rows.append({"study": "separation", "label": f"{label}: err² − err²(Δ = 8σ)",
                          "against": "Δ, from σ to 2.8σ", "step_size": f"{FACTOR:g} × formula",
-                         **fit(excess.index, excess)._asdict(), "theory": -1.0})  # fmt: skip
+                         **fit(excess.index, excess), "theory": -1.0})  # fmt: skip
     return rows

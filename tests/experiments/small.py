@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from rich.console import Console
+from typing import Any
 
 from spcacw_flwr.experiments.conf import Column, Job, Row, make_jobs
 from spcacw_flwr.experiments.runs import Run, plan
@@ -17,16 +17,29 @@ ROWS = [Row("spcacw", "SP-CACW", {"method": "spcacw"}), Row("local", "Local", {"
 
 
 class Silent:
-    """A display that shows nothing, and remembers who ended."""
+    """A display that shows nothing, calls ``then`` at each tick, and remembers who ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self.names: list[str] = []
-
-    def tick(self) -> None:
-        """Draw nothing."""
+        self.tick = then
 
     def ended(self, run: Run) -> None:
         self.names.append(run.job.row)
+
+
+def stop_at(run: Run, epoch: int) -> Silent:
+    """A display that stops the sweep, as Ctrl-C does, once a run has trained for some epochs."""
+
+    def then() -> None:
+        if run.status().get("epoch", 0) >= epoch:
+            raise KeyboardInterrupt
+
+    return Silent(then)
+
+
+def logged(run: Run) -> list[dict[str, Any]]:
+    """What a run logged after each epoch."""
+    return [json.loads(x) for x in (run.directory / "metrics.jsonl").read_text().splitlines()]
 
 
 def small_jobs(seeds: int = 1, rows: Sequence[Row] = ROWS, **more: object) -> list[Job]:
@@ -38,7 +51,3 @@ def made(jobs: Sequence[Job], root: Path, show: Silent | None = None, places: in
     runs = plan(jobs, root)
     sweep(runs, ["cpu"] * places, root, show or Silent())
     return runs
-
-
-def plain() -> Console:
-    return Console(width=200, color_system=None)

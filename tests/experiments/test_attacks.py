@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.experiments.attacks import report, study
-from spcacw_flwr.experiments.attacks.attacks import ATTACKS, Known
+from spcacw_flwr.experiments.attacks import ATTACKS, Known, report, study
 from spcacw_flwr.experiments.attacks.study import AttackedPool, draw_attackers, run
 from spcacw_flwr.experiments.conf import columns, rows
 from spcacw_flwr.experiments.results import read_csv

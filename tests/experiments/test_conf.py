@@ -6,11 +6,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from spcacw_flwr.config.config import flattened
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.experiments import conf, readings
 from spcacw_flwr.experiments.runs import fingerprint
+from spcacw_flwr.silos.models import make_model
 
 ROOT = Path(__file__).parents[2]
 APP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -64,26 +66,26 @@ def test_a_row_has_its_own_choice_before_that_of_its_method(tmp_path):
     assert conf.tuned_keys("another", "spcacw", "spcacw", tmp_path) == {}
 
 
-def test_a_column_of_ones_own(tmp_path):
+def test_columns_that_one_asks_for(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('setting = "digits-relabel"\n[ditto]\nlambda = 0.1\n')
-    (column,) = conf.columns([str(path)])
-    assert (column.name, column.keys["ditto.lambda"]) == ("mine", 0.1)
-
-
-def test_the_digits_are_a_column_that_one_asks_for():
-    names = ["mnist-rotate", "digits-relabel"]
-    assert [column.name for column in conf.columns(names)] == names
+    found = conf.columns(["mnist-rotate", "digits-relabel", str(path)])
+    assert [column.name for column in found] == ["mnist-rotate", "digits-relabel", "mine"]
+    assert found[2].keys["ditto.lambda"] == 0.1
     assert "digits-relabel" not in {column.name for column in COLUMNS}
 
 
-def test_unknown_names_are_one_sentence():
-    with pytest.raises(SpcacwError, match=r"no column 'mnist-relable' .did you mean mnist-relabel"):
-        conf.columns(["mnist-relable"])
-    with pytest.raises(SpcacwError, match="no row 'locl'"):
-        conf.rows(["locl"])
-    with pytest.raises(SpcacwError, match=r"mine.toml cannot be read"):
-        conf.columns(["mine.toml"])
+@pytest.mark.parametrize(
+    ("find", "name", "sentence"),
+    [
+        (conf.columns, "mnist-relable", "no column 'mnist-relable' .did you mean mnist-relabel"),
+        (conf.rows, "locl", "no row 'locl'"),
+        (conf.columns, "mine.toml", r"mine.toml cannot be read"),
+    ],
+)
+def test_unknown_names_are_one_sentence(find, name, sentence):
+    with pytest.raises(SpcacwError, match=sentence):
+        find([name])
 
 
 def test_every_variant_is_another_run_of_a_reading_we_list():
@@ -110,3 +112,34 @@ def test_a_row_may_be_a_method_of_ones_own():
         (path, "Tilted", {"method": path})
     ]
     assert [row.name for row in conf.rows(["local", path])] == ["local", path]
+
+
+NARROW = sorted((conf.CONF / "narrow").glob("*.toml"))
+#: What makes a column small, and what its larger step asks of a method.
+MAY_DIFFER = {"epochs", "eta", "model", "width", "samples-per-silo", "test-samples"}
+MAY_DIFFER |= {"fedamp.lambda"}
+SHAPES = {"cifar100-clusters": ((3, 32, 32), 100), "shakespeare": ((50,), 80)}
+
+
+@pytest.mark.parametrize("path", NARROW, ids=lambda path: path.stem)
+def test_a_narrow_column_is_a_large_one_with_a_small_network(path):
+    (column,) = conf.columns([str(path)])
+    (full,) = conf.columns([path.stem.removesuffix("-narrow")])
+    changed = {key for key, value in column.keys.items() if full.keys.get(key) != value}
+    assert changed <= MAY_DIFFER
+    (row,) = conf.rows(["local"])
+    (job,) = conf.make_jobs([column], [row], [0], {})
+    training = job.config().training
+    shape, classes = SHAPES[column.keys["setting"]]
+    model = make_model(shape, classes, training.hidden, 0, training.model, training.width)
+    assert sum(part.numel() for part in model.parameters()) < 150_000
+
+
+def test_there_is_one_of_each_large_column():
+    names = {path.stem.removesuffix("-narrow") for path in NARROW}
+    assert names == {c.name for c in conf.columns() if not c.name.startswith("mnist")}
+
+
+def test_the_small_network_takes_images():
+    model = make_model((3, 32, 32), 100, 64, 0, "spcacw_flwr.experiments.own:network", 1.0)
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 100)

@@ -18,7 +18,7 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments import readings, studies, tables
 from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.conf import read
-from spcacw_flwr.experiments.fresh import FreshReference
+from spcacw_flwr.experiments.own import FreshReference
 from spcacw_flwr.experiments.results import read_csv
 from spcacw_flwr.experiments.runs import fingerprint
 from spcacw_flwr.silos.pool import SiloPool
@@ -190,25 +190,30 @@ def test_the_committed_markdown_shows_the_committed_table(name, tmp_path):
     assert all(path.stat().st_size for path in made)
 
 
+def lines_of(name, lines):
+    """Lines of a study; a figure that they do not name is 0."""
+    columns = [*LISTED[name]["place"], *LISTED[name]["figures"]]
+    return pd.DataFrame(lines).reindex(columns=columns, fill_value=0.0)
+
+
 def test_the_page_of_options_has_means_over_seeds():
-    line = dict.fromkeys((*LISTED["options"]["place"], *LISTED["options"]["figures"]), 0.0)
-    line |= {"study": "probe", "column": "c", "keys": '{"probe": 0.2}'}
-    lines = [line | {"seed": s, "best_accuracy": a} for s, a in ((0, 90.0), (1, 92.0))]
-    page = tables.options(pd.DataFrame(lines))
+    lines = [{"study": "probe", "column": "c", "keys": '{"probe": 0.2}', "seed": s,
+              "best_accuracy": a} for s, a in ((0, 90.0), (1, 92.0))]  # fmt: skip
+    page = tables.options(lines_of("options", lines))
     assert "## Learned sparsity" in page
     assert "`c`, seeds 0, 1" in page
     assert "| `0.2` | 91.00 ± 1.41 |" in page  # the sample deviation of 90 and 92 is √2
 
 
 def test_the_page_of_the_reference_pairs_the_seeds():
-    names = (*LISTED["reference"]["place"], *LISTED["reference"]["figures"])
+    rest = {"setting": "s", "samples": 0, "eta": 0.05, "alpha_target": 0.5}
     lines = [
-        ["s", 0, 0.05, rule, seed, last, last + 1, 0.5, 0.25, 0.25, 1, 2.0]
+        {**rest, "rule": rule, "seed": seed, "last_accuracy": last, "best_accuracy": last + 1}
         for rule, lasts in (("local", (82.0, 84.0)), ("spcacw", (80.0, 81.0, 99.0)))
         for seed, last in enumerate(lasts)
     ]
-    text = tables.reference(pd.DataFrame(lines, columns=names))
-    assert "| local | 2 | 83.00 ± 1.41 | +2.50 ± 0.50 | 84.00 | 0.50 | 0.25 | 0.25 | 2 |" in text
+    text = tables.reference(lines_of("reference", lines))
+    assert "| local | 2 | 83.00 ± 1.41 | +2.50 ± 0.50 | 84.00 | 0.50 | 0.00 | 0.00 | 0 |" in text
     assert "`s`, its own number of images, η = 0.05" in text
 
 
