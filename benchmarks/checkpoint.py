@@ -19,8 +19,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.workload import make_method, make_pool, medians
-from spcacw_flwr.engine.checkpoint import DIRECTORY
-from spcacw_flwr.engine.keeper import Keeper
+from spcacw_flwr.engine.checkpoint import DIRECTORY, Keeper
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.pool import SiloPool

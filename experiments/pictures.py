@@ -21,9 +21,8 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import Config, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.given import parse_assignments
 from spcacw_flwr.config.registry import SETTINGS
 from spcacw_flwr.engine.plots import heat, new_figure
 from spcacw_flwr.partitions.clusters import Cifar100Clusters

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 
 
 def parse_sizes(text: str, name: str = "cluster-sizes") -> list[int]:

@@ -44,7 +44,7 @@ def run(
     ] = None,
 ) -> None:
     """Train the target silo and wait; exit with 0 only when training really finished."""
-    from spcacw_flwr.config.given import flat_keys, read_toml
+    from spcacw_flwr.config.config import flat_keys, read_toml
     from spcacw_flwr.console import one_sentence
 
     console = Console()
@@ -67,11 +67,9 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     SpcacwError
         If anything is wrong with the configuration, the data or the run.
     """
-    from spcacw_flwr.config.config import Config
-    from spcacw_flwr.config.given import absolute
+    from spcacw_flwr.config.config import Config, absolute
     from spcacw_flwr.console import end_like_ctrl_c, reported
-    from spcacw_flwr.engine.directory import run_directory
-    from spcacw_flwr.engine.recorder import claim_directory, default_output
+    from spcacw_flwr.engine.directory import claim_directory, default_output, run_directory
     from spcacw_flwr.engine.simulate import simulate
     from spcacw_flwr.flower import launch
     from spcacw_flwr.silos.setup import checked_setting
@@ -106,7 +104,7 @@ def report(
     device: Annotated[str | None, typer.Option(help="where to compute: cpu, cuda, …")] = None,
 ) -> None:
     """Write report.html for a run: who helped, in plain words and pictures."""
-    from spcacw_flwr.config.given import absolute
+    from spcacw_flwr.config.config import absolute
     from spcacw_flwr.console import one_sentence
     from spcacw_flwr.report.leave_one_out import leave_one_out as rerun_without
     from spcacw_flwr.report.page import write_report
@@ -133,8 +131,8 @@ def tune(
     output: Annotated[Path, typer.Option(help="directory of trials and choices")] = Path("tuned"),
 ) -> None:
     """Choose each method's hyper-parameters on held-out training data of the target."""
+    from spcacw_flwr.config.config import absolute
     from spcacw_flwr.config.declare import import_by_path
-    from spcacw_flwr.config.given import absolute
     from spcacw_flwr.console import one_sentence
 
     where = absolute(str(data_dir)) if data_dir else ""

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
-from spcacw_flwr.engine.stop import Stopped
+from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.report.table import print_report
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from spcacw_flwr import __version__
 from spcacw_flwr.cli import app
-from spcacw_flwr.config.config import COMMON, ENGINES, fields
+from spcacw_flwr.config.config import COMMON, fields, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.given import parse_assignments
+from spcacw_flwr.config.keys import ENGINES
 from spcacw_flwr.config.registry import METHODS, SETTINGS
 from spcacw_flwr.console import Display, describe
 from spcacw_flwr.flower import launch

@@ -26,8 +26,7 @@ from torch import Tensor
 from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.directory import run_directory
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train, train_alone
+from spcacw_flwr.engine.loop import History, train, train_alone
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.pool import SiloPool

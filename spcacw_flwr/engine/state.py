@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from spcacw_flwr.config.config import SECTIONS, Config
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.keys import SECTIONS
 from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.silos.protocol import Federation
 

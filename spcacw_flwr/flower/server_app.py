@@ -12,9 +12,9 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.transport import STREAM
-from spcacw_flwr.engine.directory import is_own, run_directory
-from spcacw_flwr.engine.recorder import Recorder, default_output
+from spcacw_flwr.config.keys import STREAM
+from spcacw_flwr.engine.directory import default_output, is_own, run_directory
+from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.polling import PromptGrid
 from spcacw_flwr.flower.strategy import GradientStrategy

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-from spcacw_flwr.config.config import TrainingKeys
+from spcacw_flwr.config.keys import TrainingKeys
 
 
 class Optimiser:

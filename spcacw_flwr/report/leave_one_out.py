@@ -23,8 +23,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train
+from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.recorder import write_atomically
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.methods.guard import make_method

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.privacy import PASS, SAMPLED
+from spcacw_flwr.config.keys import PASS, SAMPLED
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.randomness import BATCH, NOISE, Chances, Randomness
 from spcacw_flwr.silos.stacked import Batch

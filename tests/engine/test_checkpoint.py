@@ -23,11 +23,11 @@ from torch import nn
 from spcacw_flwr.config.config import MOVED, Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
-from spcacw_flwr.engine import checkpoint, keeper, loop
-from spcacw_flwr.engine.keeper import Keeper
+from spcacw_flwr.engine import checkpoint, loop
+from spcacw_flwr.engine.checkpoint import Keeper
+from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.engine.stop import Stopped
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import federation_of, make_method, make_pool
@@ -555,7 +555,7 @@ def test_a_disk_that_really_refuses_is_said_in_one_sentence(tmp_path):
 
 def test_too_little_room_is_found_before_training(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(keeper.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(SpcacwError, match=r"has room for 0 MB, and checkpoints want 1 MB: free"):
         simulate(config_of(output=str(tmp_path / "run")))
     assert not (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -580,11 +580,11 @@ def test_small_fast_runs_pay_for_one_checkpoint_and_slow_ones_for_one_in_twenty(
         tmp_path, config, federation_of(config, pool), {"method": make_method(config, pool)}
     )
     assert [t for t in range(1, 21) if kept.due(t, 20)] == [20]
-    kept._written -= keeper.SECONDS
+    kept._written -= checkpoint.SECONDS
     assert [t for t in range(1, 21) if kept.due(t, 20)] == [4, 8, 12, 16, 20]
     kept._cost = 1.0
     assert [t for t in range(1, 21) if kept.due(t, 20)] == [20]
-    kept._written -= 1.0 / keeper.SHARE
+    kept._written -= 1.0 / checkpoint.SHARE
     assert kept.due(4, 20)
 
 

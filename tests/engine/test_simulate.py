@@ -15,7 +15,7 @@ from spcacw_flwr.alpha.crew import hands
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
-from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.simulate import simulate, threads
 from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.pool import SiloPool
