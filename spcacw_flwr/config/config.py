@@ -21,13 +21,7 @@ from typing import Any
 from spcacw_flwr.config import keys
 from spcacw_flwr.config.declare import SpcacwError, check, did_you_mean
 from spcacw_flwr.config.keys import SECTIONS
-from spcacw_flwr.config.registry import (
-    METHODS,
-    SETTINGS,
-    method_class,
-    setting_class,
-    solver_class,
-)
+from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting_class, solver_class
 
 log = logging.getLogger(__name__)
 

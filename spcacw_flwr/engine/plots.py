@@ -83,19 +83,10 @@ def save_accuracy(
     figure.savefig(path)
 
 
-def _order(federation: Federation, circular: bool) -> list[int]:
-    """Silos by true cluster, or along the circle of angles with the target in the middle."""
-    groups = [info.group or 0.0 for info in federation.silos]
-    if circular:
-        own = groups[federation.target]
-        groups = [(group - own + 180) % 360 for group in groups]
-    return sorted(range(len(groups)), key=lambda i: (groups[i], i != federation.target, i))
-
-
-def _label(federation: Federation, silo: int, unit: str) -> str:
-    group = federation.silos[silo].group
-    mark = " ← target" if silo == federation.target else ""
-    return f"silo {silo}" + (f" ({group:g}{unit})" if group is not None else "") + mark
+def some_rows(order: Sequence[int], target: int, most: int) -> range:
+    """Return at most about so many rows to be labelled, at even distances, the target's too."""
+    step = max(1, len(order) // most)
+    return range(order.index(target) % step, len(order), step)
 
 
 def save_alpha(
@@ -109,23 +100,22 @@ def save_alpha(
     Silos are in the order of their true clusters or, where ``circular`` says that the groups are
     angles in degrees, along the circle around the target.
     """
-    order = _order(federation, circular)
+    target, known = federation.target, [info.group for info in federation.silos]
+    place = [group or 0.0 for group in known]
+    if circular:
+        place = [(group - place[target] + 180) % 360 for group in place]
+    order = sorted(range(len(place)), key=lambda i: (place[i], i != target, i))
     weights = np.array([alpha for _, alpha in alphas])[:, order].T
     figure = new_figure(7.2, max(2.6, min(10.0, 1.4 + 0.22 * len(order))), dpi=120)
     axes = figure.add_subplot()
     mesh = heat(axes, weights, [round_ for round_, _ in alphas])
-    rows = _labelled_rows(order, federation.target)
-    unit = "°" if circular else ""
-    names = [_label(federation, order[row], unit) for row in rows]
+    rows, names = some_rows(order, target, 30), []
+    for silo in (order[row] for row in rows):
+        group = "" if known[silo] is None else f" ({known[silo]:g}{'°' if circular else ''})"
+        names.append(f"silo {silo}{group}{' ← target' if silo == target else ''}")
     axes.set_yticks([row + 0.5 for row in rows], names)
     axes.tick_params(axis="y", labelsize=7 if len(order) > 15 else 9)
     axes.set_xlabel("round")
     axes.set_title("α: how much the target listens to each silo (white: exactly 0)", fontsize=11)
     figure.colorbar(mesh, ax=axes, label="weight", ticks=[0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7, 1])
     figure.savefig(path)
-
-
-def _labelled_rows(order: Sequence[int], target: int) -> list[int]:
-    """At most about thirty rows, the target's among them."""
-    step = max(1, len(order) // 30)
-    return list(range(order.index(target) % step, len(order), step))

@@ -17,6 +17,8 @@ TAIL = 10
 """Epochs at the end over which the accuracy's own movement is measured."""
 ENOUGH_SEEDS = 3
 """Seeds from which on they tell how much of a difference is chance."""
+MOST_SILOS = 12
+"""Silos that are drawn or listed one by one; of the others a summary."""
 SETTLED = 0.01
 """Share of the weight below which an update counts as small."""
 

@@ -1,11 +1,12 @@
-"""The parts of the page: what each says, shows and lists; no HTML here."""
+"""The page: what each of its parts says, shows and lists; written beside what it is made from."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined
@@ -13,14 +14,16 @@ from jinja2 import Environment, StrictUndefined
 from spcacw_flwr.config.config import MOVED, Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.recorder import write_atomically
-from spcacw_flwr.report import pictures, sentences
-from spcacw_flwr.report.facts import Facts, Weights, facts_of
-from spcacw_flwr.report.pictures import MOST_SILOS, Picture
+from spcacw_flwr.report import sentences
+from spcacw_flwr.report.facts import MOST_SILOS, Facts, LeaveOneOut, Weights, facts_of
 from spcacw_flwr.report.read import read
-from spcacw_flwr.report.sentences import headline
 from spcacw_flwr.report.template import PAGE, STYLE
 from spcacw_flwr.report.words import duration, percent, signed
 
+if TYPE_CHECKING:
+    from spcacw_flwr.report.pictures import Picture
+
+NAME = "report.html"
 COLUMNS = {"bias": "bias ‖b̂‖", "sigma": "noise σ", "closed_form": "closed form", "epsilon": "ε"}
 REASONS = {
     "not-finite": "not a number, or infinite", "too-long": "larger than allowed",
@@ -49,14 +52,39 @@ class Section:
     pictures: list[Picture] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     folded: list[Table] = field(default_factory=list)
-    """Tables that are opened by a click."""
+    """Tables that are opened by a click; like the others, left out if they have no rows."""
 
 
-def sections(facts: Facts) -> list[Section]:
-    """Return the parts of a run's report; a part of which nothing is known is left out."""
-    found = [_result(facts), *_weights(facts), _without(facts), _replies(facts), _cost(facts),
-             _privacy(facts), _configuration(facts)]  # fmt: skip
-    return [section for section in found if section is not None]
+def sections(facts: Facts) -> Iterator[Section]:
+    """Yield the parts of a run's report; a part of which nothing is known is left out."""
+    from spcacw_flwr.report import pictures  # not before: Matplotlib takes a second
+
+    accuracy, weights = facts.accuracy, facts.weights
+    if accuracy.values:
+        yield Section("result", "How good the model became", sentences.learning(accuracy),
+                      [pictures.accuracy(accuracy)])  # fmt: skip
+    if weights is None and accuracy.values:
+        method = facts.run.config.get("method")
+        none = f"The method {method} puts no weight on silos, so this run cannot tell who helped."
+        yield Section("helpers", "Who helped", [none])
+    if weights is not None and len(weights.final) > 1:
+        said = sentences.helpers(weights) + sentences.closed_form(weights)
+        yield Section("helpers", "Who helped", said, [pictures.helpers(weights)],
+                      [_silo_table(weights)])  # fmt: skip
+        if (picture := pictures.truth(weights)) and (said := sentences.truth(weights)):
+            yield Section("truth", "Against the truth", said, [picture])
+        if len(weights.rounds) > 1:
+            yield Section("changes", "When the weights changed", sentences.changes(weights),
+                          [pictures.over_time(weights)])  # fmt: skip
+    if (found := facts.leave_one_out) and found.absences:
+        yield Section("without", "With and without each peer", sentences.without(found),
+                      [pictures.leave_one_out(found)], [_absence_table(found)])  # fmt: skip
+    yield Section("replies", "Replies that were not used", sentences.replies(facts),
+                  tables=[_reply_table(facts)])  # fmt: skip
+    if said := sentences.cost(facts):
+        yield Section("cost", "What it cost", said)
+    yield Section("privacy", "Privacy", sentences.privacy(facts), tables=[_privacy_table(facts)])
+    yield _configuration(facts)
 
 
 def tiles(facts: Facts) -> list[tuple[str, str]]:
@@ -76,48 +104,16 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
     return found
 
 
-def _result(facts: Facts) -> Section | None:
-    if not facts.accuracy.values:
-        return None
-    said = sentences.learning(facts.accuracy)
-    return Section("result", "How good the model became", said, [pictures.accuracy(facts.accuracy)])
-
-
-def _weights(facts: Facts) -> list[Section]:
-    weights = facts.weights
-    if weights is None:
-        if not facts.accuracy.values:
-            return []
-        method = facts.run.config.get("method")
-        none = f"The method {method} puts no weight on silos, so this run cannot tell who helped."
-        return [Section("helpers", "Who helped", [none])]
-    if len(weights.final) == 1:
-        return []
-    said = sentences.helpers(weights) + sentences.closed_form(weights)
-    found = [
-        Section("helpers", "Who helped", said, [pictures.helpers(weights)], [_silo_table(weights)])
-    ]
-    if (picture := pictures.truth(weights)) and (said := sentences.truth(weights)):
-        found.append(Section("truth", "Against the truth", said, [picture]))
-    if len(weights.rounds) > 1:
-        said = sentences.changes(weights)
-        found.append(Section("changes", "When the weights changed", said,
-                             [pictures.over_time(weights)]))  # fmt: skip
-    return found
-
-
 def _silo_table(weights: Weights) -> Table:
     """List the target and the heaviest peers, and sum up the rest."""
     known = any(group is not None for group in weights.groups)
-    titles = {"angle": "true angle", "cluster": "true group"}
-    head = ["silo", "weight", "mean"]
-    head += [COLUMNS.get(name, name) for name in weights.figures]
-    head += [titles.get(weights.group_kind, "true group")] if known else []
+    title, unit = ("true angle", "°") if weights.group_kind == "angle" else ("true group", "")
+    head = ["silo", "weight", "mean", *(COLUMNS.get(name, name) for name in weights.figures)]
+    head += [title] if known else []
     shown, rest = weights.peers[:MOST_SILOS], weights.peers[MOST_SILOS:]
     rows = []
     for silo in [weights.target, *shown]:
         group = weights.groups[silo]
-        unit = "°" if weights.group_kind == "angle" else ""
         last = ["–" if group is None else f"{group:g}{unit}"] if known else []
         figures = [_decimal(values[silo]) for values in weights.figures.values()]
         name = f"{silo} (target)" if silo == weights.target else str(silo)
@@ -139,66 +135,52 @@ def _decimal(value: np.floating[Any]) -> str:
     return "–" if math.isnan(value) else f"{value:.4f}"
 
 
-def _without(facts: Facts) -> Section | None:
-    found = facts.leave_one_out
-    if found is None or not found.absences:
-        return None
+def _absence_table(found: LeaveOneOut) -> Table:
     rows = [
         [str(one.silo), f"{one.alpha:.4f}".replace("nan", "–"), f"{one.accuracy:.2f} %",
          signed(one.mean), "–" if one.margin is None else f"± {one.margin:.2f}"]
         for one in found.absences
     ]  # fmt: skip
     head = ["without silo", "weight", "accuracy", "points lost", "95 % interval"]
-    table = Table("The target's last accuracy without each peer, and what that cost.", head, rows)
-    said, picture = sentences.without(found), pictures.leave_one_out(found)
-    return Section("without", "With and without each peer", said, [picture], [table])
+    return Table("The target's last accuracy without each peer, and what that cost.", head, rows)
 
 
-def _replies(facts: Facts) -> Section:
+def _reply_table(facts: Facts) -> Table:
     rows = [
         [str(silo), REASONS.get(reason, reason), f"{count:,}"]
         for silo, reasons in sorted((facts.rejections or {}).items())
         for reason, count in reasons.items()
     ]
-    table = Table("Replies that were not used.", ["silo", "what came", "times"], rows)
-    said = sentences.replies(facts)
-    return Section("replies", "Replies that were not used", said, tables=[table] if rows else [])
+    return Table("Replies that were not used.", ["silo", "what came", "times"], rows)
 
 
-def _cost(facts: Facts) -> Section | None:
-    said = sentences.cost(facts)
-    return Section("cost", "What it cost", said) if said else None
-
-
-def _privacy(facts: Facts) -> Section:
+def _privacy_table(facts: Facts) -> Table:
     rows = [
         [str(silo), f"{line['epsilon']:.3g}", f"{line['delta']:.1g}", f"{line['answers']:,}"]
         for silo, line in sorted(facts.privacy.items())
     ]
-    spent = (
+    caption = (
         "What each private silo has spent: the smaller ε, the less its answers tell of any record."
     )
-    table = Table(spent, ["silo", "ε", "δ", "answers"], rows)
-    return Section("privacy", "Privacy", sentences.privacy(facts), tables=[table] if rows else [])
+    return Table(caption, ["silo", "ε", "δ", "answers"], rows)
 
 
 def _configuration(facts: Facts) -> Section:
     given = {MOVED.get(name, name): _text(value) for name, value in facts.run.config.items()}
-    usual = _usual(facts.run.config)
+    usual, said = _usual(facts.run.config), []
     changed = [[name, value, usual[name]] for name, value in given.items()
                if usual.get(name, value) != value]  # fmt: skip
-    said = []
     if usual:
         said.append(f"{len(changed) or 'No'} key{'s differ' if len(changed) != 1 else ' differs'} "
                     "from the default.")  # fmt: skip
     said.append("The command 'spcacw run --config config.toml' repeats the run.")
-    tables = [Table("Keys that differ from their defaults.", ["key", "value", "default"], changed)]
+    table = Table("Keys that differ from their defaults.", ["key", "value", "default"], changed)
     versions = facts.run.summary.get("versions") or {}
-    folded = [Table("All keys", ["key", "value"], [[name, value] for name, value in given.items()])]
-    if versions:
-        folded.append(Table("Versions", ["package", "version"], [[*v] for v in versions.items()]))
-    return Section("configuration", "Configuration", said, tables=tables if changed else [],
-                   folded=folded)  # fmt: skip
+    folded = [
+        Table("All keys", ["key", "value"], [[*one] for one in given.items()]),
+        Table("Versions", ["package", "version"], [[*one] for one in versions.items()]),
+    ]
+    return Section("configuration", "Configuration", said, tables=[table], folded=folded)
 
 
 def _usual(config: dict[str, Any]) -> dict[str, str]:
@@ -217,9 +199,6 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-NAME = "report.html"
-
-
 def tied(value: object) -> object:
     """Keep a number and its percent sign on one line."""
     return value.replace(" %", "\N{NO-BREAK SPACE}%") if isinstance(value, str) else value
@@ -227,14 +206,12 @@ def tied(value: object) -> object:
 
 def render(facts: Facts) -> str:
     """Return the page; whatever comes from the run is escaped."""
-    from spcacw_flwr.report.page import sections, tiles  # here: they draw, by Matplotlib
-
     environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=tied)
     config = facts.run.config
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
     return environment.from_string(PAGE).render(
         title=f"Who helped silo {facts.target}?", name=name, style=STYLE,
-        headline=headline(facts), tiles=tiles(facts), sections=sections(facts),
+        headline=sentences.headline(facts), tiles=tiles(facts), sections=sections(facts),
     )  # fmt: skip
 
 

@@ -17,16 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from spcacw_flwr.engine.plots import heat, new_figure
-from spcacw_flwr.report.facts import ENOUGH_SEEDS, Accuracy, LeaveOneOut, Weights
+from spcacw_flwr.engine.plots import heat, new_figure, some_rows
+from spcacw_flwr.report.facts import ENOUGH_SEEDS, MOST_SILOS, Accuracy, LeaveOneOut, Weights
 from spcacw_flwr.report.sentences import largest
 from spcacw_flwr.report.words import percent
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#595959"
-WIDTH = 4.5
+WIDTH, DPI = 4.5, 150
 """Inches: at 11 points, letters stay legible when a phone shows it 330 pixels wide."""
-MOST_SILOS = 12
-"""Silos that are drawn or listed one by one; of the others a summary."""
 MOST_POINTS = 400
 """Epochs or updates that are drawn; of more, an even choice."""
 SHARES = FuncFormatter(lambda share, _: f"{100 * share:.3g} %")
@@ -46,10 +44,6 @@ class Picture:
     """What is to be seen, for who cannot see it."""
 
 
-def _figure(height: float) -> Figure:
-    return new_figure(WIDTH, height, dpi=150)
-
-
 def _picture(figure: Figure, alt: str) -> Picture:
     content = io.BytesIO()
     figure.savefig(content, format="svg", metadata={"Date": None})
@@ -62,14 +56,10 @@ def _thin(count: int) -> list[int]:
     return sorted({round(x) for x in np.linspace(0, count - 1, min(count, MOST_POINTS))})
 
 
-def _name(weights: Weights, silo: int) -> str:
-    return "target" if silo == weights.target else f"silo {silo}"
-
-
 def accuracy(found: Accuracy) -> Picture:
     """Draw the target's accuracy over epochs, beside training alone."""
     with matplotlib.rc_context(STYLE):
-        figure = _figure(3.1)
+        figure = new_figure(WIDTH, 3.1, DPI)
         axes = figure.add_subplot()
         at = _thin(len(found.values))
         mark = "o" if len(at) == 1 else ""
@@ -97,7 +87,7 @@ def helpers(weights: Weights) -> Picture:
     shown = weights.peers[:MOST_SILOS]
     lemma = weights.figures.get("closed_form")
     with matplotlib.rc_context(STYLE):
-        figure = _figure(1.5 + 0.27 * len(shown))
+        figure = new_figure(WIDTH, 1.5 + 0.27 * len(shown), DPI)
         axes, rows = figure.add_subplot(), np.arange(len(shown))
         axes.barh(rows, weights.final[shown], color=BLUE, height=0.62, label="at the end")
         axes.plot(weights.mean[shown], rows, "|", color="black", ms=12, mew=2,
@@ -115,13 +105,9 @@ def helpers(weights: Weights) -> Picture:
                       handlelength=1.5)  # fmt: skip
         rest = weights.peers[MOST_SILOS:]
         some = f"The {len(shown)} heaviest peers" if rest else "Peers"
-        said = ", ".join(f"silo {i} {_amount(weights, i)}" for i in shown)
+        amount = percent if weights.shares else "{:.3g}".format
+        said = ", ".join(f"silo {i} {amount(float(weights.final[i]))}" for i in shown)
         return _picture(figure, f"{some} by weight at the end: {said}.")
-
-
-def _amount(weights: Weights, silo: int) -> str:
-    value = float(weights.final[silo])
-    return percent(value) if weights.shares else f"{value:.3g}"
 
 
 def _weight_axis(axes: Axes, weights: Weights, which: Literal["x", "y"]) -> None:
@@ -147,7 +133,7 @@ def truth(weights: Weights) -> Picture | None:
     circular = weights.group_kind == "angle"
     place = [(group - own + 180) % 360 - 180 for group in known] if circular else known
     with matplotlib.rc_context(STYLE):
-        figure = _figure(2.8)
+        figure = new_figure(WIDTH, 2.8, DPI)
         axes = figure.add_subplot()
         heights = weights.final[peers]
         if circular:
@@ -175,7 +161,7 @@ def over_time(weights: Weights) -> Picture:
     """Draw α over the rounds as a heat-map, and below it how much each update moved."""
     order = _order(weights)
     with matplotlib.rc_context(STYLE):
-        figure = _figure(2.9 + 0.2 * min(len(order), 16))
+        figure = new_figure(WIDTH, 2.9 + 0.2 * min(len(order), 16), DPI)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(len(order[:16]) + 3, 6))
         _heat(figure, upper, weights, order)
         rounds = weights.rounds
@@ -215,8 +201,9 @@ def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> Non
     mesh = heat(axes, shown, weights.rounds[at], top=float(max(1e-12, shown.max())))
     axes.set_title("white: exactly no weight", loc="left", color=GREY)
     few = len(order) <= MOST_SILOS
-    rows = range(len(order)) if few else _some_rows(order, weights.target)
-    axes.set_yticks([row + 0.5 for row in rows], [_name(weights, order[row]) for row in rows])
+    rows = range(len(order)) if few else some_rows(order, weights.target, 10)
+    names = ["target" if order[k] == weights.target else f"silo {order[k]}" for k in rows]
+    axes.set_yticks([row + 0.5 for row in rows], names)
     axes.tick_params(axis="y", length=0)
     bar = figure.colorbar(mesh, ax=axes, aspect=25, pad=0.02)
     bar.locator = MaxNLocator(5)
@@ -225,19 +212,13 @@ def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> Non
     bar.update_ticks()
 
 
-def _some_rows(order: list[int], target: int) -> list[int]:
-    """Return about ten rows at even distances, the target's among them."""
-    step = max(1, len(order) // 10)
-    return list(range(order.index(target) % step, len(order), step))
-
-
 def leave_one_out(found: LeaveOneOut) -> Picture:
     """Draw the points that the target lost without each peer; below 0 it gained."""
     some = sorted(found.absences, key=lambda one: (-one.alpha, one.silo))
     lost = [one.mean for one in some]
     seeds = found.seeds >= ENOUGH_SEEDS
     with matplotlib.rc_context(STYLE):
-        figure = _figure(1.2 + 0.34 * len(some))
+        figure = new_figure(WIDTH, 1.2 + 0.34 * len(some), DPI)
         axes, rows = figure.add_subplot(), np.arange(len(some))
         if not seeds:
             axes.axvspan(-found.chance, found.chance, color="#d9d9d9", alpha=0.6, lw=0)
