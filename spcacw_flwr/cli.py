@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -168,10 +169,7 @@ def methods() -> None:
     """List the methods that the key ``method`` names."""
     from spcacw_flwr.config.registry import METHODS, method_class
 
-    table = Table("method", "what it is")
-    for name in METHODS:
-        table.add_row(name, (method_class(name).__doc__ or "").splitlines()[0])
-    Console().print(table)
+    _print_classes(Table("method", "what it is"), METHODS, method_class)
 
 
 @app.command()
@@ -179,9 +177,12 @@ def settings() -> None:
     """List the settings that the key ``setting`` names."""
     from spcacw_flwr.config.registry import SETTINGS, setting_class
 
-    table = Table("setting", "who holds what")
-    for name in SETTINGS:
-        table.add_row(name, (setting_class(name).__doc__ or "").splitlines()[0])
+    _print_classes(Table("setting", "who holds what"), SETTINGS, setting_class)
+
+
+def _print_classes(table: Table, names: Iterable[str], find: Callable[[str], Any]) -> None:
+    for name in names:
+        table.add_row(name, (find(name).__doc__ or "").splitlines()[0])
     Console().print(table)
 
 

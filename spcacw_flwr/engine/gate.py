@@ -34,14 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Gate:
-    """Checks what silos answer, and remembers who answered badly.
-
-    Parameters
-    ----------
-    config : Config
-        The run's configuration: ``norm-bound``, ``max-strikes``, ``quarantine-probe``.
-    num_silos : int
-        M.
+    """Checks what M silos answer, and remembers who answered badly (keys of :class:`TrustKeys`).
 
     Attributes
     ----------
@@ -136,21 +129,16 @@ class Gate:
         self.quarantined[self.target] = False
         for silo in np.flatnonzero(self.quarantined != before).tolist():
             if self.quarantined[silo]:
-                log.warning("Silo %s is in quarantine from round %s on: %s strikes.",
-                            silo, round_, limit)  # fmt: skip
+                words = "Silo %s is in quarantine from round %s on: %s strikes."
+                log.warning(words, silo, round_, limit)
             else:
                 log.info("Silo %s is out of quarantine after round %s.", silo, round_)
-        if not np.array_equal(self.quarantined, before):
+        if (self.quarantined != before).any():
             method.quarantine(self.quarantined.copy(), round_)
-
-    @property
-    def rejected(self) -> int:
-        """How many answers could not be used so far."""
-        return int(self.counts.sum())
 
     def report(self) -> dict[str, float]:
         """Return an epoch's figures for the log."""
-        return {"rejected": self.rejected, "quarantined": int(self.quarantined.sum())}
+        return {"rejected": int(self.counts.sum()), "quarantined": int(self.quarantined.sum())}
 
     def rejections(self) -> dict[str, dict[str, int]]:
         """Return the counts of each silo by reason, where there are any."""

@@ -85,16 +85,9 @@ def versions() -> dict[str, str]:
 class Recorder(History):
     """A history that writes the run's artefacts into a directory of its own.
 
-    Parameters
-    ----------
-    directory : Path
-        Made; must not hold a run yet, or the one that goes on.
-    engine : str
-        What computes the rounds, for the summary.
-    show : callable, optional
-        Called with the content of status.json whenever that changes.
-    flower_run : str
-        Flower's id of the run, by which a ServerApp that was started again knows its directory.
+    The summary names the ``engine``; ``show`` is called with the content of status.json whenever
+    that changes. By ``flower_run``, Flower's id of the run, a ServerApp that was started again
+    knows its directory.
 
     Raises
     ------

@@ -120,39 +120,30 @@ def save(objects: Mapping[str, Any], inputs: Mapping[str, Any], file: IO[bytes])
     SpcacwError
         If something in it cannot be kept; the sentence names the attribute.
     """
+    if what := _unsafe(dict(objects), objects, inputs, file):
+        where, kind = next(iter(objects)), what
+        for name, value in objects.items():
+            for attribute, part in vars(value).items() if hasattr(value, "__dict__") else ():
+                if _unsafe(part, objects, inputs, io.BytesIO()):
+                    where, kind = f"{name}.{attribute}", type(part).__qualname__
+        raise SpcacwError(
+            f"{where} is a {kind} ({what}), which no checkpoint can hold: keep numbers, tensors, "
+            "arrays, containers or plain objects of these, or set checkpoint-every = -1 to go "
+            "without checkpoints."
+        )
+
+
+def _unsafe(
+    value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any], file: IO[bytes]
+) -> str:
+    """Write the state of a value; return what in it cannot be kept, nothing if all can."""
     try:
-        torch.save(dict(objects), file, pickle_module=_pickler(inputs))
+        torch.save(value, file, pickle_module=_pickler(inputs))
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
-        raise _unknown(objects, inputs, str(error)) from error
+        return str(error)
     file.seek(0)
     with safe_globals(_allowed(objects, inputs)):
-        if unsafe := get_unsafe_globals_in_checkpoint(file):
-            raise _unknown(objects, inputs, unsafe[0])
-
-
-def _unknown(objects: Mapping[str, Any], inputs: Mapping[str, Any], what: str) -> SpcacwError:
-    """Return the sentence for something that cannot be kept, with the attribute's name."""
-    where, kind = next(iter(objects)), what
-    for name, value in objects.items():
-        for attribute, part in vars(value).items() if hasattr(value, "__dict__") else ():
-            if not _storable(part, objects, inputs):
-                where, kind = f"{name}.{attribute}", type(part).__qualname__
-    return SpcacwError(
-        f"{where} is a {kind} ({what}), which no checkpoint can hold: keep numbers, tensors, "
-        "arrays, containers or plain objects of these, or set checkpoint-every = -1 to go without "
-        "checkpoints."
-    )
-
-
-def _storable(value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    buffer = io.BytesIO()
-    try:
-        torch.save(value, buffer, pickle_module=_pickler(inputs))
-    except Exception:
-        return False
-    buffer.seek(0)
-    with safe_globals(_allowed(objects, inputs)):
-        return not get_unsafe_globals_in_checkpoint(buffer)
+        return next(iter(get_unsafe_globals_in_checkpoint(file)), "")
 
 
 @contextmanager
