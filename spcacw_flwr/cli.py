@@ -63,10 +63,7 @@ def run(
 def train(console: Console, flat: dict[str, Any]) -> None:
     """Check the configuration, run it and print the report.
 
-    Raises
-    ------
-    SpcacwError
-        If anything is wrong with the configuration, the data or the run.
+    Raises SpcacwError if anything is wrong with the configuration, the data or the run.
     """
     from spcacw_flwr.config.config import Config, absolute
     from spcacw_flwr.console import end_like_ctrl_c, reported

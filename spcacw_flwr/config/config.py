@@ -113,10 +113,7 @@ def asked_keys(
 ) -> dict[str, tuple[str, Any, dataclasses.Field[Any]]]:
     """Return where keys live, and their defaults: one, a setting's, a method's, all, or the common.
 
-    Raises
-    ------
-    SpcacwError
-        If there is no key, setting or method of that name.
+    Raises SpcacwError if there is no key, setting or method of that name.
     """
     known, own, tables = fields(method, setting), {}, set()
     if name:

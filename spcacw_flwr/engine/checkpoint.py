@@ -61,10 +61,7 @@ def package_version() -> str:
 def save(directory: Path, write: Callable[[IO[bytes]], None], content: Mapping[str, Any]) -> None:
     """Replace the checkpoint in ``directory``; ``write`` writes the state into a file.
 
-    Raises
-    ------
-    OSError
-        If the disk is full or cannot be written; the checkpoint before is still there.
+    Raises OSError if the disk is full or cannot be written; the checkpoint before is still there.
     """
     directory.mkdir(exist_ok=True)
     part = directory / "part"
@@ -111,10 +108,8 @@ def exists(directory: Path) -> bool:
 def load(directory: Path) -> tuple[dict[str, Any], Path]:
     """Return the content of the checkpoint in ``directory``, and its file of states.
 
-    Raises
-    ------
-    SpcacwError
-        If a file is missing, cut off or altered, or of another version of this package.
+    Raises SpcacwError if a file is missing, cut off or altered, or of another version of this
+    package.
     """
     notes = directory / NOTES
     with _intact(notes):
@@ -262,10 +257,8 @@ class Keeper:
 
         None if the run was ended before its first checkpoint.
 
-        Raises
-        ------
-        SpcacwError
-            If the checkpoint is damaged, or of another run; the objects are then as they were.
+        Raises SpcacwError if the checkpoint is damaged, or of another run; the objects are then as
+        they were.
         """
         if not exists(self.directory):
             self._see_same(unfinished(self.home), [])
@@ -316,10 +309,7 @@ def _bytes_of(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bytes:
 def unfinished(home: Path) -> dict[str, Any]:
     """Return the keys of a run that was ended before its first checkpoint, from config.toml.
 
-    Raises
-    ------
-    SpcacwError
-        If there is no such run.
+    Raises SpcacwError if there is no such run.
     """
     path = home / "config.toml"
     try:

@@ -37,10 +37,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "
 def run_directory(config: Config) -> Path | None:
     """Return the directory of the run that goes on, or of the new one; None if none is named.
 
-    Raises
-    ------
-    SpcacwError
-        If ``output`` names another directory than ``resume``.
+    Raises SpcacwError if ``output`` names another directory than ``resume``.
     """
     run = config.run
     output, resume = (Path(path).expanduser() for path in (run.output, run.resume))
@@ -65,10 +62,8 @@ def default_output(config: Config, base: Path) -> Path:
 def claim_directory(directory: Path, resumes: bool = False) -> None:
     """Make a directory for a run's results, or see that there is one if the run goes on in it.
 
-    Raises
-    ------
-    SpcacwError
-        If it cannot be made or written, or holds a run already (or none, if one is to go on).
+    Raises SpcacwError if it cannot be made or written, or holds a run already (or none, if one is
+    to go on).
     """
     try:
         if not resumes:
@@ -99,10 +94,7 @@ def is_own(directory: Path, flower_run: str) -> bool:
 def held(directory: Path) -> FileLock:
     """Return a lock on a run's directory, which the end of the process opens, however it comes.
 
-    Raises
-    ------
-    SpcacwError
-        If another process is at work on the run.
+    Raises SpcacwError if another process is at work on the run.
     """
     lock = FileLock(directory / ".lock")
     try:
@@ -131,10 +123,7 @@ def lengths(directory: Path) -> dict[str, int]:
 def cut(directory: Path, lengths: Mapping[str, int]) -> None:
     """Take from the growing files what came after they had these lengths.
 
-    Raises
-    ------
-    SpcacwError
-        If a file is shorter; no file is then changed.
+    Raises SpcacwError if a file is shorter; no file is then changed.
     """
     for name, length in lengths.items():
         path = directory / name

@@ -56,15 +56,13 @@ class Gate:
     def play(self, method: Method, round_: int) -> Generator[Request, Answers, None]:
         """Run round t of a method: yield its questions, be sent what comes back.
 
-        Raises
-        ------
-        SpcacwError
-            If the target was asked and there is no answer that can be used.
+        Raises SpcacwError if the target was asked and there is no answer that can be used.
         """
         faulty, good = (np.zeros(len(self.strikes), dtype=bool) for _ in range(2))
         hushed = self.quarantined.copy()
-        if hushed.any():
-            hushed &= ~self._probed(round_)
+        if hushed.any():  # whom a probe reaches is a pure function of (seed, round)
+            draws = stream(self.seed, PARTICIPATION, round_, 2).random(len(hushed))
+            hushed &= draws >= self.keys.quarantine_probe
 
         def cut(request: Request) -> Request:
             shut = hushed | faulty
@@ -105,12 +103,6 @@ class Gate:
         if times <= 3 or times & (times - 1) == 0:
             log.warning("Round %s goes on without silo %s: %s (%s; no. %s of this silo).",
                         round_, silo, fault.words, fault.reason, times)  # fmt: skip
-
-    def _probed(self, round_: int) -> NDArray[np.bool_]:
-        """Return whom a probe reaches at round t, (M,): a pure function of (seed, round)."""
-        rng = stream(self.seed, PARTICIPATION, round_, 2)
-        chosen: NDArray[np.bool_] = rng.random(len(self.strikes)) < self.keys.quarantine_probe
-        return chosen
 
     def _count_strikes(
         self, method: Method, round_: int, faulty: NDArray[np.bool_], good: NDArray[np.bool_]

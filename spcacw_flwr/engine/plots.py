@@ -25,6 +25,11 @@ HEAT = ListedColormap(matplotlib.colormaps["magma_r"](np.linspace(0.1, 1, 256)))
 """Without the lightest tints, which look like the white of no weight."""
 
 
+BLUE, ORANGE = "#0072B2", "#D55E00"
+MOST_POINTS = 400
+"""Epochs or updates that are drawn; of more, an even choice."""
+
+
 def new_figure(width: float, height: float, dpi: int = 100) -> Figure:
     """Return an empty figure; width and height are in inches."""
     figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
@@ -36,22 +41,11 @@ def heat(
     axes: Axes, table: ArrayLike, rounds: Sequence[float] | None = None, *, top: float = 1.0,
     colours: Colormap = HEAT,
 ) -> QuadMesh:  # fmt: skip
-    """Draw a table of weights as colours, the first row above the others.
+    """Draw weights, an array (rows, columns), as colours, the first row above the others.
 
-    Colour grows with √weight: the target's own large weight would leave its peers' all alike.
-
-    Parameters
-    ----------
-    axes : Axes
-        Where to draw.
-    table : array (rows, columns)
-        Weights; one of exactly 0 is white.
-    rounds : sequence of float, optional
-        The round at which each column begins; it holds until the next one. None: 0, 1, …
-    top : float
-        The weight of the darkest colour.
-    colours : Colormap
-        From weight 0 to ``top``.
+    A weight of exactly 0 is white, one of ``top`` the last of the ``colours``, which grow with
+    √weight: the target's own large weight would leave its peers' all alike. A column begins at one
+    of ``rounds``, at 0, 1, … by default, and holds until the next one.
     """
     values = np.ma.masked_equal(np.asarray(table, dtype=np.float64), 0.0)
     edges = np.arange(values.shape[1] + 1) if rounds is None else np.asarray(rounds)
@@ -66,20 +60,43 @@ def heat(
     return mesh
 
 
+def thin(count: int) -> list[int]:
+    """Return at most MOST_POINTS places among ``count``, the first and the last among them."""
+    return sorted({round(x) for x in np.linspace(0, count - 1, min(count, MOST_POINTS))})
+
+
+def draw_accuracy(
+    axes: Axes, epochs: Sequence[float], values: Sequence[float], alone: Sequence[float]
+) -> None:
+    """Draw the target's accuracy (percent) over epochs, beside training alone where that is known.
+
+    ``alone`` is by epoch; a single value is that after the last one.
+    """
+    at = thin(len(values))
+    mark = "o" if len(at) == 1 else ""
+    axes.plot([epochs[k] for k in at], [values[k] for k in at], color=BLUE, lw=2.2,
+              marker=mark, label=f"this run: {values[-1]:.2f} %")  # fmt: skip
+    if len(alone) > 1:
+        at = thin(len(alone))
+        axes.plot([k + 1 for k in at], [alone[k] for k in at], color=ORANGE, lw=1.8,
+                  ls="--", label=f"alone: {alone[-1]:.2f} %")  # fmt: skip
+    elif alone:
+        axes.axhline(alone[-1], color=ORANGE, lw=1.8, ls="--",
+                     label=f"alone, at its end: {alone[-1]:.2f} %")  # fmt: skip
+    axes.set_xlabel("epoch (the target's pass over its data)")
+    axes.set_ylabel("accuracy (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, loc="lower right")
+
+
 def save_accuracy(
     path: Path, epochs: Sequence[Mapping[str, float]], alone: Sequence[float]
 ) -> None:
-    """Draw the target's accuracy (percent) over epochs, beside training alone when that was run."""
+    """Save the picture of the target's accuracy over epochs."""
     figure = new_figure(6.4, 4.0, dpi=120)
-    axes = figure.add_subplot()
-    axes.plot([e["epoch"] for e in epochs], [e["accuracy"] for e in epochs], label="with peers")
-    if alone:
-        axes.plot(range(1, len(alone) + 1), alone, "--", color="0.4", label="alone (α = e₀)")
-    axes.set_xlabel("epoch of the target")
-    axes.set_ylabel("target's accuracy (%)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.legend()
+    numbers, values = ([line[name] for line in epochs] for name in ("epoch", "accuracy"))
+    draw_accuracy(figure.add_subplot(), numbers, values, alone)
     figure.savefig(path)
 
 

@@ -89,11 +89,8 @@ class Recorder(History):
     that changes. By ``flower_run``, Flower's id of the run, a ServerApp that was started again
     knows its directory.
 
-    Raises
-    ------
-    SpcacwError
-        If the directory cannot be made or written, already holds another run, or another process
-        is at work in it.
+    Raises SpcacwError if the directory cannot be made or written, already holds another run, or
+    another process is at work in it.
     """
 
     def __init__(
@@ -165,10 +162,7 @@ class Recorder(History):
     def keep(self, round_: int) -> None:
         """Leave a checkpoint if it is time; end if somebody asked.
 
-        Raises
-        ------
-        Stopped
-            If somebody asked.
+        Raises Stopped if somebody asked.
         """
         stops = self._stop.wanted and round_ < self.rounds
         keeper = self._keeper if self.config.run.checkpoint_every >= 0 else None

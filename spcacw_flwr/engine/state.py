@@ -42,9 +42,8 @@ _given: Mapping[str, Any] = {}
 
 def inputs_of(config: Config, federation: Federation) -> dict[str, Any]:
     """Return what a method is made from, and may keep parts of, by name."""
-    tables = (*SECTIONS, "method")
     named = {"config": config, "federation": federation, "layout": federation.layout}
-    named |= {f"config.{name}": getattr(config, name) for name in tables}
+    named |= {f"config.{name}": getattr(config, name) for name in (*SECTIONS, "method")}
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -115,10 +114,7 @@ def _allowed(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any]
 def save(objects: Mapping[str, Any], inputs: Mapping[str, Any], file: IO[bytes]) -> None:
     """Write the state of named objects into a file that can be read as well.
 
-    Raises
-    ------
-    SpcacwError
-        If something in it cannot be kept; the sentence names the attribute.
+    Raises SpcacwError if something in it cannot be kept; the sentence names the attribute.
     """
     if what := _unsafe(dict(objects), objects, inputs, file):
         where, kind = next(iter(objects)), what

@@ -46,10 +46,7 @@ def leave_one_out(
     peer out as well. ``seeds`` counts from the run's own on, ``changes`` are keys that are to
     differ, such as where the data lie here, and ``say`` is told the cost and each result.
 
-    Raises
-    ------
-    SpcacwError
-        If the run cannot be repeated here.
+    Raises SpcacwError if the run cannot be repeated here.
     """
     run = read(directory)
     facts = facts_of(run)

@@ -218,10 +218,7 @@ def render(facts: Facts) -> str:
 def write_report(directory: Path) -> Path:
     """Write ``report.html`` into a run's directory and return its path.
 
-    Raises
-    ------
-    SpcacwError
-        If the directory holds no run, or a file of it is damaged.
+    Raises SpcacwError if the directory holds no run, or a file of it is damaged.
     """
     path = directory / NAME
     write_atomically(path, render(facts_of(read(directory))).encode())

@@ -17,16 +17,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from spcacw_flwr.engine.plots import heat, new_figure, some_rows
+from spcacw_flwr.engine.plots import (
+    BLUE,
+    MOST_POINTS,
+    ORANGE,
+    draw_accuracy,
+    heat,
+    new_figure,
+    some_rows,
+    thin,
+)
 from spcacw_flwr.report.facts import ENOUGH_SEEDS, MOST_SILOS, Accuracy, LeaveOneOut, Weights
 from spcacw_flwr.report.sentences import largest
 from spcacw_flwr.report.words import percent
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#595959"
+GREY = "#595959"
 WIDTH, DPI = 4.5, 150
 """Inches: at 11 points, letters stay legible when a phone shows it 330 pixels wide."""
-MOST_POINTS = 400
-"""Epochs or updates that are drawn; of more, an even choice."""
 SHARES = FuncFormatter(lambda share, _: f"{100 * share:.3g} %")
 STYLE: Any = {
     "font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11,
@@ -51,32 +58,12 @@ def _picture(figure: Figure, alt: str) -> Picture:
     return Picture(f"data:image/svg+xml;base64,{encoded}", alt)
 
 
-def _thin(count: int) -> list[int]:
-    """Return at most MOST_POINTS places among ``count``, the first and the last among them."""
-    return sorted({round(x) for x in np.linspace(0, count - 1, min(count, MOST_POINTS))})
-
-
 def accuracy(found: Accuracy) -> Picture:
     """Draw the target's accuracy over epochs, beside training alone."""
     with matplotlib.rc_context(STYLE):
         figure = new_figure(WIDTH, 3.1, DPI)
         axes = figure.add_subplot()
-        at = _thin(len(found.values))
-        mark = "o" if len(at) == 1 else ""
-        axes.plot([found.epochs[k] for k in at], [found.values[k] for k in at], color=BLUE, lw=2.2,
-                  marker=mark, label=f"this run: {found.values[-1]:.2f} %")  # fmt: skip
-        if len(found.alone) > 1:
-            at = _thin(len(found.alone))
-            axes.plot([k + 1 for k in at], [found.alone[k] for k in at], color=ORANGE, lw=1.8,
-                      ls="--", label=f"alone: {found.alone[-1]:.2f} %")  # fmt: skip
-        elif found.alone:
-            axes.axhline(found.alone[-1], color=ORANGE, lw=1.8, ls="--",
-                         label=f"alone, at its end: {found.alone[-1]:.2f} %")  # fmt: skip
-        axes.set_xlabel("epoch (the target's pass over its data)")
-        axes.set_ylabel("accuracy (%)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.25)
-        axes.legend(frameon=False, loc="lower right")
+        draw_accuracy(axes, found.epochs, found.values, found.alone)
         alone = f"; training alone ended at {found.alone[-1]:.2f} %" if found.alone else ""
         return _picture(figure, f"Accuracy over {len(found.values)} epochs, from "
                         f"{found.values[0]:.2f} % to {found.values[-1]:.2f} %{alone}.")  # fmt: skip
@@ -196,7 +183,7 @@ def _order(weights: Weights) -> list[int]:
 
 
 def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> None:
-    at = np.array(_thin(len(weights.rounds)))
+    at = np.array(thin(len(weights.rounds)))
     shown = weights.alphas[at][:, order].T
     mesh = heat(axes, shown, weights.rounds[at], top=float(max(1e-12, shown.max())))
     axes.set_title("white: exactly no weight", loc="left", color=GREY)
