@@ -15,8 +15,8 @@ import torch
 import typer
 from rich.console import Console
 
+from spcacw_flwr.config.config import absolute, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.given import absolute, parse_assignments
 
 from . import conf, pages, readings, studies, table1, tables
 from .attacks import ATTACKS, report, study

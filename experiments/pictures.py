@@ -20,9 +20,8 @@ import typer
 from matplotlib import colormaps
 from numpy.typing import NDArray
 
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import Config, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.given import parse_assignments
 from spcacw_flwr.config.registry import SETTINGS
 from spcacw_flwr.engine.plots import heat, new_figure
 from spcacw_flwr.partitions.clusters import Cifar100Clusters

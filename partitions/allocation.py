@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import NOISE, SPLIT, TEST, stream
 

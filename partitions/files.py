@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import SiloData, silo_file
 
 from .own import OwnSilos

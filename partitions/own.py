@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from spcacw_flwr.config.declare import SpcacwError, import_by_path
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 
 from .allocation import counted_silos, parse_sizes

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 
 from .allocation import counted_silos
 from .pool import PooledSetting

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError, key
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import ROLE, TEST, WINDOW, stream
 

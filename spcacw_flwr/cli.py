@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,7 +45,7 @@ def run(
     ] = None,
 ) -> None:
     """Train the target silo and wait; exit with 0 only when training really finished."""
-    from spcacw_flwr.config.given import flat_keys, read_toml
+    from spcacw_flwr.config.config import flat_keys, read_toml
     from spcacw_flwr.console import one_sentence
 
     console = Console()
@@ -62,16 +63,11 @@ def run(
 def train(console: Console, flat: dict[str, Any]) -> None:
     """Check the configuration, run it and print the report.
 
-    Raises
-    ------
-    SpcacwError
-        If anything is wrong with the configuration, the data or the run.
+    Raises SpcacwError if anything is wrong with the configuration, the data or the run.
     """
-    from spcacw_flwr.config.config import Config
-    from spcacw_flwr.config.given import absolute
+    from spcacw_flwr.config.config import Config, absolute
     from spcacw_flwr.console import end_like_ctrl_c, reported
-    from spcacw_flwr.engine.directory import run_directory
-    from spcacw_flwr.engine.recorder import claim_directory, default_output
+    from spcacw_flwr.engine.directory import claim_directory, default_output, run_directory
     from spcacw_flwr.engine.simulate import simulate
     from spcacw_flwr.flower import launch
     from spcacw_flwr.silos.batches import find_device
@@ -106,7 +102,7 @@ def report(
     device: Annotated[str | None, typer.Option(help="where to compute: cpu, cuda, …")] = None,
 ) -> None:
     """Write report.html for a run: who helped, in plain words and pictures."""
-    from spcacw_flwr.config.given import absolute
+    from spcacw_flwr.config.config import absolute
     from spcacw_flwr.console import one_sentence
     from spcacw_flwr.report.leave_one_out import leave_one_out as rerun_without
     from spcacw_flwr.report.page import write_report
@@ -133,8 +129,8 @@ def tune(
     output: Annotated[Path, typer.Option(help="directory of trials and choices")] = Path("tuned"),
 ) -> None:
     """Choose each method's hyper-parameters on held-out training data of the target."""
+    from spcacw_flwr.config.config import absolute
     from spcacw_flwr.config.declare import import_by_path
-    from spcacw_flwr.config.given import absolute
     from spcacw_flwr.console import one_sentence
 
     where = absolute(str(data_dir)) if data_dir else ""
@@ -170,10 +166,7 @@ def methods() -> None:
     """List the methods that the key ``method`` names."""
     from spcacw_flwr.config.registry import METHODS, method_class
 
-    table = Table("method", "what it is")
-    for name in METHODS:
-        table.add_row(name, (method_class(name).__doc__ or "").splitlines()[0])
-    Console().print(table)
+    _print_classes(Table("method", "what it is"), METHODS, method_class)
 
 
 @app.command()
@@ -181,9 +174,12 @@ def settings() -> None:
     """List the settings that the key ``setting`` names."""
     from spcacw_flwr.config.registry import SETTINGS, setting_class
 
-    table = Table("setting", "who holds what")
-    for name in SETTINGS:
-        table.add_row(name, (setting_class(name).__doc__ or "").splitlines()[0])
+    _print_classes(Table("setting", "who holds what"), SETTINGS, setting_class)
+
+
+def _print_classes(table: Table, names: Iterable[str], find: Callable[[str], Any]) -> None:
+    for name in names:
+        table.add_row(name, (find(name).__doc__ or "").splitlines()[0])
     Console().print(table)
 
 

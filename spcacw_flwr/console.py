@@ -1,7 +1,8 @@
-"""What a command shows while a run goes on, and how it ends."""
+"""What a command shows while a run goes on, how it ends, and the short tables at its end."""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,15 +13,18 @@ import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
-from spcacw_flwr.engine.stop import Stopped
+from spcacw_flwr.engine.directory import Stopped
+from spcacw_flwr.report.facts import MOST_SILOS
 from spcacw_flwr.report.page import write_report_if_possible
-from spcacw_flwr.report.table import print_report
 
 LARGEST = 4
 """Weights shown while training: the current largest ones."""
+COLUMNS = {"bias": "bias ‖b‖", "sigma": "noise σ", "closed_form": "closed form", "epsilon": "ε"}
+"""Titles of what is found out about each silo."""
 
 
 class Display:
@@ -70,9 +74,59 @@ def describe(status: dict[str, Any]) -> str:
     text = f"accuracy {status['accuracy']:.2f} %  loss {status['loss']:.4f}"
     if not (alpha := status["alpha"]):
         return text
-    largest = sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))[:LARGEST]
+    largest = _heaviest(alpha)[:LARGEST]
     weights = "  ".join(f"silo {i}: {alpha[i]:.3f}" for i in largest if alpha[i] > 0)
     return f"{text}  α  {weights}"
+
+
+def _heaviest(alpha: list[float]) -> list[int]:
+    return sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))
+
+
+def accuracy_table(summary: dict[str, Any]) -> Table:
+    """Return best and last accuracy, beside the same run with α = e₀ when it was made."""
+    on = "held-out" if summary.get("holdout") else "test"
+    table = Table(title=f"{summary['setting']}: {on} accuracy")
+    table.add_column(f"target silo {summary['target']}, method")
+    table.add_column("best %", justify="right")
+    table.add_column("last %", justify="right")
+    for name, row in ((summary["method"], summary), ("alone (α = e₀)", summary["alone"])):
+        if row:
+            table.add_row(name, f"{row['best_accuracy']:.2f}", f"{row['last_accuracy']:.2f}")
+    return table
+
+
+def alpha_table(summary: dict[str, Any]) -> Table:
+    """Return the final α with each silo's true cluster or angle, heaviest first."""
+    alpha, groups = summary["alpha"], summary["groups"]
+    heaviest = _heaviest(alpha)[:MOST_SILOS]
+    some = f", the {MOST_SILOS} heaviest" if len(alpha) > MOST_SILOS else ""
+    figures = summary.get("figures") or {}
+    table = Table(title=f"final α of {len(alpha)} silos{some}")
+    for name in ("silo", "true group", "α", *(COLUMNS.get(name, name) for name in figures)):
+        table.add_column(name, justify="right")
+    for silo in heaviest:
+        mark = " (target)" if silo == summary["target"] else ""
+        group = "–" if groups[silo] is None else f"{groups[silo]:g}"
+        values = [by_silo[silo] for by_silo in figures.values()]
+        rest = ("–" if value is None else f"{value:.4f}" for value in values)
+        table.add_row(f"{silo}{mark}", group, f"{alpha[silo]:.4f}", *rest)
+    return table
+
+
+def print_report(console: Console, directory: Path) -> None:
+    """Print both tables and where everything lies."""
+    summary = json.loads((directory / "summary.json").read_text())
+    console.print(accuracy_table(summary))
+    if summary["alpha"] is not None:
+        console.print(alpha_table(summary))
+    console.print(
+        f"{summary['epochs']} epochs, {summary['rounds']} rounds, {summary['seconds']:.1f} s; "
+        f"{summary['target_gradients']:,} gradients at the target, {summary['floats']:.3g} floats "
+        "to and from peers. Results:",
+        highlight=False,
+    )
+    console.print(str(directory), soft_wrap=True, highlight=False)
 
 
 @contextmanager

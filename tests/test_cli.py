@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from spcacw_flwr import __version__
 from spcacw_flwr.cli import app
-from spcacw_flwr.config.config import COMMON, ENGINES, fields
+from spcacw_flwr.config.config import COMMON, fields, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.given import parse_assignments
+from spcacw_flwr.config.keys import ENGINES
 from spcacw_flwr.config.registry import METHODS, SETTINGS
 from spcacw_flwr.console import Display, describe
 from spcacw_flwr.flower import launch
@@ -141,20 +141,18 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
     assert str(output) in done.output
 
 
-def test_a_run_that_fails_exits_with_1_and_says_where_its_results_are(monkeypatch, tmp_path):
-    def fail(config):
-        raise SpcacwError("The sentence.")
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [(SpcacwError("The sentence."), 1, "spcacw: The sentence."), (KeyboardInterrupt(), 130, "")],
+)
+def test_a_run_that_ends_early_says_where_its_results_are(
+    error, code, words, monkeypatch, tmp_path
+):
+    def end(config):
+        raise error
 
-    fake_launch(monkeypatch, fail)
+    fake_launch(monkeypatch, end)
     done = invoke("run", "--output", str(tmp_path / "run"))
-    assert done.exit_code == 1
-    assert "spcacw: The sentence." in done.output
+    assert done.exit_code == code
+    assert words in done.output
     assert f"What was learned so far is in {tmp_path / 'run'}" in done.output
-
-
-def test_ctrl_c_exits_with_130(monkeypatch, tmp_path):
-    def interrupt(config):
-        raise KeyboardInterrupt
-
-    fake_launch(monkeypatch, interrupt)
-    assert invoke("run", "--output", str(tmp_path / "run")).exit_code == 130

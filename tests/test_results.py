@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tomllib
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import ttest_rel
+
+from spcacw_flwr.report.facts import facts_of
+from spcacw_flwr.report.read import read
 
 ROOT = Path(__file__).parents[1]
 PAGE = " ".join((ROOT / "docs" / "results.md").read_text().split())
@@ -36,15 +40,6 @@ def last(column: str, method: str) -> pd.Series:
     """Return the accuracy of the last epoch by seed."""
     rows = RUNS[(RUNS["column"] == column) & (RUNS["method"] == method)]
     return rows.set_index("seed")["last_accuracy"].sort_index()
-
-
-@pytest.mark.parametrize("column", COLUMNS)
-def test_every_cell_has_five_runs_of_fifty_epochs(column):
-    runs = RUNS[RUNS["column"] == column]
-    assert set(runs.groupby("method")["seed"].apply(lambda seeds: tuple(sorted(seeds)))) == {
-        (0, 1, 2, 3, 4)
-    }
-    assert set(runs["epochs"]) == {50}
 
 
 def test_spcacw_was_never_below_local_and_gains_what_the_page_says():
@@ -158,13 +153,6 @@ TUNED = pd.read_csv(RESULTS / "table1-tuned.csv")
 TUNED_CELLS = pd.read_csv(RESULTS / "table1-tuned-cells.csv")
 
 
-def test_every_tuned_cell_has_five_runs_of_fifty_epochs():
-    seeds = TUNED.groupby(["column", "method"])["seed"].apply(lambda of: tuple(sorted(of)))
-    assert len(seeds) == 28
-    assert set(seeds) == {(0, 1, 2, 3, 4)}
-    assert set(TUNED["epochs"]) == {50}
-
-
 def test_who_is_first_among_the_tuned():
     best = TUNED_CELLS.pivot_table("best_mean", "row", "column")
     p = TUNED_CELLS.pivot_table("p_holm", "row", "column")
@@ -249,10 +237,19 @@ def tuned_narrow():
     return {column: cells[cells["column"] == column].set_index("row") for column in NARROW}
 
 
-def test_every_tuned_narrow_cell_has_three_runs():
-    runs = pd.read_csv(RESULTS / "table1-narrow-tuned.csv")
-    assert set(runs["column"]) == set(NARROW)
-    assert (runs.groupby(["column", "method"])["seed"].apply(set) == {0, 1, 2}).all()
+@pytest.mark.parametrize(("name", "columns", "cells", "seeds", "epochs"), [
+    ("table1", COLUMNS, None, 5, {50}), ("table1-tuned", None, 28, 5, {50}),
+    ("table1-narrow-tuned", NARROW, None, 3, None),
+])  # fmt: skip
+def test_every_cell_has_its_runs(name, columns, cells, seeds, epochs):
+    runs = pd.read_csv(RESULTS / f"{name}.csv")
+    if columns:
+        assert set(columns) <= set(runs["column"])
+        runs = runs[runs["column"].isin(columns)]
+    found = runs.groupby(["column", "method"])["seed"].apply(lambda of: tuple(sorted(of)))
+    assert set(found) == {tuple(range(seeds))}
+    assert cells in (None, len(found))
+    assert epochs in (None, set(runs["epochs"]))
 
 
 def test_what_tuning_moves_on_narrow_cifar(tuned_narrow):
@@ -374,9 +371,27 @@ def test_what_each_reading_moves():
     assert ours.loc[minor, "moves_by"].abs().max() < 0.25
 
 
-TRUST, THEORY = (
-    " ".join((ROOT / "docs" / f"{page}.md").read_text().split()) for page in ("trust", "theory")
+TRUST, THEORY, RUN = (
+    " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
+    for page in ("trust", "theory", "run")
 )
+
+
+@pytest.mark.parametrize("name", ["digits", "rotate"])
+def test_what_leave_one_out_says(name, tmp_path):
+    (tmp_path / "config.toml").write_text("seed = 0\n")
+    shutil.copy(RESULTS / f"leave-one-out-{name}.csv", tmp_path / "leave_one_out.csv")
+    found = facts_of(read(tmp_path)).leave_one_out
+    page = RUN.split("## The report")[1].split(" ## ")[0]
+    assert f"{found.test_samples} test images" in page.replace(",", "")
+    told = {one.silo for one in found.absences if one.margin and one.mean > one.margin}
+    if name == "digits":
+        assert len(found.absences) == 6
+        assert told == {1, 2}  # the target's true cluster; of the others nothing but chance
+        assert f"the points lost is {found.correlation:.2f}" in page
+    else:
+        assert max(abs(one.mean) for one in found.absences) < found.chance / 2
+        assert f"far below the {found.chance:.2f} points" in page
 
 
 def test_whom_attacks_harm():

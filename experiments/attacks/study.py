@@ -19,9 +19,8 @@ from typing import Any, cast
 import numpy as np
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train
+from spcacw_flwr.config.keys import PartitionKeys
+from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.methods.guard import Guarded, make_method
 from spcacw_flwr.silos.pool import SiloPool

@@ -11,265 +11,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from spcacw_flwr.alpha.bias import SCHEDULES
-from spcacw_flwr.alpha.smoothness import CURVATURES
-from spcacw_flwr.config.declare import SpcacwError, check, did_you_mean, key
-from spcacw_flwr.config.partition import PartitionKeys
-from spcacw_flwr.config.privacy import PrivacyKeys
-from spcacw_flwr.config.registry import (
-    METHODS,
-    SETTINGS,
-    SOLVERS,
-    method_class,
-    setting_class,
-    solver_class,
-)
-from spcacw_flwr.config.transport import TransportKeys
+from spcacw_flwr.config import keys
+from spcacw_flwr.config.declare import SpcacwError, check, did_you_mean
+from spcacw_flwr.config.keys import SECTIONS
+from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting_class, solver_class
+
+log = logging.getLogger(__name__)
 
 AUTO = "auto"
-ENGINES = ("ray", "in-process")
-
-
-@dataclass(frozen=True)
-class RunKeys:
-    """What to run, for how long, and where its results go."""
-
-    setting: str = key(
-        "digits-relabel",
-        "Who holds what: " + ", ".join(SETTINGS) + ", or 'package.module:Class' of your own.",
-    )
-    method: str = key("spcacw", "The method of the target silo; 'spcacw methods' lists them.")
-    own: str = key(
-        "",
-        "Keys of a method or setting of your own, tables in JSON: '--set my-method.key=…' puts "
-        "them here.",
-    )
-    seed: int = key(0, "Seed of the split, the initial model and every batch.", least=0)
-    target: int = key(0, "The target silo, client 0 in the paper; 0…M−1.", least=0)
-    holdout: float = key(
-        0.0,
-        "Share of the target's training data to hold out and evaluate on in place of its test data "
-        "(READING 21): for tuning; 0 is off.",
-        least=0,
-        below=1,
-    )
-    engine: str = key(
-        "ray",
-        "What computes the rounds: ray, a Flower simulation (real silos are Flower's too), or "
-        "in-process, one process without messages.",
-        choices=ENGINES,
-    )
-    epochs: int = key(50, "Passes of the target over its own data (paper: 50 on MNIST).", least=1)
-    nodes: int = key(
-        0, "Simulated Flower nodes; 0 is one node per silo, fewer share the silos.", least=0
-    )
-    node_gpus: float = key(
-        0.0,
-        "GPUs that Ray gives to each simulated node, for device = cuda; .5 lets two share one.",
-        least=0,
-    )
-    device: str = key(
-        "cpu", "Where silos and method compute: cpu, cuda, cuda:1, … (PyTorch's names)."
-    )
-    threads: int = key(
-        0,
-        "CPU threads of the in-process engine, and of each end of a stream; 0 is one where a round "
-        "is small, so that runs side by side do not wait for each other, and PyTorch's own number "
-        "elsewhere.",
-        least=0,
-    )
-    output: str = key("", "Directory of the results, absolute; empty is a dated default.")
-    resume: str = key(
-        "", "Directory of a run to go on with, from its last checkpoint (docs/run.md)."
-    )
-    checkpoint_every: int = key(
-        0,
-        "Rounds between two checkpoints, beside those at a stop and at the end; 0 is ends of "
-        "epochs, at most every 10 s, -1 is none at all.",
-        least=-1,
-    )
-    compare_alone: bool = key(
-        True, "Also train the target alone (α = e₀, same seed and batches) for comparison."
-    )
-    tensorboard: bool = key(False, "Write TensorBoard scalars beside the other results.")
-    node_timeout: float = key(
-        120.0, "Seconds to wait for nodes that hold all silos before giving up.", above=0
-    )
-    round_timeout: float = key(
-        120.0, "Seconds a silo has to answer a round; later it counts as not sampled.", above=0
-    )
-
-
-@dataclass(frozen=True)
-class TrainingKeys:
-    """How gradients are made and steps are taken (paper, appendix Network Architectures)."""
-
-    eta: float = key(0.05, "η, the target's step size (Eq. update rule).", above=0)
-    momentum: float = key(0.9, "μ, momentum of the target's optimiser.", least=0, below=1)
-    weight_decay: float = key(5e-4, "λ, weight decay of the target's optimiser.", least=0)
-    max_norm: float = key(1.0, "Largest norm of a gradient; 0 switches clipping off.", least=0)
-    clip: str = key(
-        "silo",
-        "Who clips: every silo its own gradient (READING 7), or the target the weighted sum.",
-        choices=("silo", "aggregate"),
-    )
-    batch_size: int = key(32, "Samples in a silo's mini-batch ξ.", least=1)
-    model: str = key(
-        "mlp",
-        "The network: mlp, vgg16 (images of 32 × 32), char-lstm (symbols), or "
-        "'package.module:function' of your own: input shape, classes → nn.Module.",
-    )
-    hidden: int = key(64, "Hidden units of the MLP (paper: 64).", least=1)
-    width: float = key(
-        1.0,
-        "Factor of every hidden width of mlp, vgg16 and char-lstm, for runs on a CPU (paper: 1).",
-        above=0,
-    )
-    loss: str = key(
-        "cross-entropy",
-        "ℓ: cross-entropy, or 'package.module:function' of your own: outputs, labels → the loss "
-        "of each sample.",
-    )
-    participation: float = key(
-        1.0, "p, chance that a peer is asked in a round (Prop. partial participation).",
-        above=0, most=1,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TrustKeys:
-    """What is believed of a silo's replies (docs/trust.md)."""
-
-    norm_bound: float = key(
-        0.0,
-        "Largest norm of a gradient that is used, a longer one is dropped; 0 is max-norm where "
-        "silos clip, and no bound elsewhere.",
-        least=0,
-    )
-    max_strikes: int = key(
-        3,
-        "Strikes that put a silo into quarantine: a round with a reply that cannot be used adds "
-        "one, a round of good replies takes one away; 0 never does.",
-        least=0,
-    )
-    quarantine_probe: float = key(
-        0.1, "Chance that a silo in quarantine is asked in a round, to see if it is well.",
-        least=0, most=1,
-    )  # fmt: skip
-    guard: int = key(
-        0,
-        "F ≥ 2: one in F of the target's samples is kept apart to judge whether peers did harm; if "
-        "so, the target ends with the model that it trained alone (ours: docs/trust.md). 0 is off.",
-        least=0,
-    )
-    guard_finish: float = key(
-        0.2,
-        "Share of the epochs, the last ones, in which the target goes on alone after the guard's "
-        "judgement, with all of its data.",
-        above=0,
-        below=1,
-    )
-
-
-@dataclass(frozen=True)
-class SPCACWKeys:
-    """Hyper-parameters of SP-CACW (Algorithm 1; appendix Practical Algorithmic Details)."""
-
-    beta: float = key(
-        0.1, "β, smoothing of the bias estimates b̂ (Eq. alg_single_est).", above=0, most=1
-    )
-    beta_schedule: str = key(
-        "constant",
-        "β_t = β, or harmonic: β_t = 1/t, the sample mean of the bias lemma (READING 1).",
-        choices=SCHEDULES,
-    )
-    t_start: int = key(
-        1, "T_start, the first round that counts in the cumulative cost (Eq. refined objective).",
-        least=1,
-    )  # fmt: skip
-    update_every: int = key(
-        0, "K, rounds between updates of α; 0 is one epoch of the target.", least=0
-    )
-    solver: str = key(
-        "ftl",
-        "Who learns α: the leader of the exact cumulative cost (ftl) or of FTAL's rank-one "
-        "surrogates (ftal), online Newton steps (ons), exponentiated gradient (eg).",
-        choices=tuple(SOLVERS),
-        paths=True,
-    )
-    g_max: float = key(
-        0.0,
-        "g_max, bound on gradient norms in FTAL's and ONS's constants and the regret bound; 0 is "
-        "max-norm/p where silos clip and none adds noise, and the largest norm seen elsewhere.",
-        least=0,
-    )
-    half_life: float = key(
-        0.0,
-        "Epochs after which a round counts half in the cumulative cost (ftl, ftal); 0 forgets "
-        "nothing, as in the paper.",
-        least=0,
-    )
-    bias_correction: bool = key(
-        False, "Take the noise of the bias estimates out of the cost (ours: docs/theory.md)."
-    )
-    cross_fit: int = key(
-        0,
-        "F ≥ 2 folds of the target's data: biases are measured at F further models, each against "
-        "the fold that it was not trained on (ours: docs/theory.md); a round then costs "
-        "1 + F of them. 0 compares with the target's training gradient, as the paper does.",
-        least=0,
-    )
-    probe: float = key(
-        1.0,
-        "Chance that a peer of weight 0 is asked in a round (of the p of participation): less "
-        "traffic, later returns.",
-        above=0,
-        most=1,
-    )
-    diagnostics: bool = key(
-        True,
-        "Log regret, and each silo's bias, noise and closed-form weight, in federations of up to "
-        "1,000 silos (O(M²) memory and time).",
-    )
-    sketch: int = key(
-        0,
-        "k, dimension of the random sketch in which biases and inner products are kept, for "
-        "federations of thousands; 0 keeps them exactly.",
-        least=0,
-    )
-    smoothness: float = key(0.0, "L, the smoothness of the target's loss; 0 estimates it.", least=0)
-    curvature: str = key(
-        "largest",
-        "What L is estimated by: the largest curvature of the target's loss (READING 5), or that "
-        "along its mini-batch noise (ours: docs/theory.md).",
-        choices=CURVATURES,
-    )
-    smoothness_interval: int = key(10, "Rounds between two estimates of L.", least=1)
-    smoothness_iterations: int = key(
-        10, "Largest number of power iterations per estimate.", least=1
-    )
-    smoothness_decay: float = key(
-        0.9,
-        "Share of the old value when a new estimate of L arrives (READING 5).",
-        least=0,
-        below=1,
-    )
-
-
-SECTIONS: dict[str, type] = {
-    "run": RunKeys,
-    "training": TrainingKeys,
-    "trust": TrustKeys,
-    "partition": PartitionKeys,
-    "spcacw": SPCACWKeys,
-    "transport": TransportKeys,
-    "privacy": PrivacyKeys,
-}
 
 
 def kebab(name: str) -> str:
@@ -277,7 +33,6 @@ def kebab(name: str) -> str:
     return name.rstrip("_").replace("_", "-")
 
 
-log = logging.getLogger(__name__)
 MOVED = {
     name: f"{table}.{name}"
     for table, names in {
@@ -317,8 +72,8 @@ def fields(method: str = "", setting: str = "") -> dict[str, tuple[str, dataclas
     """
     known = {
         kebab(field.name): (section, field)
-        for section, keys in SECTIONS.items()
-        for field in dataclasses.fields(keys)
+        for section, keys_ in SECTIONS.items()
+        for field in dataclasses.fields(keys_)
         if field.metadata
     }
     owners = [("setting", setting_class(name)) for name in (*SETTINGS, setting) if name]
@@ -358,10 +113,7 @@ def asked_keys(
 ) -> dict[str, tuple[str, Any, dataclasses.Field[Any]]]:
     """Return where keys live, and their defaults: one, a setting's, a method's, all, or the common.
 
-    Raises
-    ------
-    SpcacwError
-        If there is no key, setting or method of that name.
+    Raises SpcacwError if there is no key, setting or method of that name.
     """
     known, own, tables = fields(method, setting), {}, set()
     if name:
@@ -416,13 +168,13 @@ def _unfolded(text: str, names: set[str]) -> dict[str, Any]:
 class Config:
     """A resolved, checked configuration: frozen tables of keys."""
 
-    run: RunKeys
-    training: TrainingKeys
-    trust: TrustKeys
-    partition: PartitionKeys
-    spcacw: SPCACWKeys
-    transport: TransportKeys
-    privacy: PrivacyKeys
+    run: keys.RunKeys
+    training: keys.TrainingKeys
+    trust: keys.TrustKeys
+    partition: keys.PartitionKeys
+    spcacw: keys.SPCACWKeys
+    transport: keys.TransportKeys
+    privacy: keys.PrivacyKeys
     method: Any
     """The table of the chosen method's own keys; None if it has none."""
 
@@ -444,7 +196,7 @@ class Config:
         flat = flattened(flat)
         named = {what: flat.get(what, AUTO) for what in ("method", "setting")}
         for what, value in named.items():
-            field = RunKeys.__dataclass_fields__[what]
+            field = keys.RunKeys.__dataclass_fields__[what]
             named[what] = check(what, field.default if value == AUTO else value, field)
         method, setting = method_class(named["method"]), setting_class(named["setting"])
         known = fields(**named)
@@ -461,7 +213,7 @@ class Config:
             for what, owner in (("setting", setting), ("method", method))
         ]
         values["partition"]["own"] = own[0]
-        tables = {section: keys(**values[section]) for section, keys in SECTIONS.items()}
+        tables = {section: table(**values[section]) for section, table in SECTIONS.items()}
         config = cls(**tables, method=own[1])
         solver_class(config.spcacw.solver)
         return config
@@ -496,3 +248,39 @@ class Config:
                 owner, _, last = name.rpartition(".")
                 own.setdefault(owner, {})[last] = value
         return flat | ({"own": json.dumps(own)} if own else {})
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """Read ``key=value`` pairs, the values in TOML; a value that is not TOML is a text."""
+    table: dict[str, Any] = {}
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator:
+            raise SpcacwError(f"--set {assignment} must have the form key=value.")
+        try:
+            table[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            table[name.strip()] = value.strip()
+    return table
+
+
+def read_toml(path: Path, option: str = "--config") -> dict[str, Any]:
+    """Read run-config keys from a TOML file, which an option names."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SpcacwError(f"{option} {path} cannot be read: {error}.") from error
+
+
+def absolute(path: str) -> str:
+    """Return a path as Flower needs it: its apps run in a directory of their own."""
+    return str(Path(path).expanduser().resolve())
+
+
+def flat_keys(
+    config: Path | None, assignments: list[str] | None, named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the keys of a file, then those of ``--set``, then options of their own; last wins."""
+    flat = read_toml(config) if config else {}
+    flat |= parse_assignments(assignments or [])
+    return flat | {name: value for name, value in named.items() if value is not None}

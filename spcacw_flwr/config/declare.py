@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import operator
 import os
 import pkgutil
 import sys
@@ -48,7 +49,7 @@ def import_by_path(path: str, what: str) -> Any:
         ) from error
 
 
-BOUNDS = dict.fromkeys(("above", "least", "below", "most", "choices", "paths"))
+BOUNDS: dict[str, Any] = dict.fromkeys(("above", "least", "below", "most", "choices", "paths"))
 """Of a field that is declared without :func:`key`, as those of a method of one's own may be."""
 
 
@@ -65,19 +66,10 @@ def key(
 ) -> Any:
     """Declare a configuration key: a dataclass field with its documentation and allowed values.
 
-    Parameters
-    ----------
-    default : Any
-        The default value; its type is the key's type.
-    doc : str
-        One or two sentences: symbol, equation, unit, meaning.
-    above, least, below, most : float, optional
-        Bounds of a number: ``above`` and ``below`` exclude the bound, ``least`` and ``most``
-        include it.
-    choices : tuple of str, optional
-        The allowed strings.
-    paths : bool
-        Whether ``module:Class`` of the user's own is allowed beside ``choices``.
+    The type of ``default`` is the key's; ``doc`` is one or two sentences: symbol, equation, unit,
+    meaning. Of a number's bounds, ``above`` and ``below`` exclude the bound, ``least`` and ``most``
+    include it. ``choices`` are the allowed strings; with ``paths`` a ``module:Class`` of the user's
+    own is allowed as well.
     """
     bounds = {"above": above, "least": least, "below": below, "most": most}
     meta = {"doc": doc, **bounds, "choices": choices, "paths": paths}
@@ -93,14 +85,11 @@ def allowed(field: dataclasses.Field[Any]) -> str:
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[
         type(field.default)
     ]
-    low, high = (meta["above"], meta["least"]), (meta["below"], meta["most"])
-    if low == (None, None) and high == (None, None):
-        return kind
-    left = f"({low[0]:g}" if low[0] is not None else f"[{low[1]:g}" if low[1] is not None else "(-∞"
-    right = (
-        f"{high[0]:g})" if high[0] is not None else f"{high[1]:g}]" if high[1] is not None else "∞)"
-    )
-    return f"{kind} in {left}, {right}"
+    signs = {"above": "({:g}", "least": "[{:g}", "below": "{:g})", "most": "{:g}]"}
+    ends = {name: sign.format(meta[name]) for name, sign in signs.items() if meta[name] is not None}
+    low = ends.get("above") or ends.get("least", "(-∞")
+    high = ends.get("below") or ends.get("most", "∞)")
+    return f"{kind} in {low}, {high}" if ends else kind
 
 
 def check(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
@@ -110,13 +99,10 @@ def check(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
         value = float(value)
     good = type(value) is kind
     if good and kind in (int, float):
-        good = (
-            math.isfinite(value)
-            and (meta["above"] is None or value > meta["above"])
-            and (meta["least"] is None or value >= meta["least"])
-            and (meta["below"] is None or value < meta["below"])
-            and (meta["most"] is None or value <= meta["most"])
-        )
+        within = {"above": operator.gt, "least": operator.ge, "below": operator.lt,
+                  "most": operator.le}  # fmt: skip
+        given = ((holds, meta[name]) for name, holds in within.items() if meta[name] is not None)
+        good = math.isfinite(value) and all(holds(value, bound) for holds, bound in given)
     elif good and meta["choices"]:
         good = value in meta["choices"] or bool(meta["paths"] and ":" in value)
     if not good:

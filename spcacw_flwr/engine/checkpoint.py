@@ -1,25 +1,40 @@
-"""A checkpoint on disk: the state of objects, notes in JSON, and checksums of both.
+"""Checkpoints of a run: what is in one, when one is made, and how the run goes on from it.
 
-A directory ``checkpoint`` holds ``checkpoint.json`` and the file of states that it names. Both
-are written beside the ones before and flushed to the disk; the rename of the JSON file is the
-moment at which the new checkpoint replaces the old, which is deleted only then. A crash at any
-moment leaves a complete checkpoint.
+A checkpoint is made between two rounds, where no question is on its way. It holds every object that
+the run named when it started (``{"method": method, …}``) and what identifies the run: resolved
+configuration, the model's tensors, what the silos told of themselves, versions.
+
+A directory ``checkpoint`` holds ``checkpoint.json`` and the file of states that it names
+(:mod:`spcacw_flwr.engine.state`), each with its checksum. Both are written beside the ones before
+and flushed to the disk; the rename of the JSON file is the moment at which the new checkpoint
+replaces the old, which is deleted only then. A crash at any moment leaves a complete checkpoint.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import io
 import json
+import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import shutil
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
+from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.layout import Layout
-from spcacw_flwr.silos.protocol import SiloInfo
+from spcacw_flwr.engine import state
+from spcacw_flwr.engine.directory import lengths
+from spcacw_flwr.silos.protocol import Federation
+
+log = logging.getLogger(__name__)
 
 FORMAT = 2
 DIRECTORY, NOTES = "checkpoint", "checkpoint.json"
@@ -29,6 +44,10 @@ FREE = (
     "stream-address", "stream-certificate", "stream-key",
 )  # fmt: skip
 """Keys that say where and how fast a run is made, or what is made beside it."""
+SECONDS, SHARE = 10.0, 0.05
+"""With ``checkpoint-every = 0``: least time between two checkpoints, and most of a run's time."""
+ROOM = 2 * 2
+"""Free space wanted, in first checkpoints: for two, which may grow to twice their first size."""
 
 
 def package_version() -> str:
@@ -42,10 +61,7 @@ def package_version() -> str:
 def save(directory: Path, write: Callable[[IO[bytes]], None], content: Mapping[str, Any]) -> None:
     """Replace the checkpoint in ``directory``; ``write`` writes the state into a file.
 
-    Raises
-    ------
-    OSError
-        If the disk is full or cannot be written; the checkpoint before is still there.
+    Raises OSError if the disk is full or cannot be written; the checkpoint before is still there.
     """
     directory.mkdir(exist_ok=True)
     part = directory / "part"
@@ -67,7 +83,11 @@ def save(directory: Path, write: Callable[[IO[bytes]], None], content: Mapping[s
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, directory / NOTES)
-        _flush(directory)
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)  # the renames
+        finally:
+            os.close(descriptor)
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -80,15 +100,6 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _flush(directory: Path) -> None:
-    """Let the renames reach the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def exists(directory: Path) -> bool:
     """Say whether there is a checkpoint, whole or not, in ``directory``."""
     return (directory / NOTES).exists()
@@ -97,10 +108,8 @@ def exists(directory: Path) -> bool:
 def load(directory: Path) -> tuple[dict[str, Any], Path]:
     """Return the content of the checkpoint in ``directory``, and its file of states.
 
-    Raises
-    ------
-    SpcacwError
-        If a file is missing, cut off or altered, or of another version of this package.
+    Raises SpcacwError if a file is missing, cut off or altered, or of another version of this
+    package.
     """
     notes = directory / NOTES
     with _intact(notes):
@@ -132,14 +141,16 @@ def _intact(path: Path) -> Iterator[None]:
         ) from error
 
 
-def of_model(layout: Layout | None) -> list[list[Any]]:
-    """Return names and shapes of the model's tensors, as JSON."""
-    return [[name, list(shape)] for name, shape in layout.shapes] if layout else []
+def identity_of(federation: Federation) -> dict[str, list[list[Any]]]:
+    """Return the names and shapes of the model's tensors, and what each silo told, as JSON.
 
-
-def of_silos(silos: Iterable[SiloInfo]) -> list[list[Any]]:
-    """Return each silo's number of samples, and a digest of all that it told, as JSON."""
-    return [[info.size, _digest(repr(info))[:8]] for info in silos]
+    Of a silo that is its number of samples, and a digest of all the rest.
+    """
+    shapes = federation.layout.shapes if federation.layout else ()
+    return {
+        "model": [[name, list(shape)] for name, shape in shapes],
+        "silos": [[info.size, _digest(repr(info))[:8]] for info in federation.silos],
+    }
 
 
 def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -153,23 +164,158 @@ def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     return phrases
 
 
-def differing_model(before: list[list[Any]], now: list[list[Any]]) -> list[str]:
-    """Return a phrase for the first tensor of the model that was another."""
-    for old, new in zip(before, now, strict=False):
-        if old != new:
-            return [f"the model's tensor {old[0]} {old[1]} is {new[0]} {new[1]} now"]
-    if len(before) != len(now):
-        return [f"the model had {len(before)} tensors and has {len(now)}"]
-    return []
+def differing_identity(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a phrase for the first tensor of the model, and for the first silo, that differ."""
 
+    def of_tensor(_: int, old: list[Any], new: list[Any]) -> str:
+        return f"the model's tensor {old[0]} {old[1]} is {new[0]} {new[1]} now"
 
-def differing_silos(before: list[list[Any]], now: list[list[Any]]) -> list[str]:
-    """Return a phrase for the first silo that held other data."""
-    for silo, (old, new) in enumerate(zip(before, now, strict=False)):
+    def of_silo(silo: int, old: list[Any], new: list[Any]) -> str:
         if old[0] != new[0]:
-            return [f"silo {silo} had {old[0]} training samples and has {new[0]}"]
-        if old != new:
-            return [f"silo {silo} tells other label counts or groups"]
-    if len(before) != len(now):
-        return [f"there were {len(before)} silos and are {len(now)}"]
-    return []
+            return f"silo {silo} had {old[0]} training samples and has {new[0]}"
+        return f"silo {silo} tells other label counts or groups"
+
+    phrases = []
+    for what, phrase, count in (
+        ("model", of_tensor, "the model had {} tensors and has {}"),
+        ("silos", of_silo, "there were {} silos and are {}"),
+    ):
+        pairs = enumerate(zip(before[what], now[what], strict=False))
+        found = [phrase(k, old, new) for k, (old, new) in pairs if old != new][:1]
+        counts = len(before[what]), len(now[what])
+        phrases += found or ([count.format(*counts)] if counts[0] != counts[1] else [])
+    return phrases
+
+
+class Keeper:
+    """Keeps the checkpoint of the run in ``home``.
+
+    ``objects`` has by name what has state, ``objects["method"]`` the method, all fresh; an
+    :class:`SpcacwError` says if some of it cannot be kept.
+    """
+
+    def __init__(
+        self, home: Path, config: Config, federation: Federation, objects: Mapping[str, Any]
+    ) -> None:
+        self.home, self.directory = home, home / DIRECTORY
+        self.config, self.federation = config, federation
+        self.objects = dict(objects)
+        self.inputs = state.inputs_of(config, federation)
+        self.device = str(objects["method"].parameters.device)
+        self._bytes = len(_bytes_of(self.objects, self.inputs))
+        self._written, self._cost = time.perf_counter(), 0.0
+
+    def check_room(self) -> None:
+        """See, before training, that checkpoints can be written; SpcacwError if not."""
+        try:
+            self.directory.mkdir(exist_ok=True)
+            (self.directory / "part").write_bytes(b"")
+            (self.directory / "part").unlink()
+            free = shutil.disk_usage(self.directory).free
+        except OSError as error:
+            raise SpcacwError(f"{self.directory} cannot be written: {error}.") from error
+        if free < ROOM * self._bytes:
+            raise SpcacwError(
+                f"output = '{self.home}' has room for {free / 1e6:.0f} MB, and checkpoints want "
+                f"{ROOM * self._bytes / 1e6:.0f} MB: free some, name another directory, or set "
+                "checkpoint-every = -1 to go without them."
+            )
+
+    def due(self, round_: int, rounds: int) -> bool:
+        """Say whether a checkpoint is to be made after round t of ``rounds``."""
+        if round_ == rounds:
+            return True
+        if every := self.config.run.checkpoint_every:
+            return round_ % every == 0
+        waited = time.perf_counter() - self._written
+        ends_epoch = round_ % self.federation.rounds_per_epoch == 0
+        return ends_epoch and waited >= max(SECONDS, self._cost / SHARE)
+
+    def save(self, round_: int, history: Mapping[str, Any], notes: Mapping[str, Any]) -> bool:
+        """Make the checkpoint after round t; if that fails, say so, and keep the one before.
+
+        ``history`` is kept like an object, ``notes`` as they are.
+        """
+        start = time.perf_counter()
+        try:
+            objects = self.objects | {"history": history}
+            save(self.directory, partial(state.save, objects, self.inputs), {
+                "version": package_version(), "round": round_, "config": self.config.to_flat(),
+                **identity_of(self.federation), "lengths": lengths(self.home), **notes,
+                "objects": sorted(self.objects), "device": self.device,
+            })  # fmt: skip
+        except (OSError, SpcacwError) as error:
+            log.warning("Round %s goes on without a checkpoint (%s).", round_, error)
+            return False
+        finally:
+            self._written = time.perf_counter()
+            self._cost = self._written - start
+        return True
+
+    def resume(self) -> dict[str, Any] | None:
+        """Put the objects into the state of the checkpoint and return its other content.
+
+        None if the run was ended before its first checkpoint.
+
+        Raises SpcacwError if the checkpoint is damaged, or of another run; the objects are then as
+        they were.
+        """
+        if not exists(self.directory):
+            self._see_same(unfinished(self.home), [])
+            return None
+        content, path = load(self.directory)
+        others = differing_identity(content, identity_of(self.federation))
+        self._see_same(content["config"], others)
+        if (before := content["config"]["epochs"]) != self.config.run.epochs:
+            self._see_growing(before)
+        if content["objects"] != sorted(self.objects):
+            raise SpcacwError(
+                f"The checkpoint in {self.directory} holds {', '.join(content['objects'])}, and "
+                f"this run has {', '.join(sorted(self.objects))}: go on with the version that "
+                "wrote it."
+            )
+        devices = {content["device"]: self.device}
+        return content | state.load(path, self.objects, self.inputs, devices)
+
+    def _see_same(self, config: Mapping[str, Any], others: list[str]) -> None:
+        before = Config.from_flat(config).to_flat()  # of an older version, keys have moved
+        if phrases := [*differing_keys(before, self.config.to_flat()), *others]:
+            raise SpcacwError(
+                f"The run in {self.home} is another: {'; '.join(phrases)}. Going on, epochs may "
+                f"grow, and these may differ: {', '.join(FREE)}."
+            )
+
+    def _see_growing(self, before: int) -> None:
+        """See that the method's state is the same, had it known of all epochs from the start."""
+        method = self.objects["method"]
+        run = dataclasses.replace(self.config.run, epochs=before)
+        shorter = dataclasses.replace(self.config, run=run)
+        made = type(method)(shorter, self.federation, method.parameters)
+        inputs = state.inputs_of(shorter, self.federation)
+        if _bytes_of({"method": method}, self.inputs) != _bytes_of({"method": made}, inputs):
+            raise SpcacwError(
+                f"epochs was {before} and is {self.config.run.epochs}: what "
+                f"{self.config.run.method} does depends on how many epochs there are, so it cannot "
+                "go on for more; start the run anew in another directory."
+            )
+
+
+def _bytes_of(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    state.save(objects, inputs, buffer)
+    return buffer.getvalue()
+
+
+def unfinished(home: Path) -> dict[str, Any]:
+    """Return the keys of a run that was ended before its first checkpoint, from config.toml.
+
+    Raises SpcacwError if there is no such run.
+    """
+    path = home / "config.toml"
+    try:
+        keys = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SpcacwError(f"{home} holds no run to go on with ({error}).") from error
+    if keys.get("checkpoint-every", -1) == -1 or (home / "summary.json").exists():
+        raise SpcacwError(f"The run in {home} left no checkpoint: there is no going on from it.")
+    return flattened(keys)

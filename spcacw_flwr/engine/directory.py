@@ -1,13 +1,23 @@
-"""A run's directory: which it is, whose it is, and the files in it that grow."""
+"""A run's directory: which it is, whose it is, the files in it that grow, and the wish to end.
+
+A run ends after the round that it is in, and leaves a checkpoint, by Ctrl-C, SIGTERM or SIGHUP
+where training runs in a process's main thread; or by a file ``stop`` in its directory, which
+reaches a ServerApp in a thread, in another process, on another machine. A second signal acts as it
+would without us: it ends the process at once.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -20,15 +30,14 @@ FLOWER_RUN = "flower_run"
 """Where ``status.json`` has Flower's id of the run."""
 GROWING = ("metrics.jsonl", "alpha.csv", "silos.csv")
 """Files to which a run appends."""
+STOP = "stop"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
 def run_directory(config: Config) -> Path | None:
     """Return the directory of the run that goes on, or of the new one; None if none is named.
 
-    Raises
-    ------
-    SpcacwError
-        If ``output`` names another directory than ``resume``.
+    Raises SpcacwError if ``output`` names another directory than ``resume``.
     """
     run = config.run
     output, resume = (Path(path).expanduser() for path in (run.output, run.resume))
@@ -38,6 +47,40 @@ def run_directory(config: Config) -> Path | None:
             "directory; leave output out."
         )
     return resume if run.resume else output if run.output else None
+
+
+def default_output(config: Config, base: Path) -> Path:
+    """Return a dated directory below ``base`` that does not exist yet."""
+    run, stamp = config.run, datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    stem = f"{stamp}_{run.setting}_{run.method}_seed{run.seed}".replace(":", ".")
+    path, copy = base / stem, 2
+    while path.exists():
+        path, copy = base / f"{stem}_{copy}", copy + 1
+    return path
+
+
+def claim_directory(directory: Path, resumes: bool = False) -> None:
+    """Make a directory for a run's results, or see that there is one if the run goes on in it.
+
+    Raises SpcacwError if it cannot be made or written, or holds a run already (or none, if one is
+    to go on).
+    """
+    try:
+        if not resumes:
+            directory.mkdir(parents=True, exist_ok=True)
+        if (directory / "config.toml").exists() != resumes:
+            if resumes:
+                raise SpcacwError(
+                    f"resume = '{directory}' holds no run: name the directory of one."
+                )
+            raise SpcacwError(
+                f"output = '{directory}' already holds a run: name another directory, or set "
+                "resume to it to go on with that run."
+            )
+        (directory / ".write-test").touch()
+        (directory / ".write-test").unlink()
+    except OSError as error:
+        raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
 
 
 def is_own(directory: Path, flower_run: str) -> bool:
@@ -51,10 +94,7 @@ def is_own(directory: Path, flower_run: str) -> bool:
 def held(directory: Path) -> FileLock:
     """Return a lock on a run's directory, which the end of the process opens, however it comes.
 
-    Raises
-    ------
-    SpcacwError
-        If another process is at work on the run.
+    Raises SpcacwError if another process is at work on the run.
     """
     lock = FileLock(directory / ".lock")
     try:
@@ -83,10 +123,7 @@ def lengths(directory: Path) -> dict[str, int]:
 def cut(directory: Path, lengths: Mapping[str, int]) -> None:
     """Take from the growing files what came after they had these lengths.
 
-    Raises
-    ------
-    SpcacwError
-        If a file is shorter; no file is then changed.
+    Raises SpcacwError if a file is shorter; no file is then changed.
     """
     for name, length in lengths.items():
         path = directory / name
@@ -96,8 +133,52 @@ def cut(directory: Path, lengths: Mapping[str, int]) -> None:
                 "back, or start the run anew in another directory."
             )
     for name in GROWING:
-        path = directory / name
         if name in lengths:
-            os.truncate(path, lengths[name])
+            os.truncate(directory / name, lengths[name])
         else:
-            path.unlink(missing_ok=True)
+            (directory / name).unlink(missing_ok=True)
+
+
+class Stopped(SpcacwError):
+    """Training ended because somebody asked for it; the sentence says how to go on."""
+
+
+class Stop:
+    """Whether somebody wants the run in ``directory`` to end; a wish for an earlier run is not."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file, self._signalled = directory / STOP, False
+        self.clear()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a signal or the file has come."""
+        return self._signalled or self.file.exists()
+
+    def clear(self) -> None:
+        """Forget the wish."""
+        with suppress(OSError):
+            self.file.unlink(missing_ok=True)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Take signals as a wish for the duration of the block, in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def give_back() -> None:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+        def wish(*_: Any) -> None:
+            self._signalled = True
+            give_back()
+
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        for number in SIGNALS:
+            signal.signal(number, wish)
+        try:
+            yield
+        finally:
+            give_back()

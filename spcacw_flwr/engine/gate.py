@@ -10,36 +10,31 @@ it is not asked, but for a probe now and then, and has no weight until its probe
     while True:  # until StopIteration
         request = steps.send(Answers(replies, faults))
 
-``faults`` are what the transport found wrong; whether an answer is
-finite and short enough is found here (:mod:`spcacw_flwr.engine.checks`).
+``faults`` are what the transport found wrong. :func:`judge` finds here whether an answer can be a
+gradient at all: finite, and no longer than an honest one can be.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Mapping
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.checks import REASONS, ROUNDING, judge, norm_bound, nothing, without
 from spcacw_flwr.methods.base import Method
-from spcacw_flwr.silos.protocol import Answers, Fault, Request
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request
 from spcacw_flwr.silos.streams import PARTICIPATION, stream
+from spcacw_flwr.silos.wire import slack
 
 log = logging.getLogger(__name__)
 
 
 class Gate:
-    """Checks what silos answer, and remembers who answered badly.
-
-    Parameters
-    ----------
-    config : Config
-        The run's configuration: ``norm-bound``, ``max-strikes``, ``quarantine-probe``.
-    num_silos : int
-        M.
+    """Checks what M silos answer, and remembers who answered badly (keys of :class:`TrustKeys`).
 
     Attributes
     ----------
@@ -61,15 +56,13 @@ class Gate:
     def play(self, method: Method, round_: int) -> Generator[Request, Answers, None]:
         """Run round t of a method: yield its questions, be sent what comes back.
 
-        Raises
-        ------
-        SpcacwError
-            If the target was asked and there is no answer that can be used.
+        Raises SpcacwError if the target was asked and there is no answer that can be used.
         """
         faulty, good = (np.zeros(len(self.strikes), dtype=bool) for _ in range(2))
         hushed = self.quarantined.copy()
-        if hushed.any():
-            hushed &= ~self._probed(round_)
+        if hushed.any():  # whom a probe reaches is a pure function of (seed, round)
+            draws = stream(self.seed, PARTICIPATION, round_, 2).random(len(hushed))
+            hushed &= draws >= self.keys.quarantine_probe
 
         def cut(request: Request) -> Request:
             shut = hushed | faulty
@@ -111,12 +104,6 @@ class Gate:
             log.warning("Round %s goes on without silo %s: %s (%s; no. %s of this silo).",
                         round_, silo, fault.words, fault.reason, times)  # fmt: skip
 
-    def _probed(self, round_: int) -> NDArray[np.bool_]:
-        """Return whom a probe reaches at round t, (M,): a pure function of (seed, round)."""
-        rng = stream(self.seed, PARTICIPATION, round_, 2)
-        chosen: NDArray[np.bool_] = rng.random(len(self.strikes)) < self.keys.quarantine_probe
-        return chosen
-
     def _count_strikes(
         self, method: Method, round_: int, faulty: NDArray[np.bool_], good: NDArray[np.bool_]
     ) -> None:
@@ -134,21 +121,16 @@ class Gate:
         self.quarantined[self.target] = False
         for silo in np.flatnonzero(self.quarantined != before).tolist():
             if self.quarantined[silo]:
-                log.warning("Silo %s is in quarantine from round %s on: %s strikes.",
-                            silo, round_, limit)  # fmt: skip
+                words = "Silo %s is in quarantine from round %s on: %s strikes."
+                log.warning(words, silo, round_, limit)
             else:
                 log.info("Silo %s is out of quarantine after round %s.", silo, round_)
-        if not np.array_equal(self.quarantined, before):
+        if (self.quarantined != before).any():
             method.quarantine(self.quarantined.copy(), round_)
-
-    @property
-    def rejected(self) -> int:
-        """How many answers could not be used so far."""
-        return int(self.counts.sum())
 
     def report(self) -> dict[str, float]:
         """Return an epoch's figures for the log."""
-        return {"rejected": self.rejected, "quarantined": int(self.quarantined.sum())}
+        return {"rejected": int(self.counts.sum()), "quarantined": int(self.quarantined.sum())}
 
     def rejections(self) -> dict[str, dict[str, int]]:
         """Return the counts of each silo by reason, where there are any."""
@@ -157,3 +139,83 @@ class Gate:
             for silo, row in enumerate(self.counts)
             if row.any()
         }
+
+
+REASONS = (
+    "not-finite", "too-long", "shape", "dtype", "round", "silo", "malformed", "error",
+)  # fmt: skip
+"""A gradient or loss with NaN or ∞, or of too large a norm; of another shape or type; to another
+question; for another silo; a message that lacks something; one that only says what went wrong."""
+ROUNDING = 1e-4
+"""By how much, relatively, a clipped gradient may be longer than the clipping norm."""
+LONGEST = 1e18
+"""Beyond this norm squares of gradients overflow in float32, which no method could bear."""
+
+
+def norm_bound(config: Config) -> float:
+    """Return the largest norm of a gradient that is used."""
+    training, own = config.training, config.trust.norm_bound
+    clipped = training.clip == "silo" and training.max_norm > 0
+    longest = own or (training.max_norm if clipped else LONGEST)
+    return longest * (1 + ROUNDING + slack(config.transport.wire))
+
+
+def judge(
+    request: Request, answers: Answers, bound: float, private: Mapping[int, float] | None = None
+) -> tuple[Replies, dict[int, Fault]]:
+    """Return the answers that can be used, and what is wrong with the others.
+
+    ``bound`` is the largest norm of a gradient; ``private`` is that of silos whose gradients have
+    noise, which tell no losses.
+    """
+    replies, norms = answers.replies, answers.norms
+    faults = {silo: fault for silo, fault in answers.faults.items() if silo in request.silos}
+    if not replies.silos:
+        return replies, faults
+    if norms is None:
+        norms = torch.linalg.vector_norm(replies.gradients, dim=1)
+    # A few numbers for each silo: NumPy's functions of so few cost less than PyTorch's.
+    losses = replies.losses.cpu().numpy().reshape(len(replies.silos), -1)
+    judging = request.want == LOSSES  # a model may be so bad that its loss is infinite
+    usable: NDArray[np.bool_] = losses > -np.inf if judging else np.isfinite(losses)
+    usable = np.logical_and.reduce(usable, axis=1)
+    bounds = np.full(len(usable), bound, np.float32)
+    if private and not judging:
+        for k, silo in enumerate(replies.silos):
+            bounds[k] = private.get(silo, bound)
+            usable[k] |= silo in private
+    passed = usable & (norms.cpu().numpy() <= bounds)
+    if passed.all():
+        return replies, faults
+    for k in np.flatnonzero(~passed).tolist():
+        fault = _fault(replies.gradients[k], bool(usable[k]), float(bounds[k]))
+        if fault:
+            faults[replies.silos[k]] = fault
+    return without(replies, faults), faults
+
+
+def _fault(row: Tensor, usable: bool, bound: float) -> Fault | None:
+    """Say what is wrong with a gradient; a norm that overflows need not be."""
+    if not usable:
+        return Fault("not-finite", "its loss is not finite")
+    if not bool(row.isfinite().all()):
+        return Fault("not-finite", "its gradient is not finite")
+    norm = float(torch.linalg.vector_norm(row, dtype=torch.float64))
+    if norm <= bound:
+        return None
+    return Fault("too-long", f"its gradient has norm {norm:.4g}, more than {bound:.4g}")
+
+
+def without(replies: Replies, silos: Collection[int]) -> Replies:
+    """Return the answers of all but ``silos``."""
+    if not silos:
+        return replies
+    at = [k for k, silo in enumerate(replies.silos) if silo not in silos]
+    kept = tuple(replies.silos[k] for k in at)
+    return Replies(kept, replies.gradients[at], replies.losses[at], replies.smoothness)
+
+
+def nothing(request: Request) -> Replies:
+    """Return the answers of nobody."""
+    wide = 0 if request.want == LOSSES else request.points.shape[-1]
+    return Replies((), request.points.new_empty(0, wide), request.points.new_empty(0))

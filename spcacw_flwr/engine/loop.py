@@ -2,22 +2,133 @@
 
 It is the only one. Whom it asks differs: a pool that holds the data of all silos in this process
 (``silos/pool.py``), Flower's nodes by messages (``flower/grid.py``) or by streams
-(``flower/stream``).
+(``flower/stream``). What it notes is a :class:`History`, in memory; a
+:class:`~spcacw_flwr.engine.recorder.Recorder` writes it down as well.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import Gate
-from spcacw_flwr.engine.history import Epoch, History
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, SiloInfo, Silos
 
 log = logging.getLogger(__name__)
+
+
+class History:
+    """What a run has done so far, in memory: epochs, weights, who took part."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.epochs: list[dict[str, float]] = []
+        self.figures: Mapping[str, NDArray[np.float64]] = {}
+        """What the method says of each silo, (M,) each, after the last epoch."""
+        self.privacy: Mapping[str, Mapping[str, float | int | str]] = {}
+        """What each private silo does, and has told so far; see :class:`~.accounting.Ledger`."""
+        self.alphas: list[tuple[int, NDArray[np.float64]]] = []
+        self.federation: Federation | None = None
+        self.gate: Gate | None = None
+        """Who answered badly; set by the engine."""
+        self.rounds = self.round = 0
+        self.accuracy_alone: list[float] = []
+        self.state: Mapping[str, Tensor] = {}
+        """The model after the last epoch, as ``state_dict`` names it."""
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds since the beginning."""
+        return time.perf_counter() - self._started
+
+    def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
+        """Note who takes part and how many rounds there will be; return how many are done already.
+
+        ``objects`` has by name whatever changes from round to round: ``{"method": method, …}``. A
+        run that goes on finds them here in the state in which it left them.
+        """
+        self.federation, self.rounds = federation, rounds
+        return 0
+
+    def keep(self, round_: int) -> None:
+        """After all that round t did: leave a checkpoint if it is time, end if somebody asked."""
+
+    def ending(self) -> AbstractContextManager[None]:
+        """Return a block of rounds, in which a wish to end is heard by :meth:`keep`."""
+        return nullcontext()
+
+    def memory(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of this history."""
+        rounds, alphas = [round_ for round_, _ in self.alphas], [a for _, a in self.alphas]
+        return {
+            "epochs": self.epochs, "figures": dict(self.figures), "round": self.round,
+            "rounds": rounds, "alphas": np.array(alphas),
+            "state": {name: part.detach().clone() for name, part in self.state.items()},
+            "seconds": self.seconds,
+        }  # fmt: skip
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`memory` returned."""
+        self.epochs, self.figures, self.round = memory["epochs"], memory["figures"], memory["round"]
+        self.alphas = list(zip(memory["rounds"], memory["alphas"], strict=True))
+        self.state = memory["state"]
+        self._started = time.perf_counter() - memory["seconds"]
+
+    def weights(self, round_: int, alpha: NDArray[np.float64] | None) -> None:
+        """Note α (M,) as it is after round ``round_``; None is of a method without weights."""
+        if alpha is not None:
+            self.alphas.append((round_, alpha.copy()))
+
+    def progress(self, round_: int) -> None:
+        """Note that a round is over."""
+        self.round = round_
+
+    def epoch(
+        self, round_: int, report: Mapping[str, float],
+        figures: Mapping[str, NDArray[np.float64]], state: Mapping[str, Tensor],
+    ) -> None:  # fmt: skip
+        """Note the epoch that ended with round t: its report, figures of silos, and model."""
+        self.figures, self.state = figures, state
+        seconds = round(self.seconds, 3)
+        line = {"epoch": len(self.epochs) + 1, "round": round_, **report, "seconds": seconds}
+        self.epochs.append(line)
+
+    def finish(self) -> None:
+        """Note that the run is complete."""
+
+    def fail(self, sentence: str) -> None:
+        """Note the sentence that ended the run."""
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Note whatever ends the block early, and let it go on; a full disk as a sentence."""
+        try:
+            yield
+        except SpcacwError as error:
+            self.fail(str(error))
+            raise
+        except OSError as error:
+            sentence = f"Training stopped, for a file could not be used: {error}."
+            with suppress(OSError):
+                self.fail(sentence)
+            raise SpcacwError(sentence) from error
+        except BaseException as error:
+            words = f": {error}" if str(error) else ""
+            self.fail(f"Training stopped by {type(error).__name__}{words}")
+            raise
 
 
 def play(silos: Silos, method: Method, round_: int, gate: Gate | None = None) -> None:
@@ -48,17 +159,21 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
                 history.weights(round_, method.alpha)
             history.progress(round_)
             if method.ends_epoch(round_) or round_ == rounds:
-                note_epoch(silos, history, Epoch.of(method, gate, round_))
-                history.privacy = method.ledger.summary()
+                note_epoch(silos, method, history, round_)
             history.keep(round_)
 
 
-def note_epoch(silos: Silos, history: History, ended: Epoch) -> None:
-    """Evaluate the model that an epoch ended with, and note the epoch."""
-    accuracy, _, buffers = silos.evaluate(ended.personal, history.config.run.target)
-    history.epoch(ended, accuracy, buffers)
-    loss = ended.report["loss"]
-    log.info("round %s: accuracy %.2f %%, loss %.4f", ended.round, accuracy, loss)
+def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> None:
+    """Evaluate the model that an epoch ended with, and note it; the method's figures start anew."""
+    assert history.gate is not None  # since train
+    assert method.federation.layout is not None  # every engine knows its model
+    report = method.epoch_report() | history.gate.report()
+    personal, figures = method.personal.clone(), method.figures()
+    accuracy, _, buffers = silos.evaluate(personal, history.config.run.target)
+    state = method.federation.layout.unflatten(personal) | buffers
+    history.epoch(round_, {"accuracy": accuracy} | report, figures, state)
+    history.privacy = method.ledger.summary()
+    log.info("round %s: accuracy %.2f %%, loss %.4f", round_, accuracy, report["loss"])
 
 
 def train_alone(config: Config, pool: SiloPool) -> list[float]:

@@ -25,6 +25,11 @@ HEAT = ListedColormap(matplotlib.colormaps["magma_r"](np.linspace(0.1, 1, 256)))
 """Without the lightest tints, which look like the white of no weight."""
 
 
+BLUE, ORANGE = "#0072B2", "#D55E00"
+MOST_POINTS = 400
+"""Epochs or updates that are drawn; of more, an even choice."""
+
+
 def new_figure(width: float, height: float, dpi: int = 100) -> Figure:
     """Return an empty figure; width and height are in inches."""
     figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
@@ -36,22 +41,11 @@ def heat(
     axes: Axes, table: ArrayLike, rounds: Sequence[float] | None = None, *, top: float = 1.0,
     colours: Colormap = HEAT,
 ) -> QuadMesh:  # fmt: skip
-    """Draw a table of weights as colours, the first row above the others.
+    """Draw weights, an array (rows, columns), as colours, the first row above the others.
 
-    Colour grows with √weight: the target's own large weight would leave its peers' all alike.
-
-    Parameters
-    ----------
-    axes : Axes
-        Where to draw.
-    table : array (rows, columns)
-        Weights; one of exactly 0 is white.
-    rounds : sequence of float, optional
-        The round at which each column begins; it holds until the next one. None: 0, 1, …
-    top : float
-        The weight of the darkest colour.
-    colours : Colormap
-        From weight 0 to ``top``.
+    A weight of exactly 0 is white, one of ``top`` the last of the ``colours``, which grow with
+    √weight: the target's own large weight would leave its peers' all alike. A column begins at one
+    of ``rounds``, at 0, 1, … by default, and holds until the next one.
     """
     values = np.ma.masked_equal(np.asarray(table, dtype=np.float64), 0.0)
     edges = np.arange(values.shape[1] + 1) if rounds is None else np.asarray(rounds)
@@ -66,36 +60,50 @@ def heat(
     return mesh
 
 
+def thin(count: int) -> list[int]:
+    """Return at most MOST_POINTS places among ``count``, the first and the last among them."""
+    return sorted({round(x) for x in np.linspace(0, count - 1, min(count, MOST_POINTS))})
+
+
+def draw_accuracy(
+    axes: Axes, epochs: Sequence[float], values: Sequence[float], alone: Sequence[float]
+) -> None:
+    """Draw the target's accuracy (percent) over epochs, beside training alone where that is known.
+
+    ``alone`` is by epoch; a single value is that after the last one.
+    """
+    at = thin(len(values))
+    mark = "o" if len(at) == 1 else ""
+    axes.plot([epochs[k] for k in at], [values[k] for k in at], color=BLUE, lw=2.2,
+              marker=mark, label=f"this run: {values[-1]:.2f} %")  # fmt: skip
+    if len(alone) > 1:
+        at = thin(len(alone))
+        axes.plot([k + 1 for k in at], [alone[k] for k in at], color=ORANGE, lw=1.8,
+                  ls="--", label=f"alone: {alone[-1]:.2f} %")  # fmt: skip
+    elif alone:
+        axes.axhline(alone[-1], color=ORANGE, lw=1.8, ls="--",
+                     label=f"alone, at its end: {alone[-1]:.2f} %")  # fmt: skip
+    axes.set_xlabel("epoch (the target's pass over its data)")
+    axes.set_ylabel("accuracy (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, loc="lower right")
+
+
 def save_accuracy(
     path: Path, epochs: Sequence[Mapping[str, float]], alone: Sequence[float]
 ) -> None:
-    """Draw the target's accuracy (percent) over epochs, beside training alone when that was run."""
+    """Save the picture of the target's accuracy over epochs."""
     figure = new_figure(6.4, 4.0, dpi=120)
-    axes = figure.add_subplot()
-    axes.plot([e["epoch"] for e in epochs], [e["accuracy"] for e in epochs], label="with peers")
-    if alone:
-        axes.plot(range(1, len(alone) + 1), alone, "--", color="0.4", label="alone (α = e₀)")
-    axes.set_xlabel("epoch of the target")
-    axes.set_ylabel("target's accuracy (%)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.legend()
+    numbers, values = ([line[name] for line in epochs] for name in ("epoch", "accuracy"))
+    draw_accuracy(figure.add_subplot(), numbers, values, alone)
     figure.savefig(path)
 
 
-def _order(federation: Federation, circular: bool) -> list[int]:
-    """Silos by true cluster, or along the circle of angles with the target in the middle."""
-    groups = [info.group or 0.0 for info in federation.silos]
-    if circular:
-        own = groups[federation.target]
-        groups = [(group - own + 180) % 360 for group in groups]
-    return sorted(range(len(groups)), key=lambda i: (groups[i], i != federation.target, i))
-
-
-def _label(federation: Federation, silo: int, unit: str) -> str:
-    group = federation.silos[silo].group
-    mark = " ← target" if silo == federation.target else ""
-    return f"silo {silo}" + (f" ({group:g}{unit})" if group is not None else "") + mark
+def some_rows(order: Sequence[int], target: int, most: int) -> range:
+    """Return at most about so many rows to be labelled, at even distances, the target's too."""
+    step = max(1, len(order) // most)
+    return range(order.index(target) % step, len(order), step)
 
 
 def save_alpha(
@@ -109,23 +117,22 @@ def save_alpha(
     Silos are in the order of their true clusters or, where ``circular`` says that the groups are
     angles in degrees, along the circle around the target.
     """
-    order = _order(federation, circular)
+    target, known = federation.target, [info.group for info in federation.silos]
+    place = [group or 0.0 for group in known]
+    if circular:
+        place = [(group - place[target] + 180) % 360 for group in place]
+    order = sorted(range(len(place)), key=lambda i: (place[i], i != target, i))
     weights = np.array([alpha for _, alpha in alphas])[:, order].T
     figure = new_figure(7.2, max(2.6, min(10.0, 1.4 + 0.22 * len(order))), dpi=120)
     axes = figure.add_subplot()
     mesh = heat(axes, weights, [round_ for round_, _ in alphas])
-    rows = _labelled_rows(order, federation.target)
-    unit = "°" if circular else ""
-    names = [_label(federation, order[row], unit) for row in rows]
+    rows, names = some_rows(order, target, 30), []
+    for silo in (order[row] for row in rows):
+        group = "" if known[silo] is None else f" ({known[silo]:g}{'°' if circular else ''})"
+        names.append(f"silo {silo}{group}{' ← target' if silo == target else ''}")
     axes.set_yticks([row + 0.5 for row in rows], names)
     axes.tick_params(axis="y", labelsize=7 if len(order) > 15 else 9)
     axes.set_xlabel("round")
     axes.set_title("α: how much the target listens to each silo (white: exactly 0)", fontsize=11)
     figure.colorbar(mesh, ax=axes, label="weight", ticks=[0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7, 1])
     figure.savefig(path)
-
-
-def _labelled_rows(order: Sequence[int], target: int) -> list[int]:
-    """At most about thirty rows, the target's among them."""
-    step = max(1, len(order) // 30)
-    return list(range(order.index(target) % step, len(order), step))

@@ -6,7 +6,7 @@ row per epoch and silo), ``model.safetensors`` (after every epoch), ``status.jso
 (where the run is, or the one sentence that ended it), and at the end ``summary.json``,
 ``accuracy.png`` and ``alpha.png`` (of methods with weights); TensorBoard events by a switch. The
 directory ``checkpoint`` is what a run that was stopped goes on from
-(:mod:`spcacw_flwr.engine.keeper`): the growing files are then cut to where they were.
+(:mod:`spcacw_flwr.engine.checkpoint`): the growing files are then cut to where they were.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,12 +30,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.engine import directory as places
-from spcacw_flwr.engine.history import Epoch, History
-from spcacw_flwr.engine.keeper import Keeper
-from spcacw_flwr.engine.stop import Stop, Stopped
+from spcacw_flwr.engine.checkpoint import Keeper
+from spcacw_flwr.engine.directory import Stop, Stopped, claim_directory
+from spcacw_flwr.engine.loop import History
 from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
@@ -46,17 +44,6 @@ PROGRESS_SECONDS = 0.2
 """How often the round counter on disk may move; a display needs no more."""
 
 
-def default_output(config: Config, base: Path) -> Path:
-    """Return a dated directory below ``base`` that does not exist yet."""
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    setting = config.run.setting.replace(":", ".")
-    stem = f"{stamp}_{setting}_{config.run.method.replace(':', '.')}_seed{config.run.seed}"
-    path, copy = base / stem, 2
-    while path.exists():
-        path, copy = base / f"{stem}_{copy}", copy + 1
-    return path
-
-
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step, so that a reader or a crash never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -64,41 +51,17 @@ def write_atomically(path: Path, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def claim_directory(directory: Path, resumes: bool = False) -> None:
-    """Make a directory for a run's results, or see that there is one if the run goes on in it.
-
-    Raises
-    ------
-    SpcacwError
-        If it cannot be made or written, or holds a run already (or none, if one is to go on).
-    """
-    try:
-        if not resumes:
-            directory.mkdir(parents=True, exist_ok=True)
-        if (directory / "config.toml").exists() != resumes:
-            if resumes:
-                raise SpcacwError(
-                    f"resume = '{directory}' holds no run: name the directory of one."
-                )
-            raise SpcacwError(
-                f"output = '{directory}' already holds a run: name another directory, or set "
-                "resume to it to go on with that run."
-            )
-        (directory / ".write-test").touch()
-        (directory / ".write-test").unlink()
-    except OSError as error:
-        raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
+def as_json(table: Mapping[str, Any], indent: int | None = None) -> str:
+    """Return JSON in which NaN (not a number in JSON) is null."""
+    return json.dumps(_known(table), allow_nan=False, indent=indent)
 
 
-def as_json(table: Mapping[str, Any]) -> str:
-    """Return one line of JSON in which NaN (not a number in JSON) is null."""
-    plain = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in table.items()}
-    return json.dumps(plain, allow_nan=False)
-
-
-def as_list(values: NDArray[np.float64]) -> list[float | None]:
-    """Return numbers for JSON, in which NaN is null."""
-    return [None if math.isnan(value) else float(value) for value in values]
+def _known(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _known(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_known(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def as_toml(table: Mapping[str, Any]) -> str:
@@ -122,24 +85,12 @@ def versions() -> dict[str, str]:
 class Recorder(History):
     """A history that writes the run's artefacts into a directory of its own.
 
-    Parameters
-    ----------
-    directory : Path
-        Made; must not hold a run yet.
-    config : Config
-        The run's configuration.
-    engine : str
-        What computes the rounds, for the summary.
-    show : callable, optional
-        Called with the content of status.json whenever that changes.
-    flower_run : str
-        Flower's id of the run, by which a ServerApp that was started again knows its directory.
+    The summary names the ``engine``; ``show`` is called with the content of status.json whenever
+    that changes. By ``flower_run``, Flower's id of the run, a ServerApp that was started again
+    knows its directory.
 
-    Raises
-    ------
-    SpcacwError
-        If the directory cannot be made or written, already holds another run, or another process
-        is at work in it.
+    Raises SpcacwError if the directory cannot be made or written, already holds another run, or
+    another process is at work in it.
     """
 
     def __init__(
@@ -156,7 +107,6 @@ class Recorder(History):
         claim_directory(directory, self._resumes)
         self._lock = places.held(directory)
         self._stop = Stop(directory)
-        self._stop.clear()
         if not self._resumes:
             self._write_config()
             self._status("waiting for silos")
@@ -192,8 +142,11 @@ class Recorder(History):
         for name in places.GROWING:
             (self.directory / name).unlink(missing_ok=True)
         (self.directory / "metrics.jsonl").touch()
-        with (self.directory / "alpha.csv").open("w", newline="") as file:
-            csv.writer(file).writerow(["round", *(f"silo_{i.silo}" for i in federation.silos)])
+        self._append("alpha.csv", [["round", *(f"silo_{i.silo}" for i in federation.silos)]])
+
+    def _append(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
+        with (self.directory / name).open("a", newline="") as file:
+            csv.writer(file).writerows(rows)
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
         """Recall what a checkpoint holds; what files have beyond it is of rounds to come again."""
@@ -209,10 +162,7 @@ class Recorder(History):
     def keep(self, round_: int) -> None:
         """Leave a checkpoint if it is time; end if somebody asked.
 
-        Raises
-        ------
-        Stopped
-            If somebody asked.
+        Raises Stopped if somebody asked.
         """
         stops = self._stop.wanted and round_ < self.rounds
         keeper = self._keeper if self.config.run.checkpoint_every >= 0 else None
@@ -233,8 +183,7 @@ class Recorder(History):
         super().weights(round_, alpha)
         if alpha is None:
             return
-        with (self.directory / "alpha.csv").open("a", newline="") as file:
-            csv.writer(file).writerow([round_, *(repr(float(a)) for a in alpha)])
+        self._append("alpha.csv", [[round_, *map(repr, alpha.tolist())]])
         if self._scalars:
             for silo, weight in enumerate(alpha):
                 self._scalars.add_scalar(f"alpha/silo_{silo}", weight, round_)
@@ -245,43 +194,36 @@ class Recorder(History):
         if time.perf_counter() - self._told >= PROGRESS_SECONDS:
             self._status("training")
 
-    def epoch(self, ended: Epoch, accuracy: float, buffers: Mapping[str, Tensor]) -> None:
+    def epoch(
+        self, round_: int, report: Mapping[str, float],
+        figures: Mapping[str, NDArray[np.float64]], state: Mapping[str, Tensor],
+    ) -> None:  # fmt: skip
         """Append a line to metrics.jsonl and rows to silos.csv, and save the model."""
-        super().epoch(ended, accuracy, buffers)
-        line = self.epochs[-1]
-        if ended.figures:
-            self._write_figures(ended.figures)
+        super().epoch(round_, report, figures, state)
+        if figures:
+            self._write_figures(figures)
         with (self.directory / "metrics.jsonl").open("a") as file:
-            file.write(as_json(line) + "\n")
-        self._save_model(self.state)
+            file.write(as_json(self.epochs[-1]) + "\n")
+        content = save({name: tensor.contiguous() for name, tensor in state.items()})
+        write_atomically(self.directory / "model.safetensors", content)
         if self._scalars:
-            for name in ("accuracy", *ended.report):
-                self._scalars.add_scalar(name, line[name], ended.round)
+            for name, value in report.items():
+                self._scalars.add_scalar(name, value, round_)
         self._status("training")
 
     def _write_figures(self, figures: Mapping[str, NDArray[np.float64]]) -> None:
-        first = len(self.epochs) == 1
         table = {"alpha": self.alphas[-1][1], **figures} if self.alphas else figures
-        with (self.directory / "silos.csv").open("w" if first else "a", newline="") as file:
-            rows = csv.writer(file)
-            if first:
-                rows.writerow(["epoch", "silo", *table])
-            for silo, values in enumerate(zip(*table.values(), strict=True)):
-                rows.writerow([len(self.epochs), silo, *(repr(float(v)) for v in values)])
-
-    def _save_model(self, state: Mapping[str, Tensor]) -> None:
-        content = save({name: tensor.contiguous() for name, tensor in state.items()})
-        write_atomically(self.directory / "model.safetensors", content)
+        if len(self.epochs) == 1:
+            self._append("silos.csv", [["epoch", "silo", *table]])
+        rows = zip(*(map(repr, values.tolist()) for values in table.values()), strict=True)
+        self._append("silos.csv", ([len(self.epochs), i, *row] for i, row in enumerate(rows)))
 
     def finish(self) -> None:
         """Write summary.json and the pictures."""
-        from spcacw_flwr.engine import (
-            plots,  # here: Matplotlib takes a second, and some never finish
-        )
+        from spcacw_flwr.engine import plots  # not before: Matplotlib takes a second
 
-        write_atomically(
-            self.directory / "summary.json", json.dumps(self.summary(), indent=2).encode()
-        )
+        summary = as_json(self.summary(), indent=2)
+        write_atomically(self.directory / "summary.json", summary.encode())
         plots.save_accuracy(self.directory / "accuracy.png", self.epochs, self.accuracy_alone)
         if self.federation is not None and self.alphas:
             circular = setting_class(self.config.run.setting).group_kind == "angle"
@@ -303,29 +245,24 @@ class Recorder(History):
     def summary(self) -> dict[str, Any]:
         """Return the run in a few figures; accuracies in percent."""
         run, accuracy = self.config.run, [line["accuracy"] for line in self.epochs]
+        last, groups, alone = self.epochs[-1], setting_class(run.setting).group_kind, None
+        if by_epoch := self.accuracy_alone:
+            alone = {"best_accuracy": max(by_epoch), "last_accuracy": by_epoch[-1],
+                     "accuracy": by_epoch}  # fmt: skip
         assert self.federation is not None
         return {
             "setting": run.setting, "method": run.method, "engine": self.engine,
             "device": run.device, "seed": run.seed, "target": run.target, "rounds": self.rounds,
             "holdout": run.holdout, "epochs": len(self.epochs),
             "best_accuracy": max(accuracy), "last_accuracy": accuracy[-1],
-            "alone": self._alone(),
-            "alpha": [float(a) for a in self.alphas[-1][1]] if self.alphas else None,
-            "target_gradients": self.epochs[-1]["target_gradients"],
-            "floats": self.epochs[-1]["floats"], "bytes": self.epochs[-1]["bytes"],
-            "figures": {name: as_list(values) for name, values in self.figures.items()},
+            "alone": alone, "alpha": self.alphas[-1][1].tolist() if self.alphas else None,
+            **{name: last[name] for name in ("target_gradients", "floats", "bytes")},
+            "figures": {name: values.tolist() for name, values in self.figures.items()},
             "rejections": self.gate.rejections() if self.gate else {},
             "privacy": self.privacy,
-            "groups": [info.group for info in self.federation.silos],
-            "group_kind": setting_class(run.setting).group_kind,
+            "groups": [info.group for info in self.federation.silos], "group_kind": groups,
             "seconds": round(self.seconds, 3), "versions": versions(),
         }  # fmt: skip
-
-    def _alone(self) -> dict[str, Any] | None:
-        alone = self.accuracy_alone
-        if not alone:
-            return None
-        return {"best_accuracy": max(alone), "last_accuracy": alone[-1], "accuracy": alone}
 
     def _status(self, state: str, **more: Any) -> None:
         self._told = time.perf_counter()
@@ -334,7 +271,7 @@ class Recorder(History):
             "state": state, "round": self.round, "rounds": self.rounds,
             "epoch": len(self.epochs), "epochs": self.config.run.epochs,
             "accuracy": last.get("accuracy"), "loss": last.get("loss"),
-            "alpha": [float(a) for a in self.alphas[-1][1]] if self.alphas else [],
+            "alpha": self.alphas[-1][1].tolist() if self.alphas else [],
             **({places.FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
         }  # fmt: skip
         write_atomically(self.directory / "status.json", as_json(table).encode())

@@ -12,7 +12,7 @@ messages, and needs PyTorch and the scientific stack alone::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +26,12 @@ from torch import Tensor
 from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.directory import run_directory
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train, train_alone
+from spcacw_flwr.engine.loop import History, train, train_alone
 from spcacw_flwr.engine.recorder import Recorder
+from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Federation
+from spcacw_flwr.silos.protocol import Federation, SiloInfo
 from spcacw_flwr.silos.setup import checked_setting
 
 SMALL_ROUND = 512
@@ -88,11 +88,8 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     history = Recorder(output, config, "in-process", show) if output else History(config)
     with history.failing():
         pool = SiloPool(config, setting, range(setting.num_silos))
-        silos = tuple(pool.describe())
-        size = config.samples_per_round
-        federation = Federation(silos, config.run.target, size, pool.layout)
-        method = make_method(config, federation, pool.initial_parameters())
-        with threads(config.run.threads, setting.num_silos * size, pool):
+        method = method_for(config, pool.describe(), pool)
+        with threads(config.run.threads, setting.num_silos * config.samples_per_round, pool):
             train(pool, method, history)
             if config.run.compare_alone and config.run.method != "local":
                 history.accuracy_alone = train_alone(config, pool)
@@ -102,6 +99,13 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         {name: part.clone() for name, part in history.state.items()},
         history.accuracy_alone, output, history.privacy,
     )  # fmt: skip
+
+
+def method_for(config: Config, silos: Iterable[SiloInfo], pool: SiloPool) -> Method:
+    """Return the configured method of the target, for a federation of some silos of a pool."""
+    size = config.samples_per_round
+    federation = Federation(tuple(silos), config.run.target, size, pool.layout)
+    return make_method(config, federation, pool.initial_parameters())
 
 
 @contextmanager

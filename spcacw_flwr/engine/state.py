@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from spcacw_flwr.config.config import SECTIONS, Config
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.keys import SECTIONS
 from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.silos.protocol import Federation
 
@@ -34,6 +35,8 @@ CONTAINERS = (
     set, frozenset, slice, range, complex, bytearray, random.Random, list, dict, int, float,
     collections.deque, collections.defaultdict,
 )  # fmt: skip
+HOMES = ("config", "partition", "privacy", "transport")
+"""Modules of ``config`` where tables of keys lived before; older checkpoints name these."""
 OURS, MODULES = "spcacw_flwr", ("torch.nn.modules", "torch.optim")
 _given: Mapping[str, Any] = {}
 """What objects were made from, by name, while a state is loaded."""
@@ -41,9 +44,8 @@ _given: Mapping[str, Any] = {}
 
 def inputs_of(config: Config, federation: Federation) -> dict[str, Any]:
     """Return what a method is made from, and may keep parts of, by name."""
-    tables = (*SECTIONS, "method")
     named = {"config": config, "federation": federation, "layout": federation.layout}
-    named |= {f"config.{name}": getattr(config, name) for name in tables}
+    named |= {f"config.{name}": getattr(config, name) for name in (*SECTIONS, "method")}
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -102,6 +104,8 @@ def _allowed(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any]
     if "config" in inputs and ":" in (solver := inputs["config"].spcacw.solver):
         tops.add(solver_class(solver).__module__.partition(".")[0])
     found: list[Any] = [given, as_array, as_scalar, as_generator, *CONTAINERS]
+    found += [(table, f"{OURS}.config.{home}.{table.__name__}")
+              for table in SECTIONS.values() for home in HOMES]  # fmt: skip
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in tops or name.startswith(MODULES):
             found += [
@@ -114,44 +118,32 @@ def _allowed(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any]
 def save(objects: Mapping[str, Any], inputs: Mapping[str, Any], file: IO[bytes]) -> None:
     """Write the state of named objects into a file that can be read as well.
 
-    Raises
-    ------
-    SpcacwError
-        If something in it cannot be kept; the sentence names the attribute.
+    Raises SpcacwError if something in it cannot be kept; the sentence names the attribute.
     """
+    if what := _unsafe(dict(objects), objects, inputs, file):
+        where, kind = next(iter(objects)), what
+        for name, value in objects.items():
+            for attribute, part in vars(value).items() if hasattr(value, "__dict__") else ():
+                if _unsafe(part, objects, inputs, io.BytesIO()):
+                    where, kind = f"{name}.{attribute}", type(part).__qualname__
+        raise SpcacwError(
+            f"{where} is a {kind} ({what}), which no checkpoint can hold: keep numbers, tensors, "
+            "arrays, containers or plain objects of these, or set checkpoint-every = -1 to go "
+            "without checkpoints."
+        )
+
+
+def _unsafe(
+    value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any], file: IO[bytes]
+) -> str:
+    """Write the state of a value; return what in it cannot be kept, nothing if all can."""
     try:
-        torch.save(dict(objects), file, pickle_module=_pickler(inputs))
+        torch.save(value, file, pickle_module=_pickler(inputs))
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
-        raise _unknown(objects, inputs, str(error)) from error
+        return str(error)
     file.seek(0)
     with safe_globals(_allowed(objects, inputs)):
-        if unsafe := get_unsafe_globals_in_checkpoint(file):
-            raise _unknown(objects, inputs, unsafe[0])
-
-
-def _unknown(objects: Mapping[str, Any], inputs: Mapping[str, Any], what: str) -> SpcacwError:
-    """Return the sentence for something that cannot be kept, with the attribute's name."""
-    where, kind = next(iter(objects)), what
-    for name, value in objects.items():
-        for attribute, part in vars(value).items() if hasattr(value, "__dict__") else ():
-            if not _storable(part, objects, inputs):
-                where, kind = f"{name}.{attribute}", type(part).__qualname__
-    return SpcacwError(
-        f"{where} is a {kind} ({what}), which no checkpoint can hold: keep numbers, tensors, "
-        "arrays, containers or plain objects of these, or set checkpoint-every = -1 to go without "
-        "checkpoints."
-    )
-
-
-def _storable(value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-    buffer = io.BytesIO()
-    try:
-        torch.save(value, buffer, pickle_module=_pickler(inputs))
-    except Exception:
-        return False
-    buffer.seek(0)
-    with safe_globals(_allowed(objects, inputs)):
-        return not get_unsafe_globals_in_checkpoint(buffer)
+        return next(iter(get_unsafe_globals_in_checkpoint(file)), "")
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config, kebab
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.privacy import PrivacyKeys
+from spcacw_flwr.config.keys import PrivacyKeys
 from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.answers import answer, evaluation, note_told

@@ -24,7 +24,7 @@ from typing import Any
 import spcacw_flwr
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine import stop
+from spcacw_flwr.engine.directory import STOP
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower.processes import (
     POLL_SECONDS,
@@ -273,9 +273,9 @@ def _let_stop(link: Link, directory: Path) -> None:
     """Ask the ServerApp to end after its round, with a checkpoint, and give it a moment."""
     deadline = time.monotonic() + STOP_SECONDS
     if read_status(directory).get("state") == "training":
-        (directory / stop.FILE).touch()
+        (directory / STOP).touch()
         while time.monotonic() < deadline and link.alive():
             if read_status(directory).get("state") in ENDED:
                 break
             time.sleep(POLL_SECONDS)
-        (directory / stop.FILE).unlink(missing_ok=True)
+        (directory / STOP).unlink(missing_ok=True)

@@ -12,15 +12,15 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.transport import STREAM
-from spcacw_flwr.engine.directory import is_own, run_directory
-from spcacw_flwr.engine.recorder import Recorder, default_output
+from spcacw_flwr.config.keys import STREAM
+from spcacw_flwr.console import print_report
+from spcacw_flwr.engine.directory import default_output, is_own, run_directory
+from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.polling import PromptGrid
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.flower.stream.training import StreamStrategy, check
 from spcacw_flwr.report.page import write_report_if_possible
-from spcacw_flwr.report.table import print_report
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting, setting_of
 

@@ -24,8 +24,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train
+from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.discovery import Found, discover
 from spcacw_flwr.flower.grid import GridSilos

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-from spcacw_flwr.config.config import Config, TrainingKeys
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.keys import TrainingKeys
 from spcacw_flwr.silos.accounting import Ledger
 from spcacw_flwr.silos.protocol import GRADIENTS, Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, stream

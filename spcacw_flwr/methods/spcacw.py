@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.alpha import BiasTracker, CountSketch, Learner, RunningVariance, Smoothed
-from spcacw_flwr.config.config import Config, SPCACWKeys
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.config.keys import SPCACWKeys
 from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.costs import CostBook, Heard

@@ -17,6 +17,8 @@ TAIL = 10
 """Epochs at the end over which the accuracy's own movement is measured."""
 ENOUGH_SEEDS = 3
 """Seeds from which on they tell how much of a difference is chance."""
+MOST_SILOS = 12
+"""Silos that are drawn or listed one by one; of the others a summary."""
 SETTLED = 0.01
 """Share of the weight below which an update counts as small."""
 
@@ -196,21 +198,16 @@ class Facts:
 
 def facts_of(run: Artefacts) -> Facts:
     """Compute the figures of a run."""
-    target = int(run.config.get("target", 0))
-    return Facts(
-        run, str(run.status.get("state", "unknown")), target, _accuracy(run),
-        _weights(run, target), _leave_one_out(run),
-    )  # fmt: skip
+    state, target = str(run.status.get("state", "unknown")), int(run.config.get("target", 0))
+    return Facts(run, state, target, _accuracy(run), _weights(run, target), _leave_one_out(run))
 
 
 def _accuracy(run: Artefacts) -> Accuracy:
     known = [line for line in run.epochs if line.get("accuracy") is not None]
+    epochs, values = [int(line["epoch"]) for line in known], [line["accuracy"] for line in known]
     alone: dict[str, Any] = run.summary.get("alone") or {}
-    last = [alone["last_accuracy"]] if alone else []
-    return Accuracy(
-        [int(line["epoch"]) for line in known], [line["accuracy"] for line in known],
-        alone.get("accuracy") or last, bool(run.config.get("holdout")),
-    )  # fmt: skip
+    by_epoch = alone.get("accuracy") or ([alone["last_accuracy"]] if alone else [])
+    return Accuracy(epochs, values, by_epoch, bool(run.config.get("holdout")))
 
 
 def _weights(run: Artefacts, target: int) -> Weights | None:

@@ -23,16 +23,14 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train
+from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.recorder import write_atomically
-from spcacw_flwr.engine.simulate import threads
-from spcacw_flwr.methods.guard import make_method
+from spcacw_flwr.engine.simulate import method_for, threads
 from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.read import LEAVE_ONE_OUT, read
 from spcacw_flwr.report.words import duration, listed
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Answers, Evaluation, Federation, Request, SiloInfo
+from spcacw_flwr.silos.protocol import Answers, Evaluation, Request, SiloInfo
 from spcacw_flwr.silos.setup import checked_setting
 
 COLUMNS = ("seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples")
@@ -44,25 +42,11 @@ def leave_one_out(
 ) -> None:
     """Run with all silos and without each of the ``count`` heaviest peers; write the table.
 
-    Parameters
-    ----------
-    directory : Path
-        Of a finished run.
-    count : int
-        How many of the heaviest peers, by the run's last α, are left out in turn.
-    lowest : bool
-        Leave the lightest peer out as well.
-    seeds : int
-        How many seeds, from the run's own on.
-    changes : dict
-        Keys that are to differ from the run's, such as where the data lie here.
-    say : callable
-        Told what it will cost, and each result.
+    The heaviest are so by the last α of the run in ``directory``; ``lowest`` leaves the lightest
+    peer out as well. ``seeds`` counts from the run's own on, ``changes`` are keys that are to
+    differ, such as where the data lie here, and ``say`` is told the cost and each result.
 
-    Raises
-    ------
-    SpcacwError
-        If the run cannot be repeated here.
+    Raises SpcacwError if the run cannot be repeated here.
     """
     run = read(directory)
     facts = facts_of(run)
@@ -120,12 +104,7 @@ def _accuracies(history: History) -> tuple[float, float]:
 class Remaining:
     """A pool of silos without some of them, under new numbers; the loop asks it as it asks a pool.
 
-    Parameters
-    ----------
-    pool : SiloPool
-        All silos; computes for those that remain, under their old numbers.
-    absent : collection of int
-        Silos to leave out; the target is never one of them.
+    The pool computes for those that remain under their old numbers. The target always remains.
     """
 
     def __init__(self, pool: SiloPool, absent: Collection[int]) -> None:
@@ -134,9 +113,6 @@ class Remaining:
         """The old number of each silo that remains."""
         run = pool.config.run
         self.config = replace(pool.config, run=replace(run, target=self.kept.index(run.target)))
-
-    def _old(self, silos: Sequence[int]) -> list[int]:
-        return [self.kept[silo] for silo in silos]
 
     def describe(self) -> list[SiloInfo]:
         """Say which silos remain, under their new numbers."""
@@ -149,7 +125,8 @@ class Remaining:
 
     def answer(self, request: Request) -> Answers:
         """Answer as :meth:`SiloPool.answer` does."""
-        answers = self.pool.answer(replace(request, silos=tuple(self._old(request.silos))))
+        old = tuple(self.kept[silo] for silo in request.silos)
+        answers = self.pool.answer(replace(request, silos=old))
         answers.replies.silos = request.silos
         return answers
 
@@ -161,11 +138,8 @@ class Remaining:
 def train_without(pool: SiloPool, absent: Collection[int]) -> History:
     """Run the configuration of a pool that holds all silos, without those that are absent."""
     remaining = Remaining(pool, absent)
-    config, infos = remaining.config, tuple(remaining.describe())
-    size = config.samples_per_round
-    federation = Federation(infos, config.run.target, size, pool.layout)
-    method = make_method(config, federation, pool.initial_parameters())
-    history = History(config)
-    with threads(config.run.threads, len(infos) * size, pool):
+    config, history = remaining.config, History(remaining.config)
+    method = method_for(config, remaining.describe(), pool)
+    with threads(config.run.threads, len(remaining.kept) * config.samples_per_round, pool):
         train(remaining, method, history)
     return history

@@ -17,18 +17,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from spcacw_flwr.engine.plots import heat, new_figure
-from spcacw_flwr.report.facts import ENOUGH_SEEDS, Accuracy, LeaveOneOut, Weights
+from spcacw_flwr.engine import plots
+from spcacw_flwr.engine.plots import BLUE, ORANGE, new_figure, thin
+from spcacw_flwr.report.facts import ENOUGH_SEEDS, MOST_SILOS, Accuracy, LeaveOneOut, Weights
 from spcacw_flwr.report.sentences import largest
 from spcacw_flwr.report.words import percent
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#595959"
-WIDTH = 4.5
+GREY = "#595959"
+WIDTH, DPI = 4.5, 150
 """Inches: at 11 points, letters stay legible when a phone shows it 330 pixels wide."""
-MOST_SILOS = 12
-"""Silos that are drawn or listed one by one; of the others a summary."""
-MOST_POINTS = 400
-"""Epochs or updates that are drawn; of more, an even choice."""
 SHARES = FuncFormatter(lambda share, _: f"{100 * share:.3g} %")
 STYLE: Any = {
     "font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11,
@@ -46,10 +43,6 @@ class Picture:
     """What is to be seen, for who cannot see it."""
 
 
-def _figure(height: float) -> Figure:
-    return new_figure(WIDTH, height, dpi=150)
-
-
 def _picture(figure: Figure, alt: str) -> Picture:
     content = io.BytesIO()
     figure.savefig(content, format="svg", metadata={"Date": None})
@@ -57,71 +50,43 @@ def _picture(figure: Figure, alt: str) -> Picture:
     return Picture(f"data:image/svg+xml;base64,{encoded}", alt)
 
 
-def _thin(count: int) -> list[int]:
-    """Return at most MOST_POINTS places among ``count``, the first and the last among them."""
-    return sorted({round(x) for x in np.linspace(0, count - 1, min(count, MOST_POINTS))})
-
-
-def _name(weights: Weights, silo: int) -> str:
-    return "target" if silo == weights.target else f"silo {silo}"
-
-
+@matplotlib.rc_context(STYLE)
 def accuracy(found: Accuracy) -> Picture:
     """Draw the target's accuracy over epochs, beside training alone."""
-    with matplotlib.rc_context(STYLE):
-        figure = _figure(3.1)
-        axes = figure.add_subplot()
-        at = _thin(len(found.values))
-        mark = "o" if len(at) == 1 else ""
-        axes.plot([found.epochs[k] for k in at], [found.values[k] for k in at], color=BLUE, lw=2.2,
-                  marker=mark, label=f"this run: {found.values[-1]:.2f} %")  # fmt: skip
-        if len(found.alone) > 1:
-            at = _thin(len(found.alone))
-            axes.plot([k + 1 for k in at], [found.alone[k] for k in at], color=ORANGE, lw=1.8,
-                      ls="--", label=f"alone: {found.alone[-1]:.2f} %")  # fmt: skip
-        elif found.alone:
-            axes.axhline(found.alone[-1], color=ORANGE, lw=1.8, ls="--",
-                         label=f"alone, at its end: {found.alone[-1]:.2f} %")  # fmt: skip
-        axes.set_xlabel("epoch (the target's pass over its data)")
-        axes.set_ylabel("accuracy (%)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.25)
-        axes.legend(frameon=False, loc="lower right")
-        alone = f"; training alone ended at {found.alone[-1]:.2f} %" if found.alone else ""
-        return _picture(figure, f"Accuracy over {len(found.values)} epochs, from "
-                        f"{found.values[0]:.2f} % to {found.values[-1]:.2f} %{alone}.")  # fmt: skip
+    figure = new_figure(WIDTH, 3.1, DPI)
+    axes = figure.add_subplot()
+    plots.draw_accuracy(axes, found.epochs, found.values, found.alone)
+    alone = f"; training alone ended at {found.alone[-1]:.2f} %" if found.alone else ""
+    return _picture(figure, f"Accuracy over {len(found.values)} epochs, from "
+                    f"{found.values[0]:.2f} % to {found.values[-1]:.2f} %{alone}.")  # fmt: skip
 
 
+@matplotlib.rc_context(STYLE)
 def helpers(weights: Weights) -> Picture:
     """Draw the last α of the heaviest peers as bars, with their mean and closed-form weights."""
     shown = weights.peers[:MOST_SILOS]
     lemma = weights.figures.get("closed_form")
-    with matplotlib.rc_context(STYLE):
-        figure = _figure(1.5 + 0.27 * len(shown))
-        axes, rows = figure.add_subplot(), np.arange(len(shown))
-        axes.barh(rows, weights.final[shown], color=BLUE, height=0.62, label="at the end")
-        axes.plot(weights.mean[shown], rows, "|", color="black", ms=12, mew=2,
-                  label="mean over the run", clip_on=False)  # fmt: skip
-        if lemma is not None:
-            axes.plot(lemma[shown], rows, "D", mfc="white", mec=ORANGE, mew=1.6, ms=6,
-                      label="closed form", clip_on=False)  # fmt: skip
-        axes.set_yticks(rows, [f"silo {i}" for i in shown])
-        axes.invert_yaxis()
-        axes.tick_params(axis="y", length=0, pad=8)  # a mark at 0 must not hide the name
-        _weight_axis(axes, weights, "x")
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend([handles[-1], *handles[:-1]], [labels[-1], *labels[:-1]], frameon=False,
-                      loc="outside upper center", ncols=3, columnspacing=1.1, handletextpad=0.5,
-                      handlelength=1.5)  # fmt: skip
-        rest = weights.peers[MOST_SILOS:]
-        some = f"The {len(shown)} heaviest peers" if rest else "Peers"
-        said = ", ".join(f"silo {i} {_amount(weights, i)}" for i in shown)
-        return _picture(figure, f"{some} by weight at the end: {said}.")
-
-
-def _amount(weights: Weights, silo: int) -> str:
-    value = float(weights.final[silo])
-    return percent(value) if weights.shares else f"{value:.3g}"
+    figure = new_figure(WIDTH, 1.5 + 0.27 * len(shown), DPI)
+    axes, rows = figure.add_subplot(), np.arange(len(shown))
+    axes.barh(rows, weights.final[shown], color=BLUE, height=0.62, label="at the end")
+    axes.plot(weights.mean[shown], rows, "|", color="black", ms=12, mew=2,
+              label="mean over the run", clip_on=False)  # fmt: skip
+    if lemma is not None:
+        axes.plot(lemma[shown], rows, "D", mfc="white", mec=ORANGE, mew=1.6, ms=6,
+                  label="closed form", clip_on=False)  # fmt: skip
+    axes.set_yticks(rows, [f"silo {i}" for i in shown])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0, pad=8)  # a mark at 0 must not hide the name
+    _weight_axis(axes, weights, "x")
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend([handles[-1], *handles[:-1]], [labels[-1], *labels[:-1]], frameon=False,
+                  loc="outside upper center", ncols=3, columnspacing=1.1, handletextpad=0.5,
+                  handlelength=1.5)  # fmt: skip
+    rest = weights.peers[MOST_SILOS:]
+    some = f"The {len(shown)} heaviest peers" if rest else "Peers"
+    amount = percent if weights.shares else "{:.3g}".format
+    said = ", ".join(f"silo {i} {amount(float(weights.final[i]))}" for i in shown)
+    return _picture(figure, f"{some} by weight at the end: {said}.")
 
 
 def _weight_axis(axes: Axes, weights: Weights, which: Literal["x", "y"]) -> None:
@@ -137,6 +102,7 @@ def _weight_axis(axes: Axes, weights: Weights, which: Literal["x", "y"]) -> None
         axes.set_xlim(limits) if which == "x" else axes.set_ylim(limits)
 
 
+@matplotlib.rc_context(STYLE)
 def truth(weights: Weights) -> Picture | None:
     """Draw each peer's weight against its true angle or cluster; None where that is not known."""
     peers, own = weights.peers, weights.groups[weights.target]
@@ -146,54 +112,53 @@ def truth(weights: Weights) -> Picture | None:
         return None
     circular = weights.group_kind == "angle"
     place = [(group - own + 180) % 360 - 180 for group in known] if circular else known
-    with matplotlib.rc_context(STYLE):
-        figure = _figure(2.8)
-        axes = figure.add_subplot()
-        heights = weights.final[peers]
-        if circular:
-            axes.vlines(place, 0, heights, color=BLUE, lw=2.4)
-        axes.plot(place, heights, "o", color=BLUE, ms=4 if circular else 8, alpha=0.75)
-        axes.axvline(0 if circular else own, color=ORANGE, ls="--", lw=1.6, zorder=0)
-        axes.set_title("dashed: the target's own " + ("angle" if circular else "group"),
-                       color=ORANGE, loc="left")  # fmt: skip
-        if circular:
-            axes.set_xlim(-184, 184)
-            axes.set_xticks(range(-180, 181, 60))
-        else:
-            axes.set_xticks(sorted(set(known) | {own}))
-        axes.set_xlabel("degrees between its images and the target's" if circular
-                        else "true group of the peer")  # fmt: skip
-        _weight_axis(axes, weights, "y")
-        axes.set_ylabel("weight of the peer")
-        heaviest = peers[0]
-        return _picture(figure, f"Weight of each of {len(peers)} peers against its true "
-                        f"{'angle' if circular else 'group'}; the heaviest, silo {heaviest}, "
-                        f"is at {weights.distance(heaviest):g} from the target.")  # fmt: skip
+    figure = new_figure(WIDTH, 2.8, DPI)
+    axes = figure.add_subplot()
+    heights = weights.final[peers]
+    if circular:
+        axes.vlines(place, 0, heights, color=BLUE, lw=2.4)
+    axes.plot(place, heights, "o", color=BLUE, ms=4 if circular else 8, alpha=0.75)
+    axes.axvline(0 if circular else own, color=ORANGE, ls="--", lw=1.6, zorder=0)
+    axes.set_title("dashed: the target's own " + ("angle" if circular else "group"),
+                   color=ORANGE, loc="left")  # fmt: skip
+    if circular:
+        axes.set_xlim(-184, 184)
+        axes.set_xticks(range(-180, 181, 60))
+    else:
+        axes.set_xticks(sorted(set(known) | {own}))
+    axes.set_xlabel("degrees between its images and the target's" if circular
+                    else "true group of the peer")  # fmt: skip
+    _weight_axis(axes, weights, "y")
+    axes.set_ylabel("weight of the peer")
+    heaviest = peers[0]
+    return _picture(figure, f"Weight of each of {len(peers)} peers against its true "
+                    f"{'angle' if circular else 'group'}; the heaviest, silo {heaviest}, "
+                    f"is at {weights.distance(heaviest):g} from the target.")  # fmt: skip
 
 
+@matplotlib.rc_context(STYLE)
 def over_time(weights: Weights) -> Picture:
     """Draw α over the rounds as a heat-map, and below it how much each update moved."""
     order = _order(weights)
-    with matplotlib.rc_context(STYLE):
-        figure = _figure(2.9 + 0.2 * min(len(order), 16))
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(len(order[:16]) + 3, 6))
-        _heat(figure, upper, weights, order)
-        rounds = weights.rounds
-        groups = np.array_split(np.arange(1, len(rounds)), min(len(rounds) - 1, MOST_POINTS))
-        at = [group[np.argmax(weights.moved[group - 1])] for group in groups]
-        lower.vlines(rounds[at], 0, weights.moved[np.array(at) - 1], color=GREY, lw=1.4)
-        for k in largest(weights):
-            share = float(weights.moved[k - 1])
-            lower.plot(rounds[k], share, "v", color=ORANGE, ms=8, clip_on=False, zorder=3)
-        lower.set_ylim(bottom=0)
-        lower.set_ylabel("weight moved")
-        if weights.shares:
-            lower.yaxis.set_major_formatter(SHARES)
-        lower.yaxis.set_major_locator(MaxNLocator(3))
-        lower.set_xlabel("round (▼ the largest moves)")
-        named = ", ".join(str(rounds[k]) for k in largest(weights)) or "none"
-        return _picture(figure, f"Weights of {len(order)} silos over {rounds[-1]} rounds; rounds "
-                        f"with the largest moves: {named}.")  # fmt: skip
+    figure = new_figure(WIDTH, 2.9 + 0.2 * min(len(order), 16), DPI)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(len(order[:16]) + 3, 6))
+    _heat(figure, upper, weights, order)
+    rounds = weights.rounds
+    groups = np.array_split(np.arange(1, len(rounds)), min(len(rounds) - 1, plots.MOST_POINTS))
+    at = [group[np.argmax(weights.moved[group - 1])] for group in groups]
+    lower.vlines(rounds[at], 0, weights.moved[np.array(at) - 1], color=GREY, lw=1.4)
+    for k in largest(weights):
+        share = float(weights.moved[k - 1])
+        lower.plot(rounds[k], share, "v", color=ORANGE, ms=8, clip_on=False, zorder=3)
+    lower.set_ylim(bottom=0)
+    lower.set_ylabel("weight moved")
+    if weights.shares:
+        lower.yaxis.set_major_formatter(SHARES)
+    lower.yaxis.set_major_locator(MaxNLocator(3))
+    lower.set_xlabel("round (▼ the largest moves)")
+    named = ", ".join(str(rounds[k]) for k in largest(weights)) or "none"
+    return _picture(figure, f"Weights of {len(order)} silos over {rounds[-1]} rounds; rounds "
+                    f"with the largest moves: {named}.")  # fmt: skip
 
 
 def _order(weights: Weights) -> list[int]:
@@ -210,13 +175,14 @@ def _order(weights: Weights) -> list[int]:
 
 
 def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> None:
-    at = np.array(_thin(len(weights.rounds)))
+    at = np.array(thin(len(weights.rounds)))
     shown = weights.alphas[at][:, order].T
-    mesh = heat(axes, shown, weights.rounds[at], top=float(max(1e-12, shown.max())))
+    mesh = plots.heat(axes, shown, weights.rounds[at], top=float(max(1e-12, shown.max())))
     axes.set_title("white: exactly no weight", loc="left", color=GREY)
     few = len(order) <= MOST_SILOS
-    rows = range(len(order)) if few else _some_rows(order, weights.target)
-    axes.set_yticks([row + 0.5 for row in rows], [_name(weights, order[row]) for row in rows])
+    rows = range(len(order)) if few else plots.some_rows(order, weights.target, 10)
+    names = ["target" if order[k] == weights.target else f"silo {order[k]}" for k in rows]
+    axes.set_yticks([row + 0.5 for row in rows], names)
     axes.tick_params(axis="y", length=0)
     bar = figure.colorbar(mesh, ax=axes, aspect=25, pad=0.02)
     bar.locator = MaxNLocator(5)
@@ -225,32 +191,26 @@ def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> Non
     bar.update_ticks()
 
 
-def _some_rows(order: list[int], target: int) -> list[int]:
-    """Return about ten rows at even distances, the target's among them."""
-    step = max(1, len(order) // 10)
-    return list(range(order.index(target) % step, len(order), step))
-
-
+@matplotlib.rc_context(STYLE)
 def leave_one_out(found: LeaveOneOut) -> Picture:
     """Draw the points that the target lost without each peer; below 0 it gained."""
     some = sorted(found.absences, key=lambda one: (-one.alpha, one.silo))
     lost = [one.mean for one in some]
     seeds = found.seeds >= ENOUGH_SEEDS
-    with matplotlib.rc_context(STYLE):
-        figure = _figure(1.2 + 0.34 * len(some))
-        axes, rows = figure.add_subplot(), np.arange(len(some))
-        if not seeds:
-            axes.axvspan(-found.chance, found.chance, color="#d9d9d9", alpha=0.6, lw=0)
-        axes.barh(rows, lost, height=0.5, color=[BLUE if x >= 0 else ORANGE for x in lost])
-        for row, one in enumerate(some):
-            if found.seeds > 1:
-                axes.plot(one.lost, [row] * found.seeds, ".", color="black", ms=5)
-        axes.axvline(0, color="black", lw=1)
-        labels = [f"silo {one.silo}" + (f" ({percent(one.alpha)})" if 0 <= one.alpha <= 1 else "")
-                  for one in some]  # fmt: skip
-        axes.set_yticks(rows, labels)
-        axes.invert_yaxis()
-        axes.set_xlabel("points lost without it (" + ("dots: seeds)" if seeds else "grey: chance)"))
-        said = ", ".join(f"without silo {one.silo} {x:+.2f}" for one, x in zip(some, lost,
-                         strict=True))  # fmt: skip
-        return _picture(figure, f"Points of accuracy lost without a peer: {said}.")
+    figure = new_figure(WIDTH, 1.2 + 0.34 * len(some), DPI)
+    axes, rows = figure.add_subplot(), np.arange(len(some))
+    if not seeds:
+        axes.axvspan(-found.chance, found.chance, color="#d9d9d9", alpha=0.6, lw=0)
+    axes.barh(rows, lost, height=0.5, color=[BLUE if x >= 0 else ORANGE for x in lost])
+    for row, one in enumerate(some):
+        if found.seeds > 1:
+            axes.plot(one.lost, [row] * found.seeds, ".", color="black", ms=5)
+    axes.axvline(0, color="black", lw=1)
+    labels = [f"silo {one.silo}" + (f" ({percent(one.alpha)})" if 0 <= one.alpha <= 1 else "")
+              for one in some]  # fmt: skip
+    axes.set_yticks(rows, labels)
+    axes.invert_yaxis()
+    axes.set_xlabel("points lost without it (" + ("dots: seeds)" if seeds else "grey: chance)"))
+    said = ", ".join(f"without silo {one.silo} {x:+.2f}" for one, x in zip(some, lost,
+                     strict=True))  # fmt: skip
+    return _picture(figure, f"Points of accuracy lost without a peer: {said}.")

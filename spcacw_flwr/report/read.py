@@ -51,10 +51,7 @@ class Artefacts:
 def read(directory: Path) -> Artefacts:
     """Read a run's directory.
 
-    Raises
-    ------
-    SpcacwError
-        If it holds no run, or a file in it is damaged.
+    Raises SpcacwError if it holds no run, or a file in it is damaged.
     """
     if not (directory / "config.toml").is_file():
         raise SpcacwError(

@@ -40,13 +40,9 @@ def _against_alone(accuracy: Accuracy, local: bool) -> list[str]:
     both = f"{where} accuracy {last:.2f} % against {accuracy.alone[-1]:.2f} %"
     if gain == 0:
         return [f"Training with the peers ended exactly as well as training alone ({both})."]
-    if gain < 0:
-        said = [
-            f"Training with the peers ended {points(gain)} below training alone ({both}): in "
-            "this run the target would have done better alone."
-        ]
-    else:
-        said = [f"Training with the peers ended {points(gain)} above training alone ({both})."]
+    way, end = ("above", ".") if gain > 0 else (
+        "below", ": in this run the target would have done better alone.")  # fmt: skip
+    said = [f"Training with the peers ended {points(gain)} {way} training alone ({both}){end}"]
     if len(accuracy.tail) > 1 and abs(gain) <= accuracy.swing:
         said.append(
             f"Over its last {len(accuracy.tail)} epochs the accuracy itself moved by "
@@ -95,17 +91,15 @@ def changes(weights: Weights) -> list[str]:
     parts = [f"{rounds[k]} ({percent(float(moved[k - 1]))})" for k in most]
     times = "once" if len(moved) == 1 else f"{len(moved)} times"
     lead = "moves were in rounds" if len(most) > 1 else "move was in round"
-    said = [f"The weight was divided anew {times}; the largest {lead} {listed(parts)}."]
-    late = np.flatnonzero(moved > SETTLED)
+    late, little = np.flatnonzero(moved > SETTLED), percent(SETTLED)
     if not len(late):
-        said.append(f"No update moved more than {percent(SETTLED)} of the weight.")
+        end = f"No update moved more than {little} of the weight."
     elif late[-1] + 1 < len(moved):
-        said.append(f"After round {rounds[late[-1] + 1]} no update moved more than "
-                    f"{percent(SETTLED)}.")  # fmt: skip
+        end = f"After round {rounds[late[-1] + 1]} no update moved more than {little}."
     else:
-        said.append(f"They had not settled: the last update still moved "
-                    f"{percent(float(moved[-1]))}.")  # fmt: skip
-    return said + _traffic(weights)
+        end = f"They had not settled: the last update still moved {percent(float(moved[-1]))}."
+    first = f"The weight was divided anew {times}; the largest {lead} {listed(parts)}."
+    return [first, end, *_traffic(weights)]
 
 
 def _traffic(weights: Weights) -> list[str]:
@@ -130,10 +124,8 @@ def _traffic(weights: Weights) -> list[str]:
 
 def _by_round(found: dict[int, list[int]], what: str) -> list[str]:
     if len(found) > MOVES:
-        everyone = sorted(silo for some in found.values() for silo in some)
-        return [
-            f"{silos(everyone, capital=True)} {what} between rounds {min(found)} and {max(found)}."
-        ]
+        everyone = silos(sorted(silo for some in found.values() for silo in some), capital=True)
+        return [f"{everyone} {what} between rounds {min(found)} and {max(found)}."]
     return [f"{silos(found[r], capital=True)} {what} in round {r}." for r in sorted(found)]
 
 
@@ -141,16 +133,6 @@ CARRY = 0.8
 """The named peers carry at least this share of what all peers have."""
 EQUAL = 1e-9
 """Weights that differ by less are the same but for rounding."""
-
-
-def carriers(weights: Weights) -> list[int]:
-    """Return the fewest peers that carry most of what all peers have, the heaviest first."""
-    peers, final = weights.peers, weights.final
-    total = final[peers].sum()
-    if total <= 0:
-        return []
-    enough = int(np.searchsorted(np.cumsum(final[peers]), CARRY * total)) + 1
-    return peers[:enough]
 
 
 def helpers(weights: Weights) -> list[str]:
@@ -164,7 +146,7 @@ def helpers(weights: Weights) -> list[str]:
         if used := float(weights.mean[peers].sum()):
             said.append(f"Over the whole run the peers had {percent(used)} on average.")
         return said
-    some = carriers(weights)
+    some = peers[: int(np.searchsorted(np.cumsum(final[peers]), CARRY * total)) + 1]
     has, carry = ("its peer has", "carries") if len(peers) == 1 else (
         f"its {len(peers)} peers have", "carries" if len(some) == 1 else "carry")  # fmt: skip
     between = " between them" if len(peers) > 1 else ""
@@ -215,9 +197,9 @@ def truth(weights: Weights) -> list[str]:
     kin = [i for i, gap in zip(peers, known, strict=True) if gap == 0]
     if not kin:
         return [f"{said}No peer is of the target's true group."]
+    are, have = ("is", "has") if len(kin) == 1 else ("are", "have")
     return [
-        f"{said}{silos(sorted(kin), capital=True)} {'is' if len(kin) == 1 else 'are'} of the "
-        f"target's true group and {'has' if len(kin) == 1 else 'have'} "
+        f"{said}{silos(sorted(kin), capital=True)} {are} of the target's true group and {have} "
         f"{percent(float(final[kin].sum() / total))} of the peers' weight; spread evenly it would "
         f"be {percent(len(kin) / len(peers))}."
     ]
@@ -239,17 +221,12 @@ def replies(facts: Facts) -> list[str]:
     kept_out = [line.get("quarantined") or 0 for line in facts.run.epochs]
     if any(kept_out):
         now, most = kept_out[-1], max(kept_out)
+        count = {0: "no silo was", 1: "1 silo was"}.get(now, f"{now:.0f} silos were")
         said.append(
-            f"For sending such replies repeatedly {_count(now)} in quarantine at the end, and at "
-            f"the end of an epoch at most {most:.0f}."
+            f"For sending such replies repeatedly {count} in quarantine at the end, and at the "
+            f"end of an epoch at most {most:.0f}."
         )
     return said
-
-
-def _count(number: float) -> str:
-    if number == 0:
-        return "no silo was"
-    return "1 silo was" if number == 1 else f"{number:.0f} silos were"
 
 
 def _from_the_log(warnings: list[str] | None) -> list[str]:

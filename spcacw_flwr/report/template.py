@@ -94,13 +94,13 @@ PAGE = """<!DOCTYPE html>
 {%- for picture in section.pictures %}
 <figure><img src="{{ picture.source }}" alt="{{ picture.alt }}"></figure>
 {%- endfor %}
-{%- for table in section.tables %}
+{%- for table in section.tables if table.rows %}
 <p class="note">{{ table.caption }}</p>
 <div class="wide" tabindex="0">
 {{- listing(table) }}
 </div>
 {%- endfor %}
-{%- for table in section.folded %}
+{%- for table in section.folded if table.rows %}
 <details>
 <summary>{{ table.caption }}</summary>
 <div class="wide" tabindex="0">

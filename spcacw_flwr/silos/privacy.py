@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.privacy import PASS, SAMPLED
+from spcacw_flwr.config.keys import PASS, SAMPLED
 from spcacw_flwr.silos.batches import Batch
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.streams import Chances, Randomness

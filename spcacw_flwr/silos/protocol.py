@@ -80,7 +80,7 @@ class Fault:
     """Why a silo's answer cannot be used."""
 
     reason: str
-    """One of :data:`~spcacw_flwr.engine.checks.REASONS`."""
+    """One of :data:`~spcacw_flwr.engine.gate.REASONS`."""
     words: str
     """The same as a phrase for people."""
 

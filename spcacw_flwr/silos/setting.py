@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.streams import TUNE, stream
 
 # An angle such as 3 · 0.1 must count as within 0.3 degrees in spite of its rounding.

@@ -10,7 +10,7 @@ from torch import Tensor, from_numpy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.silos.privacy import mechanisms
 from spcacw_flwr.silos.setting import Setting, SiloData

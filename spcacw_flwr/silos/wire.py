@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.transport import BFLOAT16, FLOAT16, FLOAT32, INT8
+from spcacw_flwr.config.keys import BFLOAT16, FLOAT16, FLOAT32, INT8
 
 BLOCK = 256
 """Entries that share a scale."""

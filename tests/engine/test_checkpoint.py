@@ -23,11 +23,11 @@ from torch import nn
 from spcacw_flwr.config.config import MOVED, Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
-from spcacw_flwr.engine import checkpoint, keeper, loop
-from spcacw_flwr.engine.keeper import Keeper
+from spcacw_flwr.engine import checkpoint, loop
+from spcacw_flwr.engine.checkpoint import Keeper
+from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.engine.stop import Stopped
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import federation_of, make_method, make_pool
@@ -136,18 +136,22 @@ def assert_same_state(one, other, path="method", seen=None):
         assert repr(one) == repr(other), path
 
 
+def begun(config: Config, directory: Path):
+    """A pool, a fresh method, and who keeps its checkpoint."""
+    pool = make_pool(config)
+    method = make_method(config, pool)
+    return pool, method, Keeper(directory, config, federation_of(config, pool), {"method": method})
+
+
 @pytest.mark.parametrize("keys", CASES, ids=lambda keys: " ".join(map(str, keys.values())))
 def test_going_on_is_never_having_stopped(keys, tmp_path):
     config = config_of(**keys)
-    pool = make_pool(config)
-    method = make_method(config, pool)
-    first = Keeper(tmp_path, config, federation_of(config, pool), {"method": method})
+    pool, method, first = begun(config, tmp_path)
     for t in range(1, ROUNDS + 1):
         loop.play(pool, method, t)
         if t == STOP:
             assert first.save(t, {}, {})
-    again, fresh_pool = make_method(config, pool), make_pool(config)
-    second = Keeper(tmp_path, config, federation_of(config, pool), {"method": again})
+    fresh_pool, again, second = begun(config, tmp_path)
     assert second.resume()["round"] == STOP
     for t in range(STOP + 1, ROUNDS + 1):
         loop.play(fresh_pool, again, t)
@@ -183,8 +187,16 @@ def stop_at(monkeypatch, round_: int, how) -> None:
     monkeypatch.setattr(loop, "play", play)
 
 
-def boom():
-    raise RuntimeError("the power went")
+def broken_after(round_: int, keys: dict[str, object], directory: Path, monkeypatch) -> None:
+    """Run a configuration to its end in ``whole``, and until a round in ``run``."""
+
+    def boom():
+        raise RuntimeError("the power went")
+
+    simulate(config_of(**keys, output=str(directory / "whole")))
+    stop_at(monkeypatch, round_, boom)
+    with pytest.raises(RuntimeError, match="the power went"):
+        simulate(config_of(**keys, output=str(directory / "run")))
 
 
 @pytest.mark.parametrize("method", ["spcacw", "local", "fedfomo", "pfedme"])
@@ -192,10 +204,7 @@ def boom():
 def test_a_run_that_broke_goes_on(method, every, tmp_path, monkeypatch):
     """After its last checkpoint; or from its beginning, if it had none yet (every = 0)."""
     keys = {"method": method, "checkpoint_every": every, "compare_alone": True}
-    simulate(config_of(**keys, output=str(tmp_path / "whole")))
-    stop_at(monkeypatch, 6, boom)
-    with pytest.raises(RuntimeError, match="the power went"):
-        simulate(config_of(**keys, output=str(tmp_path / "run")))
+    broken_after(6, keys, tmp_path, monkeypatch)
     assert checkpoint.exists(tmp_path / "run" / "checkpoint") == bool(every)
     result = simulate(config_of(**keys, resume=str(tmp_path / "run")))
     assert without_seconds(tmp_path / "run") == without_seconds(tmp_path / "whole")
@@ -207,10 +216,7 @@ def test_a_run_that_broke_goes_on(method, every, tmp_path, monkeypatch):
 def test_who_was_in_quarantine_still_is(tmp_path, monkeypatch):
     spoil(monkeypatch, silo=3, from_round=2)
     keys = {"epochs": 4, "max_strikes": 2, "quarantine_probe": 0.9, "checkpoint_every": 1}
-    simulate(config_of(**keys, output=str(tmp_path / "whole")))
-    stop_at(monkeypatch, 9, boom)
-    with pytest.raises(RuntimeError, match="the power went"):
-        simulate(config_of(**keys, output=str(tmp_path / "run")))
+    broken_after(9, keys, tmp_path, monkeypatch)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["quarantined"] == 1
     simulate(config_of(**keys, resume=str(tmp_path / "run")))
@@ -369,31 +375,19 @@ def test_a_method_that_depends_on_the_number_of_epochs_does_not_go_on_for_more(t
         simulate(config_of(method="pfedsim", epochs=3, resume=run))
 
 
-def state_of(run: Path) -> Path:
-    (path,) = (run / "checkpoint").glob("*.pt")
-    return path
-
-
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 100)
-
-
-def flip(path: Path) -> None:
+@pytest.mark.parametrize("how", ["cut", "flip", "unlink"])
+@pytest.mark.parametrize("which", ["*.pt", "checkpoint.json"])
+def test_a_damaged_checkpoint_is_refused(how, which, run):
+    (path,) = (run / "checkpoint").glob(which)
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("spoil", [cut, flip, Path.unlink])
-@pytest.mark.parametrize("which", [state_of, lambda run: run / "checkpoint" / "checkpoint.json"])
-def test_a_damaged_checkpoint_is_refused(spoil, which, run):
-    path = which(run)
-    spoil(path)
+    path.write_bytes(content if how == "flip" else content[:-100])
+    if how == "unlink":
+        path.unlink()
     with pytest.raises(SpcacwError) as error:
         simulate(config_of(resume=str(run)))
-    gone = spoil is Path.unlink and path.name == "checkpoint.json"
-    words = "left no checkpoint" if gone else f"{path} is damaged ("
-    assert words in str(error.value)
+    gone = how == "unlink" and path.name == "checkpoint.json"
+    assert ("left no checkpoint" if gone else f"{path} is damaged (") in str(error.value)
 
 
 def test_an_altered_number_is_found(run):
@@ -482,27 +476,19 @@ def full_in_torch(*_, **__):
     raise RuntimeError("unexpected pos 64 vs 0: No space left on device")
 
 
-@pytest.mark.parametrize(
-    ("where", "how"),
-    [
-        ("state.torch.save", full_in_torch),
-        ("checkpoint.hashlib.file_digest", full),
-        ("checkpoint.os.fsync", full),
-        ("checkpoint.os.replace", full),
-    ],
-)
-def test_a_full_disk_costs_a_checkpoint_and_no_training(where, how, tmp_path, monkeypatch, caplog):
-    config = config_of(checkpoint_every=2)
-    pool = make_pool(config)
-    method = make_method(config, pool)
-    kept = Keeper(tmp_path, config, federation_of(config, pool), {"method": method})
+@pytest.mark.parametrize("where", [
+    "state.torch.save", "checkpoint.hashlib.file_digest", "checkpoint.os.fsync",
+    "checkpoint.os.replace",
+])  # fmt: skip
+def test_a_full_disk_costs_a_checkpoint_and_no_training(where, tmp_path, monkeypatch, caplog):
+    how = full_in_torch if "torch" in where else full
+    pool, method, kept = begun(config_of(checkpoint_every=2), tmp_path)
     assert kept.save(2, {}, {})
     loop.play(pool, method, 1)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(f"spcacw_flwr.engine.{where}", how)
         assert not kept.save(4, {}, {})
-    (record,) = caplog.records
-    said = record.getMessage()
+    (said,) = caplog.messages
     assert said.startswith("Round 4 goes on without a checkpoint (")
     assert "No space left on device" in said
     assert checkpoint.load(tmp_path / "checkpoint")[0]["round"] == 2
@@ -555,7 +541,7 @@ def test_a_disk_that_really_refuses_is_said_in_one_sentence(tmp_path):
 
 def test_too_little_room_is_found_before_training(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(keeper.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(SpcacwError, match=r"has room for 0 MB, and checkpoints want 1 MB: free"):
         simulate(config_of(output=str(tmp_path / "run")))
     assert not (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -574,17 +560,13 @@ def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path, monke
 
 
 def test_small_fast_runs_pay_for_one_checkpoint_and_slow_ones_for_one_in_twenty(tmp_path):
-    config = config_of(epochs=5)
-    pool = make_pool(config)
-    kept = Keeper(
-        tmp_path, config, federation_of(config, pool), {"method": make_method(config, pool)}
-    )
+    kept = begun(config_of(epochs=5), tmp_path)[2]
     assert [t for t in range(1, 21) if kept.due(t, 20)] == [20]
-    kept._written -= keeper.SECONDS
+    kept._written -= checkpoint.SECONDS
     assert [t for t in range(1, 21) if kept.due(t, 20)] == [4, 8, 12, 16, 20]
     kept._cost = 1.0
     assert [t for t in range(1, 21) if kept.due(t, 20)] == [20]
-    kept._written -= 1.0 / keeper.SHARE
+    kept._written -= 1.0 / checkpoint.SHARE
     assert kept.due(4, 20)
 
 

@@ -12,8 +12,7 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.engine.checks import LONGEST, REASONS, judge, norm_bound
-from spcacw_flwr.engine.gate import Gate
+from spcacw_flwr.engine.gate import LONGEST, REASONS, Gate, judge, norm_bound
 from spcacw_flwr.engine.loop import play, train
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower.answers import Gathering

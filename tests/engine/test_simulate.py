@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,9 +17,10 @@ from spcacw_flwr.alpha.crew import hands
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
-from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.simulate import simulate, threads
 from spcacw_flwr.partitions.relabel import DigitsRelabel
+from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting
 
@@ -145,18 +148,14 @@ def test_silos_of_different_sizes():
     assert result.alpha.sum() == pytest.approx(1)
 
 
-def test_a_device_that_is_not_there_is_one_sentence():
-    with pytest.raises(SpcacwError, match="device = 'cuda:77' cannot be used here"):
-        simulate(config(device="cuda:77"))
-    with pytest.raises(SpcacwError, match="device = 'gpu' cannot be used here"):
-        simulate(config(device="gpu"))
-
-
-def test_a_sketch_larger_than_the_model_is_one_sentence():
-    with pytest.raises(
-        SpcacwError, match=r"sketch = 9999 is more than the model's 4810 parameters"
-    ):
-        simulate(config(sketch=9999))
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"device": "cuda:77"}, "device = 'cuda:77' cannot be used here"),
+    ({"device": "gpu"}, "device = 'gpu' cannot be used here"),
+    ({"sketch": 9999}, "sketch = 9999 is more than the model's 4810 parameters"),
+])  # fmt: skip
+def test_what_cannot_be_is_one_sentence(keys, words):
+    with pytest.raises(SpcacwError, match=words):
+        simulate(config(**keys))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,7 @@ def test_a_sketch_larger_than_the_model_is_one_sentence():
 def test_a_small_round_takes_one_thread_and_all_are_back_afterwards(
     wanted, clusters, size, monkeypatch
 ):
-    seen, compute, before = [], SiloPool.gradients, torch.get_num_threads()
+    seen, compute = [], SiloPool.gradients
 
     def spy(*args, **kwargs):
         seen.append((hands(), torch.get_num_threads()))
@@ -174,13 +173,10 @@ def test_a_small_round_takes_one_thread_and_all_are_back_afterwards(
     monkeypatch.setattr(SiloPool, "gradients", spy)
     silos = sum(map(int, clusters.split(",")))
     keys = {"silos": silos, "cluster_sizes": clusters, "samples_per_silo": 40, "threads": wanted}
-    torch.set_num_threads(3)
-    try:
-        simulate(config(epochs=1, compare_alone=False, **keys))
-        assert set(seen) == {(size, 1)}
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(3)  # of every test again one
+    simulate(config(epochs=1, compare_alone=False, **keys))
+    assert set(seen) == {(size, 1)}
+    assert torch.get_num_threads() == 3
 
 
 def test_a_model_that_cannot_be_split_has_pytorchs_threads():
@@ -192,3 +188,41 @@ def test_a_model_that_cannot_be_split_has_pytorchs_threads():
     with threads(2, 10_000, pool):
         assert (hands(), torch.get_num_threads()) == (1, 2)
     assert torch.get_num_threads() == 1
+
+
+# An epoch of the paper's four larger columns on real data, with networks in narrow width.
+
+
+@pytest.fixture
+def root() -> Path:
+    beside = Path(__file__).parents[3] / "shared" / "data"
+    path = Path(os.environ.get("SPCACW_DATA_DIR", beside))
+    if not (path / "cifar100").is_dir() or not (path / "shakespeare").is_dir():
+        pytest.skip(f"no cifar100 and shakespeare in {path}; name it in SPCACW_DATA_DIR")
+    return path
+
+
+@pytest.mark.parametrize("keys", [
+    {"setting": "cifar100-clusters", "epsilon": 10.0},
+    {"setting": "cifar100-clusters", "epsilon": 0.01},
+    {"setting": "shakespeare", "silos": 15, "roles_per_silo": 7},
+    {"setting": "shakespeare", "silos": 30, "roles_per_silo": 3},
+])  # fmt: skip
+def test_an_epoch_of_each_column(keys, root, tmp_path):
+    found = config(
+        **keys, width=1 / 32, epochs=1, samples_per_silo=70, test_samples=200,
+        data_dir=str(root), output=str(tmp_path / "run"), compare_alone=False,
+    )  # fmt: skip
+    images = keys["setting"] == "cifar100-clusters"
+    assert found.training.model == ("vgg16" if images else "char-lstm")
+    result = simulate(found)
+    assert len(result.alpha) == (20 if images else keys["silos"])
+    assert result.alpha.sum() == pytest.approx(1)
+    assert 0 <= result.accuracy[0] <= 100
+    line = result.epochs[0]
+    assert line["L"] > 0
+    assert torch.tensor(line["loss"]).isfinite()
+    shape, classes = ((3, 32, 32), 100) if images else ((50,), 80)
+    model = make_model(shape, classes, 64, 0, found.training.model, 1 / 32)
+    saved = load_file(tmp_path / "run" / "model.safetensors")
+    model.load_state_dict(saved)

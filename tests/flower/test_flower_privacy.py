@@ -13,8 +13,7 @@ from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train
+from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.flower import client_app, records
 from spcacw_flwr.flower.mods import private_gradients
 from spcacw_flwr.silos.protocol import LOSSES, Request

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train
+from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.flower.strategy import GradientStrategy
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid

@@ -12,9 +12,9 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.engine.stop import Stopped
 from spcacw_flwr.flower.server_app import output_directory, run
 from tests.engine.test_checkpoint import assert_same_state, config_of, without_seconds
 from tests.flower.grid import LocalGrid

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.partitions import data, images
 from spcacw_flwr.silos.setup import make_setting

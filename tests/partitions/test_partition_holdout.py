@@ -6,7 +6,7 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.silos.setting import SiloData

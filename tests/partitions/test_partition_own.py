@@ -7,7 +7,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.setup import make_setting
 from tests.conftest import make_pool

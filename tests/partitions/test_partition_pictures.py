@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.experiments import pictures
 from spcacw_flwr.silos.setting import Setting
 

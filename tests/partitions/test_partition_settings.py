@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError, check
-from spcacw_flwr.config.partition import PartitionKeys
+from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.config.registry import SETTINGS, setting_class
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.setup import make_setting

@@ -114,22 +114,16 @@ def test_what_a_run_is_called_is_text_and_nothing_else(tmp_path):
     assert {image["src"][:5] for image in page.images} == {"data:"}
 
 
-def test_a_method_without_weights(tmp_path):
+def test_what_is_not_known_is_left_out(tmp_path):
+    """Of a method without weights, a run that failed before its first epoch, one just begun."""
     page = page_of(write_run(tmp_path / "run", alphas=None, config={"method": "pfedme"}))
     assert "The method pfedme puts no weight on silos" in page.text
     assert len(page.images) == 1
     assert "When the weights changed" not in page.titles
-
-
-def test_a_run_that_failed_before_its_first_epoch(tmp_path):
-    run = write_run(tmp_path / "run", accuracy=(), alphas=None, alone=None, state="failed",
-                    error="No silo answered.")  # fmt: skip
-    page = page_of(run)
+    failed = {"state": "failed", "error": "No silo answered."}
+    page = page_of(write_run(tmp_path / "bad", accuracy=(), alphas=None, alone=None, **failed))
     assert "The run did not finish: No silo answered." in page.text
     assert page.images == []
-
-
-def test_only_a_configuration_is_a_report_too(tmp_path):
     (tmp_path / "config.toml").write_text("seed = 1\n")
     assert "The run has not ended (unknown): 0 of" in page_of(tmp_path).text
 

@@ -47,25 +47,23 @@ def test_a_difference_within_the_last_epochs_own_movement_may_be_chance(tmp_path
     assert len(sentences.headline(beyond)) == 1
 
 
-def test_without_a_run_alone_nothing_is_claimed(tmp_path):
-    (said,) = sentences.headline(facts(tmp_path, alone=None))
-    assert "whether the peers helped is not known" in said
-    (said,) = sentences.headline(facts(tmp_path, alone=None, config={"method": "local"}))
-    assert said == "The target trained alone and ended at 90.00 % test accuracy."
-    (said,) = sentences.headline(facts(tmp_path, alone=None, config={"holdout": 0.2}))
-    assert "90.00 % held-out accuracy" in said
+@pytest.mark.parametrize(("keys", "words"), [
+    ({}, "whether the peers helped is not known"),
+    ({"method": "local"}, "The target trained alone and ended at 90.00 % test accuracy."),
+    ({"holdout": 0.2}, "90.00 % held-out accuracy"),
+])  # fmt: skip
+def test_without_a_run_alone_nothing_is_claimed(keys, words, tmp_path):
+    (said,) = sentences.headline(facts(tmp_path, alone=None, config=keys))
+    assert words in said
 
 
-def test_a_failed_run_says_so_first(tmp_path):
+def test_a_run_that_failed_or_goes_on_says_so_first(tmp_path):
     failed = {"state": "failed", "error": "Target silo 0 did not answer."}
     said = sentences.headline(facts(tmp_path, accuracy=(50.0,), alone=None, **failed))
     assert said[0] == "The run did not finish: Target silo 0 did not answer."
     assert said[1].startswith("It completed 1 of 3 epochs")
     said = sentences.headline(facts(tmp_path / "none", accuracy=(), alphas=None, **failed))
     assert said[1:] == ["It ended before its first epoch was complete."]
-
-
-def test_a_run_that_goes_on_says_so(tmp_path):
     said = sentences.headline(facts(tmp_path, accuracy=(50.0,), state="training"))
     assert said[0] == "The run has not ended (training): 1 of 3 epochs are done."
 
@@ -115,20 +113,16 @@ def test_weights_that_are_no_shares_are_not_called_so(tmp_path):
 def test_closed_form_beside_the_learned(tmp_path):
     lemma = {"closed_form": [0.4, 0.3, 0.2, 0.1]}
     (said,) = sentences.closed_form(facts(tmp_path, figures=lemma).weights)
-    assert (
-        "would have earned 60 % of the weight (closed form); learned together they have 30 %"
-        in said
-    )
+    words = "would have earned 60 % of the weight (closed form); learned together they have 30 %"
+    assert words in said
     lemma["closed_form"][2] = math.nan
     assert sentences.closed_form(facts(tmp_path, figures=lemma).weights) == []
 
 
 def test_the_truth_is_told_only_where_it_is_known(tmp_path):
     (said,) = sentences.truth(facts(tmp_path).weights)
-    assert (
-        "Silo 1 is of the target's true group and has 83 % of the peers' weight; spread evenly"
-        in said
-    )
+    words = "Silo 1 is of the target's true group and has 83 % of the peers' weight; spread evenly"
+    assert words in said
     assert said.endswith("it would be 33 %.")
     assert sentences.truth(facts(tmp_path, groups=[None] * 4, kind="none").weights) == []
     # Silos at 350° (weight .25), 90° (0) and 20° (.05) are 10°, 90° and 20° away.
@@ -201,14 +195,10 @@ def test_of_many_absent_peers_the_largest_differences_are_named(tmp_path):
 
 
 def test_with_several_seeds_they_say_what_is_chance(tmp_path):
-    rows = []
-    for seed, lost in zip(
-        (3, 4, 5), ((1, 0, -2.1), (1.2, 0.5, -2), (1.1, -0.5, -1.9)), strict=True
-    ):
-        rows.append((seed, "", "", 90, 90, 400))
-        rows += [
-            (seed, silo, 0.1, 90 - x, 90, 400) for silo, x in zip((1, 2, 3), lost, strict=True)
-        ]
+    lost = {3: (1, 0, -2.1), 4: (1.2, 0.5, -2), 5: (1.1, -0.5, -1.9)}
+    rows = [(seed, "", "", 90, 90, 400) for seed in lost]
+    rows += [(seed, silo, 0.1, 90 - x, 90, 400)
+             for seed, points in lost.items() for silo, x in enumerate(points, 1)]  # fmt: skip
     found = left_out(tmp_path, rows)
     # Standard deviation .1 over three seeds; t = 4.303 with two degrees of freedom.
     assert found.absences[0].margin == pytest.approx(4.303 * 0.1 / math.sqrt(3), rel=1e-3)
@@ -223,10 +213,8 @@ def test_with_several_seeds_they_say_what_is_chance(tmp_path):
 def test_rejected_replies_and_quarantine(tmp_path):
     counts = {"2": {"too-long": 3, "shape": 1}, "3": {"error": 1}}
     said = sentences.replies(facts(tmp_path, rejections=counts, lines={"quarantined": 1}))
-    assert (
-        said[0]
-        == "5 replies were not used; training went on without. They came from silos 2 and 3."
-    )
+    words = "5 replies were not used; training went on without. They came from silos 2 and 3."
+    assert said[0] == words
     assert said[1] == (
         "For sending such replies repeatedly 1 silo was in quarantine at the end, and at the end "
         "of an epoch at most 1."

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train
+from spcacw_flwr.engine.loop import History, train
 from tests.conftest import make_method, make_pool
 
 

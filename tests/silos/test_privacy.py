@@ -14,8 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.checks import judge
-from spcacw_flwr.engine.gate import Gate
+from spcacw_flwr.engine.gate import Gate, judge
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import privacy
 from spcacw_flwr.silos.batches import batch_indices

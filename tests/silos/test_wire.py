@@ -8,7 +8,7 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.transport import WIRES
+from spcacw_flwr.config.keys import WIRES
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.protocol import LOSSES, Request

@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import Config, absolute, flat_keys
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.given import absolute, flat_keys
-from spcacw_flwr.config.transport import STREAM
+from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.console import end_like_ctrl_c, one_sentence, reported
-from spcacw_flwr.engine.recorder import as_toml, claim_directory
+from spcacw_flwr.engine.directory import claim_directory
+from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower.deploy import certificates
 from spcacw_flwr.flower.deploy.export import export as export_silos
 from spcacw_flwr.flower.deploy.export import exported

@@ -16,7 +16,7 @@ from typing import Any
 import tomli_w
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.transport import STREAM
+from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.flower.deploy import certificates
 from spcacw_flwr.flower.launch import Link
 from spcacw_flwr.flower.processes import PROGRAMS, program_runs

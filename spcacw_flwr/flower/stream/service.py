@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.transport import TransportKeys
+from spcacw_flwr.config.keys import TransportKeys
 from spcacw_flwr.flower.stream.frames import (
     ANSWER,
     END,

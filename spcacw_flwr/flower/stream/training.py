@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.history import History
+from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower.grid import GridSilos
 from spcacw_flwr.flower.strategy import GradientStrategy

@@ -18,9 +18,8 @@ import torch
 from benchmarks.separate import NODE, Separate, certificate, separate
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.checks import judge, norm_bound
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train
+from spcacw_flwr.engine.gate import judge, norm_bound
+from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.stream import service
 from spcacw_flwr.flower.stream.frames import (

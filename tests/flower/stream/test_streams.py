@@ -9,8 +9,7 @@ import torch
 
 from benchmarks.separate import separate
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.history import History
-from spcacw_flwr.engine.loop import train
+from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.protocol import Fault
 
