@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
@@ -17,6 +16,7 @@ from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import AUGMENTATION, stream
+from tests.conftest import one_sentence
 from tests.silos.test_gradients import plain
 
 
@@ -79,13 +79,14 @@ def test_width_scales_every_hidden_layer_and_nothing_else():
     assert char[0].embedding_dim == char[1].hidden_size == 3
 
 
-def test_gradients_of_vgg16_are_those_of_plain_pytorch():
+@pytest.mark.parametrize(("name", "shape"), [("vgg16", (3, 32, 32)), ("char-lstm", (50,))])
+def test_gradients_are_those_of_plain_pytorch(name, shape):
     """With BatchNorm in training mode, and dropout."""
-    batch = 4
-    model = make_model((3, 32, 32), 10, 64, 0, "vgg16", 1 / 16)
-    layout, rng = Layout.of(parameters_of(model)), torch.Generator().manual_seed(5)
-    x = torch.randn(3, batch, 3, 32, 32, generator=rng)
-    y = torch.randint(10, (3, batch), generator=rng)
+    model, rng = make_model(shape, 80, 64, 0, name, 1 / 16), torch.Generator().manual_seed(5)
+    x, y = torch.randint(80, (2, 3, 4, *shape), generator=rng)
+    if name == "vgg16":
+        x, y = torch.randn(x.shape, generator=rng), y[..., 0, 0, 0]
+    layout = Layout.of(parameters_of(model))
     compute, rows = SiloGradients(model, layout), torch.full((3, layout.size), torch.nan)
     vector = layout.flatten(parameters_of(model)).clone()
     losses = compute(vector, x, y, rows, lambda k: k)
@@ -93,19 +94,8 @@ def test_gradients_of_vgg16_are_those_of_plain_pytorch():
     expected, expected_losses = plain(model, vector, x, y, lambda k: k)
     torch.testing.assert_close(losses, expected_losses)
     assert_near(rows, expected)
-
-
-def test_gradients_of_char_lstm_are_those_of_plain_pytorch():
-    model = make_model((50,), 80, 64, 0, "char-lstm", 1 / 16)
-    layout, rng = Layout.of(parameters_of(model)), torch.Generator().manual_seed(5)
-    x, y = torch.randint(80, (2, 3, 4, 50), generator=rng)
-    compute, rows = SiloGradients(model, layout), torch.empty(3, layout.size)
-    vector = layout.flatten(parameters_of(model)).clone()
-    losses = compute(vector, x, y, rows, lambda k: k)
-    assert compute.way == "loop"
-    expected, expected_losses = plain(model, vector, x, y)
-    torch.testing.assert_close(losses, expected_losses)
-    torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-7)
+    if name == "char-lstm":  # has no bias before BatchNorm
+        torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-7)
 
 
 class Pictures(Setting):
@@ -175,10 +165,8 @@ def test_gradients_do_not_depend_on_who_else_is_asked_or_on_history():
     ],
 )
 def test_a_model_for_other_inputs_is_one_sentence(arguments, words):
-    with pytest.raises(SpcacwError) as error:
+    with one_sentence(*words):
         make_model(*arguments)
-    for word in words:
-        assert word in str(error.value)
 
 
 def test_mlp_is_for_sequences_of_layers():

@@ -40,25 +40,22 @@ def plain_gradient(model: nn.Module, x, y, max_norm):
 @pytest.mark.parametrize("round_", [1, 7])
 def test_rows_are_the_silos_own_clipped_gradients(max_norm, round_):
     """Round 7 ends a pass of 200 samples: its batch has 200 − 6·32 = 8 samples."""
-    config = Config.from_keys(max_norm=max_norm)
-    pool = make_pool(config)
+    pool = make_pool(Config.from_keys(max_norm=max_norm))
     vector = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(0)) / 4
     found = pool.gradients(vector, round_, [4, 0, 6])
-    rows, losses = found.rows, found.losses
     vector_to_parameters(vector, pool.model.parameters())
     for k, i in enumerate([4, 0, 6]):
         data = pool.setting.train(i)
         at = torch.from_numpy(batch_indices(0, i, round_, 200, 32))
         assert len(at) == (32 if round_ == 1 else 8)
         expected, loss = plain_gradient(pool.model, data.x[at], data.y[at], max_norm)
-        torch.testing.assert_close(rows[k], expected, rtol=1e-4, atol=1e-6)
-        assert losses[k].item() == pytest.approx(loss, rel=1e-5)
+        torch.testing.assert_close(found.rows[k], expected, rtol=1e-4, atol=1e-6)
+        assert found.losses[k].item() == pytest.approx(loss, rel=1e-5)
 
 
 def test_silos_of_different_sizes_are_not_padded(monkeypatch):
     """With 40 and 70 samples, round 2 has batches of 8 and 32: each is the plain gradient."""
-    config = Config.from_keys(max_norm=0.0)
-    pool = make_pool(config)
+    pool = make_pool(Config.from_keys(max_norm=0.0))
     whole = {i: pool.setting.train(i) for i in range(7)}
     sizes = {0: 40, 1: 70, 2: 40} | dict.fromkeys(range(3, 7), 200)
     cut = {i: SiloData(whole[i].x[:n], whole[i].y[:n]) for i, n in sizes.items()}
@@ -145,8 +142,7 @@ def test_accuracy_counts_the_targets_test_set():
     """A model that always answers 4 is right exactly as often as label 4 occurs."""
     pool = make_pool(Config.from_keys())
     vector = torch.zeros(pool.layout.size)
-    bias = pool.layout.unflatten(vector)["3.bias"]
-    bias[4] = 1.0
+    pool.layout.unflatten(vector)["3.bias"][4] = 1.0
     labels = pool.setting.test(3).y
     accuracy, loss, buffers = pool.evaluate(vector, 3)
     assert accuracy == pytest.approx(100 * (labels == 4).float().mean().item())
@@ -159,9 +155,8 @@ def test_the_initial_model_depends_on_the_seed_alone():
     one = parameters_of(make_model((8,), 10, 4, seed=0))
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    two = parameters_of(make_model((8,), 10, 4, seed=0))
+    two, other = (parameters_of(make_model((8,), 10, 4, seed=seed)) for seed in (0, 1))
     assert torch.equal(state, torch.get_rng_state())
-    other = parameters_of(make_model((8,), 10, 4, seed=1))
     for name in one:
         assert torch.equal(one[name], two[name])
         assert not torch.equal(one[name], other[name])
