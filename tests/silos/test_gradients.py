@@ -67,10 +67,11 @@ def compare(model, x, y, way):
     layout = Layout.of(parameters_of(model))
     vector = torch.randn(layout.size, generator=torch.Generator().manual_seed(1)) / 3
     compute, rows = SiloGradients(model, layout), torch.full((SILOS, layout.size), torch.nan)
-    before = {name: b.clone() for name, b in model.named_buffers()}
+    before, sent = {name: b.clone() for name, b in model.named_buffers()}, x.clone()
     state = torch.get_rng_state()
     losses = compute(vector, x, y, rows, lambda k: 10 + k)
     assert compute.way == way
+    assert torch.equal(x, sent)
     assert torch.equal(torch.get_rng_state(), state)
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, before[name])

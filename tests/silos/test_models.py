@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
-from spcacw_flwr.silos.models import MLP, VGG16, CharLSTM, make_model
+from spcacw_flwr.silos.models import VGG16, CharLSTM, make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.setup import setting_of
@@ -167,8 +166,3 @@ def test_gradients_do_not_depend_on_who_else_is_asked_or_on_history():
 def test_a_model_for_other_inputs_is_one_sentence(arguments, words):
     with one_sentence(*words):
         make_model(*arguments)
-
-
-def test_mlp_is_for_sequences_of_layers():
-    assert isinstance(make_model((4,), 3, 2, 0), MLP)
-    assert cross_entropy(MLP(4, 2, 3)(torch.zeros(2, 4)), torch.tensor([0, 1])).isfinite()

@@ -11,14 +11,13 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
-from spcacw_flwr.alpha import spectral_norm
 from spcacw_flwr.alpha.smoothness import CURVATURES
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import pool as silo
 from spcacw_flwr.silos.batches import batch_indices
-from spcacw_flwr.silos.curvature import frozen_loss, hessian
+from spcacw_flwr.silos.curvature import frozen_loss
 from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import NOISE_DRAWS
@@ -75,13 +74,6 @@ def test_clipping_by_hand():
     expected = torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]])
     silo.clip_rows(rows, rows.norm(dim=1), 1.0)
     torch.testing.assert_close(rows, expected)
-
-
-def test_smoothness_of_a_quadratic_with_known_spectrum():
-    """ℓ(w) = ½ wᵀ diag(1, −3, 2) w: the largest |eigenvalue| is 3, a negative one."""
-    spectrum = torch.tensor([1.0, -3.0, 2.0])
-    product = hessian(lambda w: 0.5 * (spectrum * w**2).sum(), torch.zeros(3))
-    assert spectral_norm(product, torch.ones(3), 200) == pytest.approx(3.0, rel=1e-3)
 
 
 def test_smoothness_of_a_network_is_its_hessians_largest_eigenvalue():
