@@ -13,9 +13,8 @@ from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import VGG16, CharLSTM, make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
-from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import AUGMENTATION, stream
-from tests.conftest import one_sentence
+from tests.conftest import make_pool, one_sentence
 from tests.silos.test_gradients import plain
 
 
@@ -121,8 +120,7 @@ PICTURES = {"setting": "tests.silos.test_models:Pictures", "model": "vgg16", "wi
 
 
 def pictures(**keys) -> SiloPool:
-    config = Config.from_keys(**PICTURES, batch_size=4, max_norm=0.0, **keys)
-    return SiloPool(config, setting_of(config), range(3))
+    return make_pool(Config.from_keys(**PICTURES, batch_size=4, max_norm=0.0, **keys))
 
 
 def test_ragged_silos_of_vgg16_and_their_augmented_batches():

@@ -56,8 +56,8 @@ def squares(outputs, y):
                                             ("noisy", "loop")])  # fmt: skip
 def test_each_way_with_a_loss_of_ones_own(model, way, caplog):
     """Every way gives plain PyTorch's gradients; only the loop is told, and once."""
-    config = Config.from_keys(model=f"{HERE}:{model}", loss=f"{HERE}:squares", max_norm=0.0)
-    pool = make_pool(config)
+    own = {"model": f"{HERE}:{model}", "loss": f"{HERE}:squares"}
+    pool = make_pool(Config.from_keys(**own, max_norm=0.0))
     vector = pool.initial_parameters()
     (batch,) = pool.data.batches(0, 1, [2, 5], 32)
     with caplog.at_level(logging.WARNING):
@@ -166,20 +166,17 @@ def nonsense(outputs, y):
 )
 def test_what_cannot_be_applied_is_one_sentence_before_training(keys, words):
     named = {k: f"{HERE}:{v}" if isinstance(v, str) else v for k, v in keys.items()}
-    config = Config.from_keys(**named)
     state = torch.get_rng_state()
-    pool = make_pool(config)
+    pool = make_pool(Config.from_keys(**named))
     with one_sentence(*(v for v in named.values() if isinstance(v, str)), *words):
         pool.describe()
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_the_silo_with_a_single_sample_is_named(monkeypatch):
-    config = Config.from_keys(model=f"{HERE}:normed")
-    pool = make_pool(config)
-    whole = pool.setting.train(4)
+    pool = make_pool(Config.from_keys(model=f"{HERE}:normed"))
     train = pool.setting.train
-    one = SiloData(whole.x[:1], whole.y[:1])
+    one = SiloData(train(4).x[:1], train(4).y[:1])
     monkeypatch.setattr(pool.setting, "train", lambda silo: one if silo == 4 else train(silo))
     with pytest.raises(SpcacwError, match="the data of silo 4"):
         pool.describe()
