@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch: two processes share the cores
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.methods.guard import make_method as make_guarded
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
@@ -55,6 +57,15 @@ def federation_of(config: Config, pool: SiloPool) -> Federation:
 def answer(pool: SiloPool, request: Request) -> Replies:
     """What silos answer to a request, as it arrives at the target."""
     return pool.answer(request).replies
+
+
+@contextmanager
+def one_sentence(*words: str):
+    """What is done here fails with one sentence for people, in which all ``words`` are."""
+    with pytest.raises(SpcacwError) as error:
+        yield
+    assert [word for word in words if word not in str(error.value)] == []
+    assert "\n" not in str(error.value)
 
 
 def make_pool(config: Config) -> SiloPool:

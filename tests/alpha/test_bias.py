@@ -96,14 +96,14 @@ def test_rejects():
     tracker = BiasTracker(3, 2)
     with pytest.raises(ValueError, match="target, silo 0, must report"):
         tracker.update(torch.zeros(2, 2), (1, 2))
-    with pytest.raises(ValueError, match="Expected gradients"):
-        tracker.update(torch.zeros(3, 3), ALL)
-    with pytest.raises(ValueError, match="Expected gradients"):
-        tracker.update(torch.zeros(3, 2), (0, 1))
+    for shape, silos in (((3, 3), ALL), ((3, 2), (0, 1))):
+        with pytest.raises(ValueError, match="Expected gradients"):
+            tracker.update(torch.zeros(shape), silos)
     assert tracker.reports.tolist() == [0, 0, 0]
-    with pytest.raises(ValueError, match="target must be one of"):
-        BiasTracker(3, 2, target=3)
-    with pytest.raises(ValueError, match="beta"):
-        BiasTracker(3, 2, beta=0.0)
-    with pytest.raises(ValueError, match="constant, harmonic"):
-        BiasTracker(3, 2, schedule="linear")
+    for keys, message in (
+        ({"target": 3}, "target must be one of"),
+        ({"beta": 0.0}, "beta"),
+        ({"schedule": "linear"}, "constant, harmonic"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            BiasTracker(3, 2, **keys)

@@ -42,6 +42,12 @@ class Play:
         self.noise.update(products(self.bias.estimate), differences @ differences.T, betas)
         return differences - before, differences
 
+    def rounds(self, count: int) -> NoiseTracker:
+        """Play so many; return what is known of the noise."""
+        for _ in range(count):
+            self.round()
+        return self.noise
+
 
 def test_two_rounds_by_hand():
     # One peer, d = 1, β = ½. Round 1: δ = 4, b̂ = 2. All of b̂ is its start: nothing is learned of
@@ -91,11 +97,9 @@ def test_corrected_products_are_unbiased(schedule, p):
     sigmas = [1.0, 2.0, 1.0, 3.0]
     found, plain = [], []
     for seed in range(300):
-        play = Play(biases, sigmas, seed=seed, beta=0.2, schedule=schedule, p=p)
-        for _ in range(100):
-            play.round()
-        found.append(play.noise.corrected())
-        plain.append(play.noise.products)
+        noise = Play(biases, sigmas, seed=seed, beta=0.2, schedule=schedule, p=p).rounds(100)
+        found.append(noise.corrected())
+        plain.append(noise.products)
     truth = biases @ biases.T
     error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
     assert (np.abs(np.mean(found, axis=0) - truth) <= 4 * error + 1e-6).all()
@@ -107,10 +111,8 @@ def test_noise_is_unbiased_from_the_start():
     biases = np.vstack([np.zeros(5), 10 * np.eye(5)[:2]])
     found = []
     for seed in range(3000):
-        play = Play(biases, [1, 1, 1], seed=seed)
-        for _ in range(6):
-            play.round()
-        found.append(play.noise._sum - 2 * play.noise._weight * ((1 + np.eye(3)) / 2))
+        noise = Play(biases, [1, 1, 1], seed=seed).rounds(6)
+        found.append(noise._sum - 2 * noise._weight * ((1 + np.eye(3)) / 2))
     error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
     assert (np.abs(np.mean(found, axis=0)) <= 4 * error)[1:, 1:].all()
 
@@ -118,25 +120,16 @@ def test_noise_is_unbiased_from_the_start():
 def test_variances_are_found():
     sigmas = np.array([1.0, 2.0, 0.5, 3.0])
     biases = np.random.default_rng(0).normal(size=(4, 40))
-    found = []
-    for seed in range(60):
-        play = Play(biases, sigmas, seed=seed)
-        for _ in range(150):
-            play.round()
-        found.append(play.noise.variances())
+    found = [Play(biases, sigmas, seed=seed).rounds(150).variances() for seed in range(60)]
     error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
     assert (np.abs(np.mean(found, axis=0) - sigmas**2) < 4 * error).all()
 
 
 def test_factor_is_the_long_run_share_of_the_noise():
-    play = Play(np.zeros((2, 1)), [1, 1], seed=0, beta=0.2)
-    for _ in range(200):
-        play.round()
-    assert play.noise.factor[1, 1] == pytest.approx(0.2 / 1.8)
-    play = Play(np.zeros((2, 1)), [1, 1], seed=0, schedule="harmonic")
-    for _ in range(50):
-        play.round()
-    assert play.noise.factor[1, 1] == pytest.approx(1 / 50)
+    constant = Play(np.zeros((2, 1)), [1, 1], seed=0, beta=0.2).rounds(200)
+    assert constant.factor[1, 1] == pytest.approx(0.2 / 1.8)
+    harmonic = Play(np.zeros((2, 1)), [1, 1], seed=0, schedule="harmonic").rounds(50)
+    assert harmonic.factor[1, 1] == pytest.approx(1 / 50)
 
 
 matrices = st.integers(1, 5).flatmap(

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.optimize import minimize
 
 from spcacw_flwr.alpha import ExponentiatedGradient
 from spcacw_flwr.alpha.learners import DIAMETER, ftal_beta
 from spcacw_flwr.config.registry import solver_class
 from tests.alpha.test_learners import UNIT
+from tests.alpha.test_solver import slsqp
 
 HALVES = np.array([0.5, 0.5])
 
@@ -36,12 +36,7 @@ def test_ons_three_rounds_of_two_silos_by_hand():
 def project(y, A):
     """The point of the simplex next to y in the norm of A, by another solver."""
     A = A / np.abs(A).max()
-    return minimize(
-        lambda z: (z - y) @ A @ (z - y), np.full(len(y), 1 / len(y)),
-        jac=lambda z: 2 * A @ (z - y), bounds=[(0, 1)] * len(y), method="SLSQP",
-        constraints={"type": "eq", "fun": lambda z: z.sum() - 1, "jac": np.ones_like},
-        options={"ftol": 1e-16, "maxiter": 500},
-    ).x  # fmt: skip
+    return slsqp(lambda z: (z - y) @ A @ (z - y), lambda z: 2 * A @ (z - y), len(y), ftol=1e-16)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -120,6 +120,15 @@ def test_ill_conditioned_agrees_where_the_other_solver_is_given_the_small_silos(
     assert cost(solution.alpha, H) == pytest.approx(best, rel=1e-9)
 
 
+def slsqp(f, slope, size, ftol=1e-15):
+    """Where f is least on the simplex, by another solver."""
+    return scipy_minimize(
+        f, np.full(size, 1.0 / size), jac=slope, bounds=[(0.0, 1.0)] * size, method="SLSQP",
+        constraints={"type": "eq", "fun": lambda a: a.sum() - 1.0, "jac": np.ones_like},
+        options={"ftol": ftol, "maxiter": 1000},
+    ).x  # fmt: skip
+
+
 @pytest.mark.parametrize("silos", [2, 3, 7, 20])
 @pytest.mark.parametrize("weight", [1e-2, 1.0, 100.0])
 @pytest.mark.parametrize("linear", [False, True])
@@ -129,17 +138,9 @@ def test_cubic_and_linear_agree_with_scipy(silos, weight, linear):
     solution = minimise(H, linear=c, cubic=weight)
     check(solution, H, linear=c, cubic=weight)
     f = Objective(H, c, weight)
-    other = scipy_minimize(
-        f.value,
-        np.full(silos, 1.0 / silos),
-        jac=f.gradient,
-        bounds=[(0.0, 1.0)] * silos,
-        constraints={"type": "eq", "fun": lambda a: a.sum() - 1.0, "jac": np.ones_like},
-        method="SLSQP",
-        options={"ftol": 1e-15, "maxiter": 1000},
-    )
-    assert f.value(solution.alpha) <= f.value(other.x) + 1e-9 * (1.0 + weight)
-    assert_allclose(solution.alpha, other.x, atol=1e-5)
+    other = slsqp(f.value, f.gradient, silos)
+    assert f.value(solution.alpha) <= f.value(other) + 1e-9 * (1.0 + weight)
+    assert_allclose(solution.alpha, other, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [gram, ill_conditioned])

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from examples.algorithm1 import MOMENTUM, SMOOTHNESS, train
+from spcacw_flwr import simulate
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
-from spcacw_flwr.engine.loop import play as run_round
 from spcacw_flwr.silos.protocol import Federation, Replies, SiloInfo
+from spcacw_flwr.silos.setup import setting_of
 from tests.conftest import make_method, make_pool
 
 SIZES = (64, 32, 32)
@@ -114,11 +116,12 @@ def test_spcacw_by_hand():
 def test_t_start_and_update_every():
     """With T_start = 3 and K = 1, rounds 1 and 2 neither count nor update."""
     method = make(t_start=3, update_every=1, smoothness=1.0)
-    play(method, 1, [[1, 0], [1, 0], [1, 0]])
-    play(method, 2, [[1, 0], [1, 0], [1, 0]])
+    rows = [[1, 0]] * 3
+    play(method, 1, rows)
+    play(method, 2, rows)
     assert method.alpha_round == 0
     assert not method.learner.total.any()
-    play(method, 3, [[1, 0], [1, 0], [1, 0]])
+    play(method, 3, rows)
     assert method.alpha_round == 3
 
 
@@ -181,11 +184,9 @@ def test_who_is_sampled_is_a_pure_function_and_the_target_always_is():
 
 
 def test_without_the_target_a_round_is_an_error():
-    with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 1"):
-        play(make(), 1, [[1, 0], [1, 0]], silos=(1, 2))
-    silent = Replies((1, 2), torch.ones(2, 2), torch.ones(2), smoothness=None)
-    with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 1"):
-        send(make(), 1, silent)
+    for smoothness in (1.0, None):
+        with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 1"):
+            send(make(), 1, reply([[1, 0]] * 2, (1, 2), smoothness))
 
 
 def test_smoothness_is_asked_at_its_interval_and_its_absence_is_an_error():
@@ -198,28 +199,56 @@ def test_smoothness_is_asked_at_its_interval_and_its_absence_is_an_error():
     assert not make(smoothness=2.0).request(1).smoothness
 
 
-@pytest.mark.parametrize("keys", [{}, {"solver": "ftal"}, {"beta_schedule": "harmonic"}])
-def test_readings_are_selectable_and_train(keys):
-    config = Config.from_keys(epochs=2, **keys)
-    pool = make_pool(config)
-    method = make_method(config, pool)
-    for t in range(1, 15):
-        run_round(pool, method, t)
-    assert method.alpha_round == 14
-    assert method.alpha.sum() == pytest.approx(1)
-    assert (method.alpha >= 0).all()
+CLOSED = {"method": "spcacw-closed-form"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"method": "spcacw-reg", "solver": "ons"}, "cubic term"),
+        ({"half_life": 2, "solver": "eg"}, "half-life"),
+        ({"beta": 1, "bias_correction": True}, "beta below 1"),
+        ({"beta": 1} | CLOSED, "beta below 1"),
+        ({"sketch": 5000}, "sketch = 5000 is more than the model's 4810 parameters"),
+        ({"cross_fit": 1}, "cross-fit = 1 is not allowed: .* make 2 to 100 folds"),
+        ({"cross_fit": 101}, "make 2 to 100 folds"),
+        ({"cross_fit": 2, "bias_correction": True}, "does not go with bias-correction"),
+        ({"cross_fit": 2} | CLOSED, "go with spcacw-closed-form"),
+        ({"guard": 1}, "guard = 1 is not allowed: of the 200 training samples"),
+        ({"guard": 201}, "one in 2 to 200 can be kept apart"),
+        ({"guard": 5, "epochs": 1}, "at least 2 epochs"),
+        ({"guard": 5, "cross_fit": 2}, "does not go with cross-fit"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_one_sentence(keys, message):
+    config = Config.from_keys(**keys)
+    with pytest.raises(SpcacwError, match=message):
+        make_method(config, make_pool(config))
 
 
 def test_a_method_of_ones_own_by_import_path():
     assert method_class("spcacw_flwr.baselines.fedavg:FedAvg") is method_class("fedavg")
-    with pytest.raises(SpcacwError, match="did you mean fedavg"):
-        method_class("fedavgg")
-    with pytest.raises(SpcacwError, match="cannot be imported"):
-        method_class("baselines.nothing:Nothing")
-    with pytest.raises(SpcacwError, match="is no method"):
-        method_class("pathlib:Path")
+    for name, message in (
+        ("fedavgg", "did you mean fedavg"),
+        ("baselines.nothing:Nothing", "cannot be imported"),
+        ("pathlib:Path", "is no method"),
+    ):
+        with pytest.raises(SpcacwError, match=message):
+            method_class(name)
 
 
 def test_every_name_is_a_method_that_knows_its_name():
     for name in METHODS:
         assert method_class(name).name == name
+
+
+def test_the_reading_twin_and_the_package_agree():
+    config = Config.from_keys(epochs=6, smoothness=SMOOTHNESS, compare_alone=False)
+    assert config.training.momentum == MOMENTUM
+    found = simulate(config)
+    model, alpha = train(setting_of(config), epochs=6)
+    np.testing.assert_allclose(alpha, found.alpha, atol=2e-5)
+    assert 0.01 < alpha[1] < alpha[0]
+    ours = [part.numpy().ravel() for part in found.parameters.values()]
+    twins = [part.detach().numpy().ravel() for part in model.parameters()]
+    np.testing.assert_allclose(np.concatenate(twins), np.concatenate(ours), atol=1e-5)

@@ -23,9 +23,8 @@ def test_delta_is_the_analytic_gaussian_mechanisms():
     """
     x = np.linspace(-15, 20, 700_001)
     for mu, epsilon in ((1.0, 1.0), (0.5, 0.2), (3.0, 4.0)):
-        written = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
-            -mu / 2 - epsilon / mu
-        )
+        cut = epsilon / mu
+        written = norm.cdf(mu / 2 - cut) - math.exp(epsilon) * norm.cdf(-mu / 2 - cut)
         density = norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x)
         integral = np.trapezoid(np.maximum(density, 0), x)
         assert gaussian_delta(epsilon, mu) == pytest.approx(written, rel=1e-9)
@@ -57,18 +56,16 @@ def test_composed_gaussians_agree_with_privacy_loss_distributions(noise):
 
     accountant = PLDAccountant(accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(accounting.GaussianDpEvent(noise), 20)
-    assert gaussian_epsilon(20, noise, 1e-5) == pytest.approx(
-        accountant.get_epsilon(1e-5), rel=2e-3
-    )
+    expected = accountant.get_epsilon(1e-5)
+    assert gaussian_epsilon(20, noise, 1e-5) == pytest.approx(expected, rel=2e-3)
 
 
 def test_sampling_amplifies_and_never_harms():
     accounting = pytest.importorskip("dp_accounting")
     from dp_accounting.rdp import RdpAccountant
 
-    accountant = RdpAccountant(
-        neighboring_relation=accounting.NeighboringRelation.REPLACE_ONE
-    )  # its own orders
+    relation = accounting.NeighboringRelation.REPLACE_ONE
+    accountant = RdpAccountant(neighboring_relation=relation)  # its own orders
     event = accounting.SampledWithoutReplacementDpEvent(2900, 32, accounting.GaussianDpEvent(2.0))
     own = accountant.compose(event, 4550).get_epsilon(1e-5)
     found = sampled_epsilon(4550, 32, 2900, 2.0, 1e-5)
@@ -90,25 +87,24 @@ def ledger(batches: str, size: int = 70, **keys) -> Ledger:
     return Ledger(Config.from_keys(batch_size=32, **keys), Federation(infos, 0, 32))
 
 
-def ask(book: Ledger, round_: int, points=None, **more) -> None:
-    book.note(Request(round_, (0, 1), points, **more), (0, 1))
+def ask(book: Ledger, *rounds: int, **more) -> Ledger:
+    for round_ in rounds:
+        book.note(Request(round_, (0, 1), None, **more), (0, 1))
+    return book
 
 
 def test_a_pass_uses_each_sample_once_and_so_counts_once():
     """70 samples are 3 rounds a pass; rounds of other passes, draws and questions add up."""
     book = ledger(PASS)
-    for round_ in (1, 2, 3):
-        ask(book, round_)
+    ask(book, 1, 2, 3)
     assert book.epsilon(1) == gaussian_epsilon(1, 2.0, 1e-5)
     assert book.answers[1] == 3
     assert math.isinf(book.epsilon(0))
-    for round_ in (4, 5, 6):
-        ask(book, round_)
+    ask(book, 4, 5, 6)
     assert book.epsilon(1) == gaussian_epsilon(2, 2.0, 1e-5)
     ask(book, 6)  # the same batch again, at another model
     assert book.epsilon(1) == gaussian_epsilon(3, 2.0, 1e-5)
-    for round_ in (4, 5, 6):
-        ask(book, round_, draw=1)
+    ask(book, 4, 5, 6, draw=1)
     assert book.epsilon(1) == gaussian_epsilon(4, 2.0, 1e-5)
     ask(book, 7, want=LOSSES)
     assert book.answers[1] == 10
@@ -117,8 +113,7 @@ def test_a_pass_uses_each_sample_once_and_so_counts_once():
 def test_each_batch_of_a_mean_counts():
     """With local-batches = 3 a pass of rounds is three passes of batches."""
     book = ledger(PASS, local_batches=3)
-    for round_ in (1, 2, 3):
-        ask(book, round_)
+    ask(book, 1, 2, 3)
     assert (book.uses[1] == 3).all()
     assert book.answers[1] == 9
 
@@ -134,17 +129,13 @@ def test_the_sample_that_was_used_most_often_decides():
 
 
 def test_of_unknown_batches_every_answer_counts():
-    book = ledger(ANY)
-    for round_ in (1, 2, 3):
-        ask(book, round_)
-    assert book.epsilon(1) == gaussian_epsilon(3, 2.0, 1e-5)
+    assert ask(ledger(ANY), 1, 2, 3).epsilon(1) == gaussian_epsilon(3, 2.0, 1e-5)
 
 
 def test_sampled_answers_are_counted():
     pytest.importorskip("dp_accounting")
     book = ledger(SAMPLED, size=700)
-    for round_ in range(1, 41):
-        ask(book, round_)
+    ask(book, *range(1, 41))
     assert book.epsilon(1) == sampled_epsilon(40, 32, 700, 2.0, 1e-5)
     assert book.epsilon(1) < gaussian_epsilon(40, 2.0, 1e-5)
 
@@ -152,8 +143,7 @@ def test_sampled_answers_are_counted():
 @pytest.mark.parametrize("batches", [PASS, ANY])
 def test_a_ledger_goes_on_where_it_stopped(batches):
     first, second = ledger(batches), ledger(batches)
-    for round_ in (1, 2, 4):
-        ask(first, round_)
+    ask(first, 1, 2, 4)
     for silo, counts in first.state().items():
         second.restore(int(silo), counts)
     for book in (first, second):

@@ -67,10 +67,11 @@ def compare(model, x, y, way):
     layout = Layout.of(parameters_of(model))
     vector = torch.randn(layout.size, generator=torch.Generator().manual_seed(1)) / 3
     compute, rows = SiloGradients(model, layout), torch.full((SILOS, layout.size), torch.nan)
-    before = {name: b.clone() for name, b in model.named_buffers()}
+    before, sent = {name: b.clone() for name, b in model.named_buffers()}, x.clone()
     state = torch.get_rng_state()
     losses = compute(vector, x, y, rows, lambda k: 10 + k)
     assert compute.way == way
+    assert torch.equal(x, sent)
     assert torch.equal(torch.get_rng_state(), state)
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, before[name])
@@ -88,6 +89,8 @@ def batch(*shape, labels=(BATCH,)):
 @pytest.mark.parametrize(
     ("model", "way"),
     [
+        (Custom(), "vmap"),  # with batch statistics
+        (Custom(dropout=0.5), "loop"),
         (MLP(6, 4, 3), "chain"),
         (nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 3)), "vmap"),
         (nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(6, 4)), nn.ReLU()), "chain"),
@@ -99,13 +102,10 @@ def test_each_way(model, way):
     compare(model, *batch(6), way=way)
 
 
-def test_a_chain_over_sequences():
-    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
-    compare(model, *batch(6, 2, labels=(BATCH, 6)), way="chain")
-
-
-def test_vmap_with_batch_statistics():
-    compare(Custom(), *batch(6), way="vmap")
+def test_sequences():
+    chain = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
+    for model, way in ((chain, "chain"), (Recurrent(), "loop")):
+        compare(model, *batch(6, 2, labels=(BATCH, 6)), way=way)
 
 
 class Noisy(Custom):
@@ -121,16 +121,13 @@ def test_what_vmap_refuses_falls_back_to_the_loop_and_says_so_once(caplog):
     assert "Noisy cannot be batched over silos" in caplog.text
 
 
-def test_dropout_and_recurrent_layers_go_one_by_one():
-    compare(Custom(dropout=0.5), *batch(6), way="loop")
-    compare(Recurrent(), *batch(6, 2, labels=(BATCH, 6)), way="loop")
-
-
 def test_what_is_a_chain():
     shared = nn.Linear(4, 4)
     assert steps_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     assert not steps_of(nn.Sequential(shared, shared))  # one weight, two places
     assert not steps_of(Custom())
+    for other in (nn.Tanh(), nn.Dropout()):
+        assert not steps_of(nn.Sequential(nn.Linear(6, 4), other, nn.Linear(4, 3)))
     assert not steps_of(nn.Sequential(nn.Flatten(0), nn.Linear(4, 4)))  # would mix samples
 
     class Loud(nn.Sequential):
@@ -151,6 +148,5 @@ def test_losses_by_hand():
     torch.testing.assert_close(flat, torch.full((2,), 4.0).log())
     logits = torch.zeros(1, 2, 4)
     logits[0, 1, 2] = 100.0  # the second position is certain, and right
-    torch.testing.assert_close(
-        losses_of(logits, torch.tensor([[1, 2]])), torch.tensor([4.0]).log() / 2
-    )
+    found = losses_of(logits, torch.tensor([[1, 2]]))
+    torch.testing.assert_close(found, torch.tensor([4.0]).log() / 2)

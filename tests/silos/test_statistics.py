@@ -14,7 +14,7 @@ from spcacw_flwr.silos.evaluation import buffers_at, shuffled_batches
 from spcacw_flwr.silos.layout import others_of, parameters_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
-from spcacw_flwr.silos.setup import setting_of
+from tests.conftest import make_pool
 
 
 class Sorted(Setting):
@@ -60,9 +60,7 @@ class Own(nn.Module):
 def pool_of(name="normed", **given) -> SiloPool:
     here = "tests.silos.test_statistics"
     keys = {"batch_size": 8, "setting": f"{here}:Sorted", "model": f"{here}:{name}"}
-    keys = keys | given
-    config = Config.from_keys(**keys)
-    return SiloPool(config, setting_of(config), range(2))
+    return make_pool(Config.from_keys(**keys | given))
 
 
 def test_statistics_by_hand():
@@ -172,15 +170,13 @@ def test_smoothness_holds_the_batchs_statistics_fixed_and_drops_nothing(model):
     data, at = pool.setting.train(0), torch.from_numpy(batch_indices(0, 0, 2, 24, 8))
     x, y = data.x[at], data.y[at]
     weights = pool.layout.unflatten(vector)
-    prefix = "" if model == "normed" else "body."
-    hidden = x * (1 if model == "normed" else 2)
-    hidden = hidden @ weights[prefix + "0.weight"].t() + weights[prefix + "0.bias"]
+    prefix, scale = ("", 1) if model == "normed" else ("body.", 2)
+    hidden = scale * x @ weights[prefix + "0.weight"].t() + weights[prefix + "0.bias"]
     mean, var = hidden.mean(0), hidden.var(0)
 
     def loss(w):
         part = {name.removeprefix(prefix): p for name, p in pool.layout.unflatten(w).items()}
-        below = x * (1 if model == "normed" else 2)
-        below = below @ part["0.weight"].t() + part["0.bias"]
+        below = scale * x @ part["0.weight"].t() + part["0.bias"]
         below = (below - mean) / (var + 1e-5).sqrt() * part["1.weight"] + part["1.bias"]
         return cross_entropy(below.relu() @ part["4.weight"].t() + part["4.bias"], y)
 
@@ -202,16 +198,15 @@ class Tokens(Sorted):
 
 def test_smoothness_and_accuracy_of_a_recurrent_model():
     """Second derivatives go through the LSTM; accuracy counts every position."""
-    pool = pool_of(setting="tests.silos.test_statistics:Tokens", model="char-lstm", width=1 / 128,
-                   smoothness_iterations=500)  # fmt: skip
+    tokens = {"setting": f"{__name__}:Tokens", "model": "char-lstm", "width": 1 / 128}
+    pool = pool_of(smoothness_iterations=500, **tokens)
     vector = 2 * pool.initial_parameters()
     at = torch.from_numpy(batch_indices(0, 0, 2, 24, 8))
     data = pool.setting.train(0)
 
     def gradient(w):
         leaf = w.double().requires_grad_()
-        model = pool_of(setting="tests.silos.test_statistics:Tokens", model="char-lstm",
-                        width=1 / 128).model.double()  # fmt: skip
+        model = pool_of(**tokens).model.double()
         outputs = functional_call(model, pool.layout.unflatten(leaf), (data.x[at],))
         loss = cross_entropy(outputs.flatten(0, 1), data.y[at].flatten())
         return torch.autograd.grad(loss, leaf)[0]

@@ -67,9 +67,8 @@ def test_int8_is_unbiased_and_off_by_less_than_a_step():
     # A rounding's variance is at most s²/4: five standard deviations of the mean, of 2,100 entries.
     off = (found.mean(dim=0) - ROWS).abs() / (steps * 0.5 / draws**0.5)
     assert float(off.max()) < 5
-    assert float((found.mean(dim=0) - ROWS).mean().abs()) < 5 * float(steps.mean()) / (
-        2 * (draws * ROWS.numel()) ** 0.5
-    )
+    most = 5 * float(steps.mean()) / (2 * (draws * ROWS.numel()) ** 0.5)
+    assert float((found.mean(dim=0) - ROWS).mean().abs()) < most
 
 
 def test_int8_of_zeros_and_of_what_is_not_finite():
@@ -81,13 +80,11 @@ def test_int8_of_zeros_and_of_what_is_not_finite():
 
 
 def test_rounding_is_a_function_of_seed_silo_round_and_draw():
-    config = Config.from_keys(wire="int8")
-    pool = make_pool(config)
+    pool = make_pool(Config.from_keys(wire="int8"))
     point = pool.initial_parameters()
 
-    def row(silos, round_=3, draw=0):
-        request = Request(round_, silos, point, draw=draw)
-        replies = answer(pool, request)
+    def row(silos, draw=0):
+        replies = answer(pool, Request(3, silos, point, draw=draw))
         return replies.gradients[silos.index(4)].clone()
 
     alone = row((4,))
@@ -98,10 +95,9 @@ def test_rounding_is_a_function_of_seed_silo_round_and_draw():
 
 def test_losses_travel_as_they_are():
     pool = make_pool(Config.from_keys(wire="int8"))
-    points = pool.initial_parameters().expand(2, -1)
-    replies = answer(pool, Request(1, (0, 1), points, want=LOSSES))
+    request = Request(1, (0, 1), pool.initial_parameters().expand(2, -1), want=LOSSES)
+    replies = answer(pool, request)
     assert replies.losses.shape == (2, 2)
-    request = Request(1, (0, 1), points, want=LOSSES)
     assert pool.packed(request, replies)["gradients"].shape == (2, 0)
 
 
@@ -131,8 +127,7 @@ def test_sizes_are_those_of_the_parts(how, size):
 
 @pytest.mark.parametrize("how", WIRES)
 def test_the_log_counts_bytes(how):
-    keys = {"wire": how, "epochs": 1, "compare_alone": False}
-    result = simulate(Config.from_keys(**keys))
+    result = simulate(Config.from_keys(wire=how, epochs=1, compare_alone=False))
     (line,), d = result.epochs, 4810
     assert line["floats"] == 7 * 6 * 2 * d
     assert line["bytes"] == 7 * 6 * (4 * d + wire.size_of(d, how))
@@ -143,14 +138,11 @@ def test_local_batches_average_independent_batches_and_shorten_epochs():
     single = make_pool(Config.from_keys(max_norm=0.0))
     point = pool.initial_parameters()
     found = answer(pool, Request(2, (1, 5), point, draw=1))
-    parts = [answer(single, Request(2, (1, 5), point, draw=k)) for k in (3, 4, 5)]
-    rows = [p.gradients.clone() for p in parts]
-    expected = (
-        sum(answer(single, Request(2, (1, 5), point, draw=k)).gradients.clone() for k in (3, 4, 5))
-        / 3
-    )
-    torch.testing.assert_close(found.gradients, expected)
-    torch.testing.assert_close(found.losses, sum(p.losses for p in parts) / 3)
-    assert len(rows) == 3
+    gradients, losses = 0, 0
+    for draw in (3, 4, 5):
+        part = answer(single, Request(2, (1, 5), point, draw=draw))
+        gradients, losses = gradients + part.gradients / 3, losses + part.losses / 3
+    torch.testing.assert_close(found.gradients, gradients)
+    torch.testing.assert_close(found.losses, losses)
     result = simulate(Config.from_keys(local_batches=3, epochs=1, compare_alone=False))
     assert result.epochs[0]["round"] == 3  # ⌈200 / 96⌉ where ⌈200 / 32⌉ = 7
