@@ -2,7 +2,7 @@
 
 Flower takes seconds for each message here, so that by default only one method runs, which asks for
 gradients and losses at models of the silos' own; ``SPCACW_METHODS=all`` runs every one, and streams
-without keys (:mod:`tests.flower.deploy` has them with keys).
+without keys (``tests/flower/test_federation.py`` has them with keys).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def federation(tmp_path_factory):
             ]  # fmt: skip
             with (logs / f"node-{silos[0]}.log").open("wb") as log:
                 node = subprocess.Popen(
-                    command, cwd=link.home, env=link.environment, stdout=log,
+                    command, cwd=link.home, env=launch.environment(link.home), stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
             nodes.append(node)
@@ -59,7 +59,7 @@ def test_real_nodes_follow_the_in_process_trajectory(federation, method, tmp_pat
     assert_same_training(tmp_path / "run", result)
 
 
-@pytest.mark.skipif(not EVERY, reason="SPCACW_METHODS=all runs it; tests/deploy has streams too")
+@pytest.mark.skipif(not EVERY, reason="SPCACW_METHODS=all runs it; tests/flower has streams too")
 def test_real_nodes_answer_in_streams(federation, tmp_path):
     """One message to each node, and 70 rounds in seconds, over TLS."""
     torch.set_num_threads(1)

@@ -2,7 +2,7 @@
 
 It is the only one. Whom it asks differs: a pool that holds the data of all silos in this process
 (``silos/pool.py``), Flower's nodes by messages (``flower/grid.py``) or by streams
-(``flower/stream``).
+(``flower/asker.py``).
 """
 
 from __future__ import annotations

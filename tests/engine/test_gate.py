@@ -16,7 +16,7 @@ from spcacw_flwr.engine.checks import LONGEST, REASONS, judge, norm_bound
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play, train
 from spcacw_flwr.engine.recorder import Recorder
-from spcacw_flwr.flower.answers import Gathering
+from spcacw_flwr.flower.grid import Gathering
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.protocol import (
     LOSSES,

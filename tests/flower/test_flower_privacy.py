@@ -135,7 +135,7 @@ def test_a_silo_keeps_an_account_of_its_own(caplog):
 
 def question(kind: str, request: Request) -> Message:
     content = RecordDict({
-        records.CONFIG: ConfigRecord(records.request_to_config(request, [3], False)),
+        records.CONFIG: ConfigRecord(records.request_to_config(request, [3], 0)),
         records.ARRAYS: records.points_to_arrays(make_pool(small()).layout, request.points),
     })  # fmt: skip
     return Message(content, dst_node_id=1, message_type=kind)
@@ -176,7 +176,7 @@ def test_the_mod_withholds_label_counts_and_losses():
         if message.metadata.message_type == MessageType.TRAIN:
             node = message.metadata.dst_node_id
             reply = grid.apps.get(node, client_app.app)(message, grid.contexts[node])
-            loss = records.metric(reply.content, "loss")[0]
+            loss = reply.content[records.METRICS]["loss"][0]
             assert math.isnan(loss) == (node in grid.apps)
 
 

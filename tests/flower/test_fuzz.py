@@ -48,7 +48,11 @@ class TamperingGrid(LocalGrid):
             message = sent[reply.metadata.reply_to_message_id]
             training = message.metadata.message_type == "train"
             mine = message.metadata.dst_node_id == 101 + 6 - BAD
-            if training and mine and records.asked(message.content, "round")[0] in self.rounds:
+            if (
+                training
+                and mine
+                and message.content.config_records["config"]["round"] in self.rounds
+            ):
                 arrived += self.tamper(message, reply)
             else:
                 arrived.append(reply)

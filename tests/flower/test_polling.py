@@ -6,8 +6,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower import polling
-from spcacw_flwr.flower.polling import PromptGrid
+from spcacw_flwr.flower import server_app as polling
 from tests.flower.grid import LocalGrid
 
 
@@ -57,7 +56,7 @@ def questions() -> list[Message]:
 def exchange(grid: LocalGrid, timeout: float = 3.0) -> dict[int, int]:
     """Return what each node said, by the message that was sent to it."""
     sent = questions()
-    replies = list(PromptGrid(grid).send_and_receive(sent, timeout=timeout))
+    replies = list(polling.send_and_receive(grid, sent, timeout=timeout))
     nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
     found = {}
     for reply in replies:
@@ -108,7 +107,7 @@ def test_an_error_in_answer_to_the_second_question_is_passed_on():
 
     grid = Failing({102: 1})
     sent = questions()
-    replies = list(PromptGrid(grid).send_and_receive(sent, timeout=3.0))
+    replies = list(polling.send_and_receive(grid, sent, timeout=3.0))
     (wrong,) = [reply for reply in replies if reply.has_error()]
     assert wrong.metadata.reply_to_message_id == sent[1].metadata.message_id
     assert wrong.error.reason == "broken"

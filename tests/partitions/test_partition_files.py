@@ -10,7 +10,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.partition import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower.deploy.export import export, exported
+from spcacw_flwr.flower.federation import export, exported
 from spcacw_flwr.silos.files import silo_file, write_silo
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import SiloData

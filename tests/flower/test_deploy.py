@@ -11,11 +11,10 @@ from typer.testing import CliRunner
 from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower.deploy import certificates
-from spcacw_flwr.flower.deploy.federation import going_on
-from spcacw_flwr.flower.deploy.places import Server, Silo, as_node_config
-from spcacw_flwr.flower.deploy.programs import Program
-from spcacw_flwr.flower.processes import family, program_runs
+from spcacw_flwr.flower import certificates
+from spcacw_flwr.flower.federation import going_on
+from spcacw_flwr.flower.places import Server, Silo, as_node_config
+from spcacw_flwr.flower.processes import Program, family, program_runs
 from spcacw_flwr.partitions.files import silo_file
 from tests.watching import wait_until
 
@@ -117,7 +116,8 @@ def test_a_run_goes_on_where_there_is_a_checkpoint(tmp_path):
 
 def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, monkeypatch):
     program = Program(["/bin/sleep", "60"], tmp_path / "home", tmp_path / "log")
-    process = program.start()
+    program.start()
+    process = program.process
     wait_until(lambda: family(program.home), 10)  # its environment may not be there at once
     assert [member.pid for member in family(program.home)] == [process.pid]
     assert program_runs("s", program.home)
@@ -126,13 +126,13 @@ def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, mon
     process.wait()
     with pytest.raises(SpcacwError, match="sleep cannot run: see"):
         program.keep()
-    monkeypatch.setattr("spcacw_flwr.flower.deploy.programs.SHORTEST_LIFE", 0.0)
+    monkeypatch.setattr("spcacw_flwr.flower.processes.SHORTEST_LIFE", 0.0)
     assert program.keep()
     assert program.process is not process
     program.process.kill()
     program.process.wait()
     program.patient = True
-    monkeypatch.setattr("spcacw_flwr.flower.deploy.programs.PATIENCE", 0.5)
+    monkeypatch.setattr("spcacw_flwr.flower.processes.PATIENCE", 0.5)
     assert not program.keep()
     wait_until(program.keep, 5)
     program.process.kill()
@@ -149,7 +149,7 @@ def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
         wait_until(lambda: family(place.home), 10)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spcacw_flwr.flower.deploy.cli.keep", keep)
+    monkeypatch.setattr("spcacw_flwr.flower.deploy.keep", keep)
     done = deploy("silo", place.directory, "--superlink", "h:1")
     assert done.exit_code == 130, done.output
     assert f"sleep runs; its log is {place.directory / 'silo.log'}." in done.output

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from spcacw_flwr.flower.deploy.cli import app
+from spcacw_flwr.flower.deploy import app
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
 BLOCKS = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE, re.S)).replace("\\\n", " ")
 COMMANDS = [line for line in BLOCKS.splitlines() if line.startswith("spcacw deploy")]

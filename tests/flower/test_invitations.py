@@ -18,10 +18,9 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import client_app, records
+from spcacw_flwr.flower import client_app, invitations, records, service
+from spcacw_flwr.flower.invitations import check
 from spcacw_flwr.flower.server_app import train
-from spcacw_flwr.flower.stream import invitations, service
-from spcacw_flwr.flower.stream.training import check
 from tests.flower.grid import LocalGrid
 from tests.test_end_to_end import assert_same_training
 from tests.watching import wait_until
@@ -100,7 +99,7 @@ def test_one_message_to_each_node_trains_as_in_process(tmp_path):
     assert sorted(grid.invited) == sorted(grid.contexts)
     kinds = [m.metadata.message_type for m in grid.sent]
     assert sorted(kinds) == ["query"] * 3 + ["train.alone"] + ["train.stream"] * 3
-    answered = [records.metric(records.usable(m), "answered")[0] for m in grid.answered]
+    answered = [records.usable(m)[records.METRICS]["answered"] for m in grid.answered]
     assert len(answered) == NODES
     assert max(answered) == 21 + 3  # the target's node: every round, and an evaluation each epoch
 

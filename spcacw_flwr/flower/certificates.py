@@ -39,10 +39,7 @@ _SKEW = timedelta(minutes=5)
 def write_private(path: Path, content: bytes) -> None:
     """Write a new file that only its owner may read.
 
-    Raises
-    ------
-    SpcacwError
-        If it exists already (a key in use is not to be lost), or cannot be written.
+    SpcacwError if it exists already (a key in use is not to be lost), or cannot be written.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,19 +74,8 @@ def make_authority(directory: Path) -> None:
 def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -> None:
     """Write what the server needs: its key and certificate, ``ca.crt``, and a shared secret.
 
-    Parameters
-    ----------
-    authority : Path
-        Directory of ``ca.crt`` and ``ca.key``.
-    directory : Path
-        The server's directory.
-    hosts : tuple of str
-        Names or addresses by which silos reach the server; loopback is always added.
-
-    Raises
-    ------
-    SpcacwError
-        If the authority cannot be read, or the directory holds a server already.
+    ``hosts`` are names or addresses by which silos reach it, beside loopback. SpcacwError if the
+    directory ``authority`` cannot be read, or ``directory`` holds a server already.
     """
     try:
         ca = x509.load_pem_x509_certificate((authority / CA_CERTIFICATE).read_bytes())
