@@ -28,7 +28,7 @@ from spcacw_flwr.engine.state import giving
 from spcacw_flwr.flower import certificates, launch
 from spcacw_flwr.flower.federation import Federation, lay_out, register, silo_program
 from spcacw_flwr.flower.places import Silo
-from spcacw_flwr.flower.processes import end, family, free_port
+from spcacw_flwr.flower.processes import end, family, free_port, listens
 from spcacw_flwr.silos.setup import checked_setting
 from tests.test_end_to_end import metrics
 from tests.watching import wait_until
@@ -146,10 +146,8 @@ def federation(root, config, tmp_path_factory):
 
 def stranger(federation, directory, silo: int = 1) -> Silo:
     """A silo's directory that the federation knows nothing of, its key not registered."""
-    certificates.make_silo_key(directory)
-    place = Silo(directory)
-    place.write_node(silo, **{"data-dir": str(federation.silos[silo].directory / "data")})
-    (directory / "ca.crt").write_bytes((federation.server.directory / "ca.crt").read_bytes())
+    place, data = Silo(directory), federation.silos[silo].directory / "data"
+    place.make(silo, federation.server.directory / "ca.crt", str(data))
     return place
 
 
@@ -238,7 +236,7 @@ def test_superlink_and_serverapp_may_die(federation, config, tmp_path):
     with Run(federation, config, tmp_path / "run", epochs=120).going_on() as run:
         run.wait_for_epochs(3)
         kill(server.home, "flower-superlink")
-        wait_until(lambda: processes(server.home, "flower-superlink") and server.link().alive())
+        wait_until(lambda: processes(server.home, "flower-superlink") and listens(server.address))
         run.wait_for_epochs(3)
         kill(server.home, "flwr-serverapp")
         wait_until(lambda: processes(server.home, "flwr-serverapp"))
