@@ -17,7 +17,7 @@ from benchmarks.separate import certificate
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import launch
+from spcacw_flwr.flower import launch, processes
 from tests.test_end_to_end import EVERY, assert_same_training, flwr_run
 
 pytestmark = pytest.mark.slow
@@ -36,13 +36,13 @@ def federation(tmp_path_factory):
         nodes = []
         for silos in HELD:
             command = [
-                str(launch.PROGRAMS / "flower-supernode"), "--insecure", "--superlink",
-                link.address, "--port", str(launch.free_port()), "--node-config",
+                str(processes.PROGRAMS / "flower-supernode"), "--insecure", "--superlink",
+                link.address, "--port", str(processes.free_port()), "--node-config",
                 f'silos="{silos}" root-certificates="{logs}/certificate.pem"',
             ]  # fmt: skip
             with (logs / f"node-{silos[0]}.log").open("wb") as log:
                 node = subprocess.Popen(
-                    command, cwd=link.home, env=launch.environment(link.home), stdout=log,
+                    command, cwd=link.home, env=processes.environment(link.home), stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
             nodes.append(node)

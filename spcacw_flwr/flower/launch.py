@@ -25,18 +25,8 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import stop
 from spcacw_flwr.engine.recorder import as_toml
-from spcacw_flwr.flower.processes import (
-    POLL_SECONDS,
-    PROGRAMS,
-    START_SECONDS,
-    STOP_SECONDS,
-    Program,
-    end,
-    environment,
-    free_port,
-    listens,
-    program_runs,
-)
+from spcacw_flwr.flower import processes
+from spcacw_flwr.flower.processes import Program, environment, free_port, listens, program_runs
 
 ROOMS = ("spcacw_flwr", "baselines", "partitions")
 """What the Flower app ships of the package."""
@@ -98,14 +88,14 @@ class Link:
 
     def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Flower's command against this SuperLink; a hang counts as a failure."""
-        command = [str(PROGRAMS / "flwr"), *arguments]
+        command = [str(processes.PROGRAMS / "flwr"), *arguments]
         try:
             return subprocess.run(
                 command, cwd=self.home, env=environment(self.home), capture_output=True,
-                text=True, timeout=START_SECONDS, check=False,
+                text=True, timeout=processes.START_SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            said = f"no answer within {START_SECONDS:g} s"
+            said = f"no answer within {processes.START_SECONDS:g} s"
             return subprocess.CompletedProcess(command, 1, "", said)
 
     def submit(self, config: Config, *more: str) -> str:
@@ -130,11 +120,11 @@ class Link:
 
     def final_word(self, run_id: str) -> str:
         """Return Flower's word for a run that is about to end."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + processes.START_SECONDS
         while not (word := self.status(run_id)).startswith("finished"):
             if time.monotonic() > deadline:
                 break
-            time.sleep(POLL_SECONDS)
+            time.sleep(processes.POLL_SECONDS)
         return word
 
 
@@ -147,7 +137,7 @@ def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
     with tempfile.TemporaryDirectory(prefix="spcacw-", ignore_cleanup_errors=True) as name:
         home, port = Path(name), free_port()
         command = [
-            str(PROGRAMS / "flower-superlink"), "--insecure", "--host", "127.0.0.1",
+            str(processes.PROGRAMS / "flower-superlink"), "--insecure", "--host", "127.0.0.1",
             "--port", str(port), *(["--simulation"] if simulation else []),
         ]  # fmt: skip
         link = Link(home, f"127.0.0.1:{port}")
@@ -156,7 +146,7 @@ def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
             Program(command, home, log).start(port)
             yield link
         finally:
-            end(home)
+            processes.end(home)
 
 
 def run(config: Config, num_silos: int, show: Show) -> None:
@@ -214,14 +204,14 @@ def follow(
 
 def _watch(directory: Path, show: Show, running: Callable[[], bool]) -> dict[str, Any]:
     """Show the run's status until it has ended or its process is gone; return the last one."""
-    seen, deadline = False, time.monotonic() + START_SECONDS
+    seen, deadline = False, time.monotonic() + processes.START_SECONDS
     while (status := read_status(directory)).get("state") not in ENDED:
         show(status)
         alive = running()
         seen = seen or alive
         if not alive and (seen or time.monotonic() > deadline):
             break
-        time.sleep(POLL_SECONDS)
+        time.sleep(processes.POLL_SECONDS)
     status = read_status(directory)
     show(status)
     return status
@@ -229,11 +219,11 @@ def _watch(directory: Path, show: Show, running: Callable[[], bool]) -> dict[str
 
 def _let_stop(link: Link, directory: Path) -> None:
     """Ask the ServerApp to end after its round, with a checkpoint, and give it a moment."""
-    deadline = time.monotonic() + STOP_SECONDS
+    deadline = time.monotonic() + processes.STOP_SECONDS
     if read_status(directory).get("state") == "training":
         (directory / stop.FILE).touch()
         while time.monotonic() < deadline and listens(link.address):
             if read_status(directory).get("state") in ENDED:
                 break
-            time.sleep(POLL_SECONDS)
+            time.sleep(processes.POLL_SECONDS)
         (directory / stop.FILE).unlink(missing_ok=True)

@@ -249,11 +249,8 @@ def test_nodes_share_silos_evenly():
         [i] for i in range(7)
     ]
     for parts in (9, 20):
-        held = [
-            silo
-            for i in range(parts)
-            for silo in silos_of_node({"partition-id": i, "num-partitions": parts}, 7)
-        ]
+        nodes = [{"partition-id": i, "num-partitions": parts} for i in range(parts)]
+        held = [silo for node in nodes for silo in silos_of_node(node, 7)]
         assert held == list(range(7))
 
 

@@ -23,18 +23,7 @@ from spcacw_flwr.engine.checks import judge, norm_bound
 from spcacw_flwr.engine.history import History
 from spcacw_flwr.engine.loop import train
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower.frames import (
-    ANSWER,
-    END,
-    METHOD,
-    OPTIONS,
-    SILOS,
-    TOKEN,
-    Exchange,
-    frames,
-    heard,
-)
-from spcacw_flwr.flower.frames import NODE as NODE_KEY
+from spcacw_flwr.flower import frames
 from spcacw_flwr.flower.silo import channel_of, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
@@ -142,7 +131,7 @@ def test_a_silo_that_dies_within_a_round_does_not_hold_it_up():
 
 def test_a_silo_that_hangs_is_noticed_by_pings(monkeypatch):
     """Its process is stopped, and its machine still holds the connection."""
-    hurried = tuple((n, 1000 if n.endswith("_ms") else v) for n, v in OPTIONS)
+    hurried = tuple((n, 1000 if n.endswith("_ms") else v) for n, v in frames.OPTIONS)
     monkeypatch.setattr("spcacw_flwr.flower.frames.OPTIONS", hurried)
     with separate(small(), SHARES) as made:
         process = made.processes[PEERS]
@@ -189,11 +178,12 @@ def test_what_a_lying_node_sends_is_dropped():
             5: ([1, 4], 0, np.zeros((2, size), np.float16)),
         }
 
-        def lie(question: Exchange):
+        def lie(question: frames.Exchange):
             round_ = question.told["round"]
             silos, off, rows = lies.get(round_, lies[1])
             said = {"round": round_ + off, "draw": 0, "silos": silos, "loss": [0.0, 0.0]}
-            return frames(Exchange(ANSWER, question.id, said, {"gradients": rows}))
+            answer = frames.Exchange(frames.ANSWER, question.id, said, {"gradients": rows})
+            return frames.frames(answer)
 
         events, thread = run_with_a_liar(made, lie)
     thread.join(10)
@@ -202,18 +192,24 @@ def test_what_a_lying_node_sends_is_dropped():
     assert events.gate.rejections() == {"1": counts, "4": counts}
 
 
+def opened(channel: grpc.Channel, outgoing: SimpleQueue, token: str, node: int, silos: str):
+    """A stream opened by hand."""
+    metadata = ((frames.TOKEN, token), (frames.NODE, str(node)), (frames.SILOS, silos))
+    return channel.stream_stream(frames.METHOD)(iter(outgoing.get, None), metadata=metadata)
+
+
 def run_with_a_liar(made: Separate, answer) -> tuple[Events, threading.Thread]:
     """Train; instead of the node PEERS a function answers questions, in a stream opened by hand."""
     kill(made, PEERS)
-    metadata = ((TOKEN, made.service.invite(PEERS, [1, 4])), (NODE_KEY, str(PEERS)), (SILOS, "1,4"))
+    token = made.service.invite(PEERS, [1, 4])
     outgoing = SimpleQueue()
 
     def talk_to_it() -> None:
-        with grpc.insecure_channel(made.service.address, OPTIONS) as channel:
-            call = channel.stream_stream(METHOD)(iter(outgoing.get, None), metadata=metadata)
+        with grpc.insecure_channel(made.service.address, frames.OPTIONS) as channel:
+            call = opened(channel, outgoing, token, PEERS, "1,4")
             with suppress(grpc.RpcError):
-                for message in heard(call, 1 << 30):
-                    if message.kind == END:
+                for message in frames.heard(call, 1 << 30):
+                    if message.kind == frames.END:
                         break
                     for frame in answer(message):
                         outgoing.put(frame)
@@ -229,8 +225,8 @@ def run_with_a_liar(made: Separate, answer) -> tuple[Events, threading.Thread]:
     ("frame", "words"),
     [
         (b"\xff\xff\xff", "cannot be read"),
-        (next(frames(Exchange(ANSWER, id=77))), "no answer to what was asked"),
-        (next(frames(Exchange(END))), "no answer to what was asked"),
+        (next(frames.frames(frames.Exchange(frames.ANSWER, id=77))), "no answer to what was asked"),
+        (next(frames.frames(frames.Exchange(frames.END))), "no answer to what was asked"),
     ],
     ids=["garbage", "unasked", "an end"],
 )
@@ -284,9 +280,8 @@ def test_a_token_opens_one_stream_only(secured):
     token = made.service.invite(node, [1])
     before = made.service.links[node]
     credentials = grpc.ssl_channel_credentials(Path(made.root).read_bytes())
-    with grpc.secure_channel(made.service.address, credentials, OPTIONS) as channel:
-        metadata = ((TOKEN, token), (NODE_KEY, str(node)), (SILOS, "1"))
-        call = channel.stream_stream(METHOD)(iter(SimpleQueue().get, None), metadata=metadata)
+    with grpc.secure_channel(made.service.address, credentials, frames.OPTIONS) as channel:
+        call = opened(channel, SimpleQueue(), token, node, "1")
         wait_until(lambda: made.service.links[node] is not before)
         assert before.broken == "the node opened another one"
         said = attempt(made, token, node, [1], made.root)
