@@ -30,8 +30,8 @@ import typer
 from benchmarks.workload import write
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import MESSAGE
-from spcacw_flwr.flower.deploy.federation import Federation, lay_out
-from spcacw_flwr.flower.deploy.places import Server
+from spcacw_flwr.flower.federation import Federation, lay_out
+from spcacw_flwr.flower.places import Server
 from spcacw_flwr.silos.setup import checked_setting
 
 MANY = 300

@@ -18,11 +18,10 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower.deploy import certificates
-from spcacw_flwr.flower.stream.asker import Asker
-from spcacw_flwr.flower.stream.service import Service, server_credentials
-from spcacw_flwr.flower.stream.silo import channel_of, talk
-from spcacw_flwr.flower.stream.training import BESIDE
+from spcacw_flwr.flower import certificates
+from spcacw_flwr.flower.asker import Asker
+from spcacw_flwr.flower.service import BESIDE, Service, server_credentials
+from spcacw_flwr.flower.silo import channel_of, talk
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.pool import SiloPool

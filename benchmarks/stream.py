@@ -33,7 +33,7 @@ from benchmarks.workload import medians, write
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play
-from spcacw_flwr.flower.stream import asker as asking
+from spcacw_flwr.flower import asker as asking
 
 SILOS = "3,7,20"
 WARM, LARGE_ROUNDS = 20, 5

@@ -148,7 +148,7 @@ def tune(
 @app.command(add_help_option=False, context_settings=ELSEWHERE)
 def deploy(ctx: typer.Context) -> None:
     """Run a federation of real silos (--help says more)."""
-    from spcacw_flwr.flower.deploy.cli import app as commands
+    from spcacw_flwr.flower.deploy import app as commands
 
     commands(ctx.args, prog_name="spcacw deploy")
 

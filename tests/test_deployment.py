@@ -2,7 +2,7 @@
 
 Flower takes seconds for each message here, so that by default only one method runs, which asks for
 gradients and losses at models of the silos' own; ``SPCACW_METHODS=all`` runs every one, and streams
-without keys (:mod:`tests.flower.deploy` has them with keys).
+without keys (``tests/flower/test_federation.py`` has them with keys).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.separate import certificate
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import launch
+from spcacw_flwr.flower import launch, processes
 from tests.test_end_to_end import EVERY, assert_same_training, flwr_run
 
 pytestmark = pytest.mark.slow
@@ -36,13 +36,13 @@ def federation(tmp_path_factory):
         nodes = []
         for silos in HELD:
             command = [
-                str(launch.PROGRAMS / "flower-supernode"), "--insecure", "--superlink",
-                link.address, "--port", str(launch.free_port()), "--node-config",
+                str(processes.PROGRAMS / "flower-supernode"), "--insecure", "--superlink",
+                link.address, "--port", str(processes.free_port()), "--node-config",
                 f'silos="{silos}" root-certificates="{logs}/certificate.pem"',
             ]  # fmt: skip
             with (logs / f"node-{silos[0]}.log").open("wb") as log:
                 node = subprocess.Popen(
-                    command, cwd=link.home, env=link.environment, stdout=log,
+                    command, cwd=link.home, env=processes.environment(link.home), stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
             nodes.append(node)
@@ -59,7 +59,7 @@ def test_real_nodes_follow_the_in_process_trajectory(federation, method, tmp_pat
     assert_same_training(tmp_path / "run", result)
 
 
-@pytest.mark.skipif(not EVERY, reason="SPCACW_METHODS=all runs it; tests/deploy has streams too")
+@pytest.mark.skipif(not EVERY, reason="SPCACW_METHODS=all runs it; tests/flower has streams too")
 def test_real_nodes_answer_in_streams(federation, tmp_path):
     """One message to each node, and 70 rounds in seconds, over TLS."""
     torch.set_num_threads(1)

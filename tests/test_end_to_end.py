@@ -106,7 +106,7 @@ def test_the_config_that_a_run_leaves_repeats_it_bit_for_bit(one_node_per_silo, 
         assert (again / name).read_bytes() == (directory / name).read_bytes()
 
 
-def flwr_run(link: launch.Flower, output: Path, keys: dict, nodes: int = 0) -> None:
+def flwr_run(link: launch.Link, output: Path, keys: dict, nodes: int = 0) -> None:
     """``flwr run .`` itself, of this checkout, until it has finished well.
 
     On so many simulated nodes, or on those that are connected.

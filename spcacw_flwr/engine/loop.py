@@ -2,8 +2,7 @@
 
 It is the only one. Whom it asks differs: a pool that holds the data of all silos in this process
 (``silos/pool.py``), Flower's nodes by messages (``flower/grid.py``) or by streams
-(``flower/stream``). What it notes is a :class:`History`, in memory; a
-:class:`~spcacw_flwr.engine.recorder.Recorder` writes it down as well.
+(``flower/asker.py``).
 """
 
 from __future__ import annotations

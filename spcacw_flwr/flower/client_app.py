@@ -5,7 +5,7 @@ asked, with its loss and sample count, or its losses at several models, and L wh
 asked for it. Evaluate: accuracy and loss on a silo's test data, and the buffers that the model was
 evaluated with, if it has any (BatchNorm).
 Train, action ``alone``: the target's silo trains without peers. Train, action ``stream``: the node
-opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.flower.stream`).
+opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.flower.silo`).
 
 A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
 simulation, the nodes share the silos of the setting evenly by ``partition-id``. There, too, the
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config, kebab
@@ -30,7 +30,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PrivacyKeys
 from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import records
-from spcacw_flwr.flower.answers import answer, evaluation, note_told
+from spcacw_flwr.flower.silo import answer, channel_of, evaluation, note_told, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import secret
@@ -38,16 +38,13 @@ from spcacw_flwr.silos.streams import secret
 app = ClientApp()
 OWNERS = tuple(kebab(field.name) for field in fields(PrivacyKeys))
 """Run-config keys in which the owner of the data has the last word, by the node config."""
-Handler = Callable[[Message, Context], Message]
+Handler = Callable[[Message, Context], RecordDict]
 
 
 def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
     """Return the ids of the silos that a node holds.
 
-    Raises
-    ------
-    SpcacwError
-        If the node config names silos that do not exist, or names none and has no partition.
+    SpcacwError if its config names silos that do not exist, or names none and has no partition.
     """
     named = str(node_config.get("silos", "")).strip()
     if named:
@@ -90,38 +87,37 @@ def simulated() -> bool:
 
 def pool_of(context: Context) -> SiloPool:
     """Return the silos of the node that this context belongs to."""
-    return _pool(
-        tuple(sorted(context.run_config.items())), tuple(sorted(context.node_config.items()))
-    )
+    configs = context.run_config, context.node_config
+    return _pool(*(tuple(sorted(one.items())) for one in configs))
 
 
-def one_sentence(handler: Handler) -> Handler:
-    """Send a user's error back as its sentence instead of raising a traceback in the node."""
+def replying(handler: Handler) -> Callable[[Message, Context], Message]:
+    """Send back what a handler returns, or a user's error as its sentence, without a traceback."""
 
     @functools.wraps(handler)
     def guarded(message: Message, context: Context) -> Message:
         try:
-            return handler(message, context)
+            content = handler(message, context)
         except SpcacwError as error:
-            return Message(records.error_content(str(error)), reply_to=message)
+            content = records.error_content(str(error))
+        return Message(content, reply_to=message)
 
     return guarded
 
 
 @app.query()
-@one_sentence
-def query(message: Message, context: Context) -> Message:
+@replying
+def query(message: Message, context: Context) -> RecordDict:
     """Say which silos this node holds."""
     infos = pool_of(context).describe()
     if "group" in context.node_config:  # of real silos only their owners may know it
         infos = [replace(info, group=float(context.node_config["group"])) for info in infos]
-    content = RecordDict({f"silo-{i.silo}": records.info_to_record(i) for i in infos})
-    return Message(content, reply_to=message)
+    return RecordDict({f"silo-{i.silo}": records.info_to_record(i) for i in infos})
 
 
 @app.train()
-@one_sentence
-def train(message: Message, context: Context) -> Message:
+@replying
+def train(message: Message, context: Context) -> RecordDict:
     """Return gradients or losses of the silos that are asked, at the models that came along."""
     pool, content = pool_of(context), message.content
     config, points = content.config_records[records.CONFIG], records.content_to_points(content)
@@ -129,44 +125,33 @@ def train(message: Message, context: Context) -> Message:
     metrics, arrays = answer(pool, request)
     if records.PRIVATE in metrics and not simulated():
         note_told(pool, request, context)
-    said = RecordDict({records.ARRAYS: records.to_arrays(arrays)})
-    said[records.METRICS] = MetricRecord(metrics)
-    return Message(said, reply_to=message)
+    return records.to_content(metrics, arrays)
 
 
 @app.evaluate()
-@one_sentence
-def evaluate(message: Message, context: Context) -> Message:
+@replying
+def evaluate(message: Message, context: Context) -> RecordDict:
     """Return accuracy (percent) and loss on the test data of one silo."""
-    pool, (silo,) = pool_of(context), records.asked(message.content, "silo")
+    pool, config = pool_of(context), message.content.config_records[records.CONFIG]
+    (silo,) = records.whole_numbers(config, "silo")
     metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
-    reply = RecordDict({records.METRICS: MetricRecord(metrics)})
-    if buffers:
-        reply[records.BUFFERS] = records.to_arrays(buffers)
-    return Message(reply, reply_to=message)
+    return records.to_content(metrics, buffers, records.BUFFERS)
 
 
 @app.train(records.STREAM)
-@one_sentence
-def stream(message: Message, context: Context) -> Message:
+@replying
+def stream(message: Message, context: Context) -> RecordDict:
     """Open a stream to the target and answer its questions there until training is over."""
-    from spcacw_flwr.flower.stream.silo import (  # gRPC, which other messages do not need
-        channel_of,
-        talk,
-    )
-
     pool, config = pool_of(context), message.content.config_records[records.CONFIG]
     root = str(context.node_config.get("root-certificates", ""))
     channel = channel_of(str(config["address"]), root, bool(config["tls"]))
     answered = talk(pool, channel, str(config["token"]), context.node_id)
-    metrics = MetricRecord({"answered": answered})
-    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)
+    return records.to_content({"answered": answered}, {})
 
 
 @app.train(records.ALONE)
-@one_sentence
-def alone(message: Message, context: Context) -> Message:
+@replying
+def alone(message: Message, context: Context) -> RecordDict:
     """Train the target's silo without peers; return its accuracy after each epoch."""
     pool = pool_of(context)
-    metrics = MetricRecord({records.ACCURACY: train_alone(pool.config, pool)})
-    return Message(RecordDict({records.METRICS: metrics}), reply_to=message)
+    return records.to_content({records.ACCURACY: train_alone(pool.config, pool)}, {})

@@ -51,12 +51,8 @@ class Found:
     ) -> tuple[int, list[int]]:
         """Let a node that has appeared take the place of one that is ``gone`` and held the same.
 
-        Returns the node that it replaces, and their silos.
-
-        Raises
-        ------
-        SpcacwError
-            If it cannot take part, or what it holds is not missing.
+        Returns the node that it replaces, and their silos. SpcacwError if it cannot take part, or
+        what it holds is not missing.
         """
         new = Found()
         new.add(node, records.usable(reply))
@@ -70,6 +66,32 @@ class Found:
         )
 
 
+class Queries:
+    """Asks nodes which silos they hold, each once for as long as it is there."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.answers: dict[int, Message | None] = {}
+        """Of the nodes that were asked; None has not come yet."""
+        self._waiting: dict[str, int] = {}
+
+    def ask(self, nodes: set[int]) -> dict[int, Message]:
+        """Ask those of ``nodes`` that are new, or back; return what has come, and never wait."""
+        self.answers = {node: said for node, said in self.answers.items() if node in nodes}
+        if new := list(nodes - self.answers.keys()):
+            messages = self.grid.push_messages([query(node) for node in new])
+            self.answers.update(dict.fromkeys(new))
+            self._waiting.update(zip(messages, new, strict=True))
+        came = {}
+        for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
+            node = self._waiting.pop(reply.metadata.reply_to_message_id)
+            if node not in nodes or records.gone(reply):
+                self.answers.pop(node, None)  # to be asked again if it is there still, or again
+            else:
+                came[node] = self.answers[node] = reply
+        return came
+
+
 class TakenOver(NamedTuple):
     """A node that has taken the place of another one."""
 
@@ -81,89 +103,57 @@ class TakenOver(NamedTuple):
 class Lookout:
     """Looks out for silos that have fallen silent, among the nodes that appear later.
 
-    Parameters
-    ----------
-    grid : Grid
-        The nodes.
-    found : Found
-        Who holds what; changed when a silo comes back on another node.
-    gone : callable, optional
-        Says whether a node that Flower does not see is gone; by default it is.
+    ``found`` changes when a silo comes back on another node. ``gone`` says whether a node that
+    Flower does not see is gone.
     """
 
     def __init__(
         self, grid: Grid, found: Found, gone: Callable[[int], bool] = lambda node: True
     ) -> None:
         self.grid, self.found, self.gone = grid, found, gone
-        self._asked: dict[int, Message | None] = {}
-        """Nodes that hold no silo of the run, so far, and their answers."""
-        self._waiting: dict[str, int] = {}
+        self._queries = Queries(grid)
 
     def look(self) -> list[TakenOver]:
-        """Ask nodes that are new, or back, take the answers that have come, and never wait.
+        """Ask nodes that are new, or back, and return who has taken whose place; never wait.
 
         A node whose place is not free yet is tried again each time, for Flower finds out up to a
-        minute late that the one before it is gone. Returns who has taken whose place.
+        minute late that the one before it is gone.
         """
-        online = set(self.grid.get_node_ids())
-        self._asked = {node: reply for node, reply in self._asked.items() if node in online}
-        if new := list(online - self._asked.keys() - set(self.found.nodes.values())):
-            messages = self.grid.push_messages([query(node) for node in new])
-            self._asked.update(dict.fromkeys(new))
-            self._waiting.update(zip(messages, new, strict=True))
-        fresh = set()
-        for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
-            node = self._waiting.pop(reply.metadata.reply_to_message_id)
-            if node not in online or records.gone(reply):
-                self._asked.pop(node, None)  # to be asked again if it is there still, or again
+        online, taken = set(self.grid.get_node_ids()), []
+        fresh = self._queries.ask(online - set(self.found.nodes.values()))
+        for node, answer in self._queries.answers.items():
+            if answer is None:
                 continue
-            fresh.add(node)
-            self._asked[node] = reply
-        taken = []
-        for node, answer in list(self._asked.items()):
             try:
-                if answer is not None:
-                    taken.append(self._taken_over(node, answer, online))
+                old, silos = self.found.take_over(
+                    node, answer, lambda holder: holder not in online and self.gone(holder)
+                )
             except SpcacwError as error:
                 if node in fresh:
                     log.warning("Node %s does not take part: %s.", node, error)
+                continue
+            log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)
+            taken.append(TakenOver(node, old, silos))
         return taken
-
-    def _taken_over(self, node: int, answer: Message, online: set[int]) -> TakenOver:
-        old, silos = self.found.take_over(
-            node, answer, lambda holder: holder not in online and self.gone(holder)
-        )
-        del self._asked[node]
-        log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)
-        return TakenOver(node, old, silos)
 
 
 def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
     """Ask all nodes until silos 0…M−1 are found.
 
-    Raises
-    ------
-    SpcacwError
-        If silos are still missing after ``timeout`` seconds, if two nodes claim one silo, or if a
-        node that answered cannot take part (its sentence is passed on).
+    SpcacwError if silos are still missing after ``timeout`` seconds, if two nodes claim one silo,
+    or if a node that answered cannot take part (its sentence is passed on).
     """
-    found, asked = Found(), dict[int, bool]()
-    waiting: dict[str, int] = {}
-    deadline = time.monotonic() + timeout
-    while missing := [silo for silo in range(num_silos) if silo not in found.nodes]:
+    found, queries, deadline = Found(), Queries(grid), time.monotonic() + timeout
+    while missing := [str(silo) for silo in range(num_silos) if silo not in found.nodes]:
         if time.monotonic() > deadline:
-            raise SpcacwError(_sentence(missing, num_silos, timeout, asked))
-        new = [node for node in grid.get_node_ids() if node not in asked]
-        if new:
-            asked.update(dict.fromkeys(new, False))
-            messages = grid.push_messages([query(node) for node in new])
-            waiting.update(zip(messages, new, strict=True))
-        for reply in grid.pull_messages(waiting) if waiting else []:
-            node = waiting.pop(reply.metadata.reply_to_message_id)
-            if records.gone(reply):
-                del asked[node]  # to be asked again if it is there still, or again
-                continue
-            asked[node] = True
+            asked = queries.answers.values()
+            raise SpcacwError(
+                f"No node holds silo {', '.join(missing)} after {timeout:g} s (node-timeout): "
+                f"{len(asked)} nodes are connected, {list(asked).count(None)} of them did not "
+                "answer; start the missing nodes, or run with at least one node for each share of "
+                f"the {num_silos} silos."
+            )
+        for node, reply in queries.ask(set(grid.get_node_ids())).items():
             found.add(node, records.usable(reply))
         time.sleep(POLL_SECONDS)
     return found
@@ -173,12 +163,3 @@ def query(node: int) -> Message:
     """Return the question which silos a node holds."""
     content = RecordDict({records.CONFIG: ConfigRecord({})})
     return Message(content, dst_node_id=node, message_type=MessageType.QUERY)
-
-
-def _sentence(missing: list[int], num_silos: int, timeout: float, asked: dict[int, bool]) -> str:
-    silent = sum(not answered for answered in asked.values())
-    return (
-        f"No node holds silo {', '.join(map(str, missing))} after {timeout:g} s (node-timeout): "
-        f"{len(asked)} nodes are connected, {silent} of them did not answer; start the missing "
-        f"nodes, or run with at least one node for each share of the {num_silos} silos."
-    )

@@ -1,20 +1,20 @@
-"""The silos behind Flower's messages, as the loop of training asks them.
+"""What nodes answer, and the silos behind Flower's messages, as the loop of training asks them.
 
-A node is one message for all of its silos. Silos are found by asking every node which ones it holds
-(``discovery.py``), never by the order of nodes; one that has fallen silent is looked for among the
-nodes that have appeared since.
+Silos are found by asking every node which ones it holds (``discovery.py``), never by the order of
+nodes; one that has fallen silent is looked for among the nodes that have appeared since.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from logging import WARNING
 from typing import Any
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -22,30 +22,110 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
-from spcacw_flwr.flower.answers import Gathering
 from spcacw_flwr.flower.discovery import Found, Lookout
+from spcacw_flwr.flower.records import Arrays, Told
+from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import find_device
 from spcacw_flwr.silos.layout import Layout
-from spcacw_flwr.silos.protocol import Answers, Evaluation, Request
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Fault, Replies, Request
+
+WORDS = 200
+"""Most characters of a node's own words, which may be anything."""
+
+
+class Gathering:
+    """The answers to a request, as they come from one node after the other.
+
+    It sees everything that can be seen without looking at the numbers. What the numbers are worth
+    is the gate's to judge (:mod:`spcacw_flwr.engine.gate`). ``target`` alone is asked for L, and
+    ``how`` is the key ``wire``: what gradients travel as.
+    """
+
+    def __init__(self, request: Request, target: int, how: str = wire.FLOAT32) -> None:
+        self.request, self.target, self.how = request, target, how
+        self.faults: dict[int, Fault] = {}
+        self._found: dict[int, tuple[Tensor, Tensor]] = {}
+        self._smoothness: float | None = None
+
+    def wrong(self, silos: Sequence[int], reason: str, words: str) -> None:
+        """Note one fault of each of ``silos``, its words cut to a line that is fit for a log."""
+        line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+        fault = Fault(reason, line if len(line) <= WORDS else f"{line[:WORDS]}…")
+        self.faults |= dict.fromkeys(silos, fault)
+
+    def add(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:
+        """Take what a node says that was asked for the silos ``asked``.
+
+        A silo that is not there, or twice, costs the node only that silo; silos out of order cost
+        it all of them, for rows and names may be swapped.
+        """
+        try:
+            self._open(asked, metrics, arrays)
+        except Exception as error:  # a stranger's bytes may make a parser raise anything
+            self.wrong(asked, "malformed", str(error))
+            return
+        if self.request.smoothness and self.target in asked:
+            try:
+                (self._smoothness,) = records.numbers(metrics, records.SMOOTHNESS)
+                if not math.isfinite(self._smoothness):
+                    raise SpcacwError(f"its {records.SMOOTHNESS} is {self._smoothness}")
+            except Exception as error:
+                self.wrong([self.target], "malformed", str(error))
+
+    def answers(self, rows: Tensor) -> Answers:
+        """Return all answers in silo order; gradients in the first of ``rows`` (M, d)."""
+        silos = tuple(sorted(self._found.keys() - self.faults.keys()))
+        losses = [self._found[silo][1] for silo in silos]
+        table = torch.stack(losses).to(rows.device) if losses else rows.new_empty(0)
+        if self.request.want == LOSSES:
+            return Answers(Replies(silos, rows[: len(silos), :0], table), self.faults)
+        for k, silo in enumerate(silos):
+            rows[k] = self._found[silo][0]
+        replies = Replies(silos, rows[: len(silos)], table, self._smoothness)
+        return Answers(replies, self.faults)
+
+    def _open(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:
+        request, judging = self.request, self.request.want == LOSSES
+        (round_,), (draw,) = (records.whole_numbers(metrics, name) for name in ("round", "draw"))
+        silos, losses = records.whole_numbers(metrics, "silos"), records.numbers(metrics, "loss")
+        gradients = wire.received(arrays, self.how)
+        if (round_, draw) != (request.round, request.draw):
+            words = f"it answers round {round_}, draw {draw}, where {request.round}, draw "
+            self.wrong(asked, "round", f"{words}{request.draw} was asked")
+            return
+        count = len(silos)
+        shape = (count, 0 if judging else request.points.shape[-1])
+        columns = request.points.shape[-2] if judging else 1
+        if gradients.dtype != np.float32:
+            self.wrong(asked, "dtype", f"its gradients are {gradients.dtype}, not float32")
+            return
+        if gradients.shape != shape or len(losses) != count * columns:
+            words = f"it has gradients of shape {gradients.shape} and {len(losses)} losses where "
+            self.wrong(asked, "shape", f"{words}{shape} and {count * columns} were expected")
+            return
+        places = dict.fromkeys(silos, -1)
+        for k, silo in enumerate(silos):
+            places[silo] = k if places[silo] < 0 else count  # of two, neither
+        at = {silo: places[silo] for silo in asked if places.get(silo, count) < count}
+        if list(at.values()) != sorted(at.values()):
+            self.wrong(asked, "silo", f"it answers for silos {silos} in another order")
+            return
+        missing = [silo for silo in asked if silo not in at]
+        if missing:  # as good as never, and a line's words are looked at one by one
+            self.wrong(missing, "silo", f"its node answers for silos {silos}")
+        rows, table = torch.from_numpy(gradients), torch.tensor(losses).float()
+        if judging:  # a model whose loss is not a number is worse than any other
+            table = table.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+            table = table.view(count, columns)
+        self._found |= {silo: (rows[k], table[k]) for silo, k in at.items()}
 
 
 class GridSilos:
-    """Silos that are asked by messages.
+    """Silos that are asked by messages, a node with one message for all of its silos.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's nodes.
-    config : Config
-        The run's configuration.
-    found : Found
-        Who holds what; changed when a silo comes back on another node.
-    layout : Layout
-        Names and shapes of the model's parameters.
-    timeout : float
-        Seconds that a node has to answer; 0 is the key ``round-timeout``.
-    train_config, evaluate_config : ConfigRecord, optional
-        What the ClientApps are told beside our own words.
+    ``found`` changes when a silo comes back on another node. A node has ``timeout`` seconds to
+    answer; 0 is the key ``round-timeout``. The ClientApps are told ``train_config`` and
+    ``evaluate_config`` beside our own words.
     """
 
     def __init__(
@@ -71,10 +151,13 @@ class GridSilos:
         """Return the answers that came in time, unchecked, and what was wrong with others."""
         if self._silent:
             self._lookout.look()
-        asked: dict[int, list[int]] = defaultdict(list)
-        for silo in request.silos:
-            asked[self.found.nodes[silo]].append(silo)
-        messages = self._messages(request, asked)
+        asked, messages = {}, []
+        target, whole = self.config.run.target, None
+        for node, silos, points, config in records.by_node(request, self.found.nodes, target):
+            if whole is None or points is not request.points:  # else all nodes get the same
+                whole = records.points_to_arrays(self.layout, points)
+            asked[node] = silos
+            messages.append(self._message(MessageType.TRAIN, node, whole, config))
         replies = self.grid.send_and_receive(messages, timeout=self.timeout)
         answers = self._gathered(request, asked, messages, replies).answers(self._rows)
         self._silent = set(request.silos) - set(answers.replies.silos)
@@ -112,27 +195,14 @@ class GridSilos:
 
     def _read(self, gathering: Gathering, silos: list[int], message: Message) -> None:
         try:
-            content = records.usable(message)
+            metrics, arrays = records.from_content(records.usable(message), records.ARRAYS)
         except SpcacwError as error:
             gathering.wrong(silos, "error", str(error))
             return
-        try:
-            metrics = content.metric_records.get(records.METRICS, MetricRecord())
-            arrays = records.from_arrays(content, records.ARRAYS)
         except Exception as error:  # a stranger's bytes may make a parser raise anything
             gathering.wrong(silos, "malformed", str(error))
             return
         gathering.add(silos, metrics, arrays)
-
-    def _messages(self, request: Request, asked: dict[int, list[int]]) -> list[Message]:
-        shared, messages = request.points.ndim == 1, []
-        whole = records.points_to_arrays(self.layout, request.points) if shared else None
-        for node, silos in asked.items():
-            arrays = whole or records.points_to_arrays(self.layout, request.of(silos))
-            smoothness = request.smoothness and self.config.run.target in silos
-            config = records.request_to_config(request, silos, smoothness)
-            messages.append(self._message(MessageType.TRAIN, node, arrays, config))
-        return messages
 
     def _message(
         self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
@@ -144,27 +214,20 @@ class GridSilos:
         return Message(content, dst_node_id=node, message_type=kind)
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
-        """Return how good a model is on the test data of the target.
-
-        Raises
-        ------
-        SpcacwError
-            If its silo does not say.
-        """
+        """Return how good a model is on the target's test data; SpcacwError if it does not say."""
         arrays = records.model_to_arrays(self.layout, vector)
         node = self.found.nodes[silo]
         message = self._message(MessageType.EVALUATE, node, arrays, {"silo": silo})
         content = self._one_answer([message], self.timeout)
-        (accuracy,), (loss,) = (records.metric(content, k) for k in (records.ACCURACY, "loss"))
-        buffers = records.buffers(records.from_arrays(content, records.BUFFERS))
-        return Evaluation(accuracy, loss, buffers)
+        return records.to_evaluation(*records.from_content(content, records.BUFFERS))
 
     def train_alone(self) -> list[float]:
         """Let the target's silo train without peers; return its accuracy after each epoch."""
         node = self.found.nodes[self.config.run.target]
         message = self._message(f"train.{records.ALONE}", node, None, {})
         content = self._one_answer([message], 10 * self.timeout)  # a whole training, not a round
-        return records.metric(content, records.ACCURACY)
+        metrics, _ = records.from_content(content, records.ARRAYS)
+        return records.numbers(metrics, records.ACCURACY)
 
     def _one_answer(self, messages: Iterable[Message], timeout: float) -> RecordDict:
         for reply in self.grid.send_and_receive(messages, timeout=timeout):

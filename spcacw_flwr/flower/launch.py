@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -26,18 +25,8 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import STOP
 from spcacw_flwr.engine.recorder import as_toml
-from spcacw_flwr.flower.processes import (
-    POLL_SECONDS,
-    PROGRAMS,
-    START_SECONDS,
-    STOP_SECONDS,
-    end,
-    environment,
-    free_port,
-    program_runs,
-    start,
-    wait_for_port,
-)
+from spcacw_flwr.flower import processes
+from spcacw_flwr.flower.processes import Program, environment, free_port, listens, program_runs
 
 ROOMS = ("spcacw_flwr", "baselines", "partitions")
 """What the Flower app ships of the package."""
@@ -50,23 +39,23 @@ class Died(SpcacwError):
     """A run ended without a word of its own: its process is gone."""
 
 
-def app_manifest() -> Path:
-    """Return the app's pyproject.toml: in the installed package, or at a checkout's root."""
-    package = Path(spcacw_flwr.__file__).parent
-    for path in (package / "pyproject.toml", package.parent / "pyproject.toml"):
-        if path.is_file():
-            return path
-    raise SpcacwError(f"pyproject.toml is missing beside {package}: install the project again.")
-
-
 def write_app(directory: Path) -> None:
-    """Lay out the Flower app: its manifest and the packages that it ships, nothing else."""
+    """Lay out the Flower app: its manifest and the packages that it ships, nothing else.
+
+    The manifest is in the installed package, or at a checkout's root.
+    """
+    package = Path(spcacw_flwr.__file__).parent
+    manifests = [at / "pyproject.toml" for at in (package, package.parent)]
+    manifest = next((path for path in manifests if path.is_file()), None)
+    if manifest is None:
+        raise SpcacwError(f"pyproject.toml is missing beside {package}: install the project again.")
     directory.mkdir()
-    shutil.copy(app_manifest(), directory / "pyproject.toml")
+    shutil.copy(manifest, directory)
     ignore = shutil.ignore_patterns("__pycache__", "*.toml", "experiments", *ROOMS[1:])
     for room in ROOMS:
-        package = importlib.import_module(room if room == "spcacw_flwr" else f"spcacw_flwr.{room}")
-        shutil.copytree(package.__path__[0], directory / room, ignore=ignore)
+        name = room if room == "spcacw_flwr" else f"spcacw_flwr.{room}"
+        source = importlib.import_module(name).__path__[0]
+        shutil.copytree(source, directory / room, ignore=ignore)
 
 
 @dataclass
@@ -76,20 +65,17 @@ class Link:
     home: Path
     address: str
 
-    def alive(self) -> bool:
-        """Say whether anybody listens at the address."""
-        host, _, port = self.address.rpartition(":")
-        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return True
-        return False
+    def connect(self, **how: Any) -> None:
+        """Note where the SuperLink is, and how it is reached."""
+        import tomli_w  # a machine that only runs the in-process engine may lack it
+
+        connection = {"default": CONNECTION, CONNECTION: {"address": self.address, **how}}
+        (self.home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
 
     def cli(self, *arguments: str) -> dict[str, Any]:
         """Run ``flwr … --format json`` and return what it says.
 
-        Raises
-        ------
-        SpcacwError
-            If the command fails, with what it said.
+        SpcacwError if the command fails, with what it said.
         """
         done = self._flwr(*arguments, "--format", "json")
         said: dict[str, Any] = {}
@@ -100,12 +86,17 @@ class Link:
         words = said.get("error-message") or done.stderr or done.stdout or f"exit {done.returncode}"
         raise SpcacwError(f"'flwr {arguments[0]}' failed: {words.strip().splitlines()[-1]}")
 
-    def connect(self, **how: Any) -> None:
-        """Note where the SuperLink is, and how it is reached."""
-        import tomli_w  # a machine that only runs the in-process engine may lack it
-
-        connection = {"default": CONNECTION, CONNECTION: {"address": self.address, **how}}
-        (self.home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
+    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Flower's command against this SuperLink; a hang counts as a failure."""
+        command = [str(processes.PROGRAMS / "flwr"), *arguments]
+        try:
+            return subprocess.run(
+                command, cwd=self.home, env=environment(self.home), capture_output=True,
+                text=True, timeout=processes.START_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {processes.START_SECONDS:g} s"
+            return subprocess.CompletedProcess(command, 1, "", said)
 
     def submit(self, config: Config, *more: str) -> str:
         """Submit a run of the app, laid out anew, and return its id."""
@@ -116,18 +107,6 @@ class Link:
         overrides.write_text(as_toml(config.to_flat()), encoding="utf-8")
         said = self.cli("run", str(app), CONNECTION, "--run-config", str(overrides), *more)
         return str(said["run-id"])
-
-    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run Flower's command against this SuperLink; a hang counts as a failure."""
-        command = [str(PROGRAMS / "flwr"), *arguments]
-        try:
-            return subprocess.run(
-                command, cwd=self.home, env=environment(self.home), capture_output=True,
-                text=True, timeout=START_SECONDS, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            said = f"no answer within {START_SECONDS:g} s"
-            return subprocess.CompletedProcess(command, 1, "", said)
 
     def save_log(self, run_id: str, path: Path) -> None:
         """Keep what the app logged."""
@@ -141,44 +120,16 @@ class Link:
 
     def final_word(self, run_id: str) -> str:
         """Return Flower's word for a run that is about to end."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + processes.START_SECONDS
         while not (word := self.status(run_id)).startswith("finished"):
             if time.monotonic() > deadline:
                 break
-            time.sleep(POLL_SECONDS)
+            time.sleep(processes.POLL_SECONDS)
         return word
 
 
-@dataclass
-class Flower(Link):
-    """A private SuperLink, in simulation mode or for nodes of the tests."""
-
-    process: subprocess.Popen[bytes]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment of its processes."""
-        return environment(self.home)
-
-    def start(self, config: Config, num_silos: int) -> str:
-        """Submit a simulation and return its id."""
-        nodes = config.run.nodes or num_silos
-        return self.submit(
-            config, "--federation-config", f"num-supernodes={nodes} "
-            f"client-resources-num-cpus=1 client-resources-num-gpus={config.run.node_gpus}",
-        )  # fmt: skip
-
-    def alive(self) -> bool:
-        """Say whether the SuperLink itself is alive."""
-        return self.process.poll() is None
-
-    def simulating(self) -> bool:
-        """Say whether SuperLink, and the process that runs ServerApp and silos, are alive."""
-        return self.alive() and program_runs("flwr-simulation", self.home)
-
-
 @contextmanager
-def flower(log: Path, simulation: bool = True) -> Iterator[Flower]:
+def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
     """Run a SuperLink for the duration of the block, its words in the file ``log``.
 
     It simulates nodes, or waits for real ones.
@@ -186,18 +137,35 @@ def flower(log: Path, simulation: bool = True) -> Iterator[Flower]:
     with tempfile.TemporaryDirectory(prefix="spcacw-", ignore_cleanup_errors=True) as name:
         home, port = Path(name), free_port()
         command = [
-            str(PROGRAMS / "flower-superlink"), "--insecure", "--host", "127.0.0.1",
+            str(processes.PROGRAMS / "flower-superlink"), "--insecure", "--host", "127.0.0.1",
             "--port", str(port), *(["--simulation"] if simulation else []),
         ]  # fmt: skip
-        process = start(command, home, environment(home), log)
-        link = Flower(home, f"127.0.0.1:{port}", process)
+        link = Link(home, f"127.0.0.1:{port}")
         link.connect(insecure=True)
         try:
-            wait_for_port(process, port, log)
+            Program(command, home, log).start(port)
             yield link
         finally:
-            end(home)
-            process.wait()
+            processes.end(home)
+
+
+def run(config: Config, num_silos: int, show: Show) -> None:
+    """Run the app under Ray until it has ended; ``show`` gets each change of its status.
+
+    ``config.run.output`` must be an absolute directory that exists. SpcacwError if training did
+    not finish: the sentence says why.
+    """
+    directory, nodes = Path(config.run.output), config.run.nodes or num_silos
+    with flower(directory / "flower.log") as link:
+        run_id = link.submit(
+            config, "--federation-config", f"num-supernodes={nodes} "
+            f"client-resources-num-cpus=1 client-resources-num-gpus={config.run.node_gpus}",
+        )  # fmt: skip
+
+        def simulating() -> bool:
+            return listens(link.address) and program_runs("flwr-simulation", link.home)
+
+        follow(link, run_id, directory, show, simulating)
 
 
 def read_status(directory: Path) -> dict[str, Any]:
@@ -208,33 +176,13 @@ def read_status(directory: Path) -> dict[str, Any]:
         return {}
 
 
-def run(config: Config, num_silos: int, show: Show) -> None:
-    """Run the app under Ray until it has ended; ``show`` gets each change of its status.
-
-    ``config.run.output`` must be an absolute directory that exists.
-
-    Raises
-    ------
-    SpcacwError
-        If training did not finish: the sentence says why.
-    """
-    directory = Path(config.run.output)
-    with flower(directory / "flower.log") as link:
-        run_id = link.start(config, num_silos)
-        follow(link, run_id, directory, show, link.simulating)
-
-
 def follow(
     link: Link, run_id: str, directory: Path, show: Show, running: Callable[[], bool]
 ) -> None:
     """Show a run's status until it has ended or ``running`` says that its process is gone.
 
-    The app's log is left in ``directory``, beside its results.
-
-    Raises
-    ------
-    SpcacwError
-        If training did not finish: the sentence says why. Died, if the app itself did not.
+    The app's log is left in ``directory``, beside its results. SpcacwError if training did not
+    finish: the sentence says why. Died, if the app itself did not.
     """
     word = "dead"
     try:
@@ -246,7 +194,7 @@ def follow(
         if status.get("state") == "finished":
             word = link.final_word(run_id)
     finally:
-        if link.alive():
+        if listens(link.address):
             link.save_log(run_id, directory / "run.log")
     if status.get("state") == "failed":
         raise SpcacwError(status["error"])
@@ -256,14 +204,14 @@ def follow(
 
 def _watch(directory: Path, show: Show, running: Callable[[], bool]) -> dict[str, Any]:
     """Show the run's status until it has ended or its process is gone; return the last one."""
-    seen, deadline = False, time.monotonic() + START_SECONDS
+    seen, deadline = False, time.monotonic() + processes.START_SECONDS
     while (status := read_status(directory)).get("state") not in ENDED:
         show(status)
         alive = running()
         seen = seen or alive
         if not alive and (seen or time.monotonic() > deadline):
             break
-        time.sleep(POLL_SECONDS)
+        time.sleep(processes.POLL_SECONDS)
     status = read_status(directory)
     show(status)
     return status
@@ -271,11 +219,11 @@ def _watch(directory: Path, show: Show, running: Callable[[], bool]) -> dict[str
 
 def _let_stop(link: Link, directory: Path) -> None:
     """Ask the ServerApp to end after its round, with a checkpoint, and give it a moment."""
-    deadline = time.monotonic() + STOP_SECONDS
+    deadline = time.monotonic() + processes.STOP_SECONDS
     if read_status(directory).get("state") == "training":
         (directory / STOP).touch()
-        while time.monotonic() < deadline and link.alive():
+        while time.monotonic() < deadline and listens(link.address):
             if read_status(directory).get("state") in ENDED:
                 break
-            time.sleep(POLL_SECONDS)
+            time.sleep(processes.POLL_SECONDS)
         (directory / STOP).unlink(missing_ok=True)

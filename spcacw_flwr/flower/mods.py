@@ -63,9 +63,9 @@ def private_gradients(
         except SpcacwError as error:
             return Message(records.error_content(str(error)), reply_to=message)
         reply = call_next(message, context)
-        if reply.has_error() or records.ERROR in reply.content.config_records.get(
-            records.CONFIG, {}
-        ):
+        if reply.has_error():
+            return reply
+        if records.ERROR in reply.content.config_records.get(records.CONFIG, {}):
             return reply
         if message.metadata.message_type.startswith(MessageType.QUERY):
             content = announced(reply.content, mechanism)
@@ -79,10 +79,7 @@ def private_gradients(
 def check_question(message: Message) -> None:
     """See that a private silo is asked for nothing but its silos and gradients.
 
-    Raises
-    ------
-    SpcacwError
-        If it is asked for losses or an evaluation, or to train as the target.
+    SpcacwError if it is asked for losses or an evaluation, or to train as the target.
     """
     category, _, action = message.metadata.message_type.partition(".")
     config = message.content.config_records.get(records.CONFIG)
@@ -110,9 +107,12 @@ def noised(
     message: Message, content: RecordDict, mechanism: Mechanism, chances: Chances
 ) -> RecordDict:
     """Return a reply's gradients with noise, and nothing else that depends on data."""
-    question, metrics = place_of(message), content.metric_records[records.METRICS]
-    done = set(records.counts(metrics, records.PRIVATE)) if records.PRIVATE in metrics else set()
-    silos = records.counts(metrics, "silos")
+    asked = message.content.config_records[records.CONFIG]
+    metrics = content.metric_records[records.METRICS]
+    (round_,), (draw,) = (records.whole_numbers(asked, name) for name in ("round", "draw"))
+    number = records.whole_numbers(asked, "number")[0] if "number" in asked else 0
+    done = records.numbers(metrics, records.PRIVATE) if records.PRIVATE in metrics else []
+    silos = [int(silo) for silo in records.numbers(metrics, "silos")]
     array = content.array_records[records.ARRAYS].get(records.GRADIENTS)
     if array is None or array.dtype != "float32":
         return records.error_content(
@@ -122,17 +122,10 @@ def noised(
     rows = torch.from_numpy(array.numpy().copy())
     for row, silo in zip(rows, silos, strict=True):
         if silo not in done:
-            privatise(row, 1, mechanism, chances(OWN_NOISE, silo, *question))
+            privatise(row, 1, mechanism, chances(OWN_NOISE, silo, round_, number, draw))
     told = MetricRecord({
         **{name: metrics[name] for name in ("round", "draw", "num-examples")},
         "silos": silos, "loss": [math.nan] * len(silos), records.PRIVATE: silos,
     })  # fmt: skip
     arrays = ArrayRecord({records.GRADIENTS: Array(rows.numpy())})
     return RecordDict({records.ARRAYS: arrays, records.METRICS: told})
-
-
-def place_of(message: Message) -> tuple[int, int, int]:
-    """Return a question's round, its number in the round, and its draw."""
-    number = "number" in message.content.config_records[records.CONFIG]
-    (round_,), (draw,) = (records.asked(message.content, name) for name in ("round", "draw"))
-    return round_, records.asked(message.content, "number")[0] if number else 0, draw

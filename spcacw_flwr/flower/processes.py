@@ -1,18 +1,20 @@
-"""Flower's processes: started with what they need, awaited, and ended with all that they started.
+"""Flower's programs: started with what they need, awaited, started again, and ended with theirs.
 
-A process and its descendants share a Flower home (``FLWR_HOME``), a directory that no other family
+A program and its descendants share a Flower home (``FLWR_HOME``), a directory that no other family
 uses. That is how orphans are found too: Flower's programs outlive whoever started them.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -27,9 +29,13 @@ ENVIRONMENT = {
 }
 """What Flower and Ray need in order to use the installed packages and no network."""
 PROGRAMS = Path(sys.executable).parent
-START_SECONDS = 60.0
-STOP_SECONDS = 10.0
-POLL_SECONDS = 0.25
+START_SECONDS, STOP_SECONDS, POLL_SECONDS = 60.0, 10.0, 0.25
+SHORTEST_LIFE = 5.0
+"""Seconds that a program must have lived to be started again: less is a mistake, not a crash."""
+PATIENCE = 5.0
+"""Seconds until a node that was not let in tries again. Flower believes a node that was killed to
+be there for up to a minute, and meanwhile refuses it; a new node may not be registered yet."""
+Say = Callable[[str], None]
 
 
 def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -40,15 +46,74 @@ def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, 
     return found
 
 
-def start(
-    command: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path
-) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, so that Ctrl-C is ours to pass on; log its words."""
-    with log.open("ab") as out:
-        return subprocess.Popen(
-            command, cwd=cwd, env=env, stdout=out, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+def shown(command: Sequence[str], home: Path) -> str:
+    """Return a command as a shell takes it, with the part of its environment that matters."""
+    settings = {"FLWR_HOME": str(home)} | {k: v for k, v in ENVIRONMENT.items() if "RAY" not in k}
+    pairs = (f"{name}={shlex.quote(value)}" for name, value in settings.items())
+    return f"$ {' '.join(pairs)} {shlex.join(command)}"
+
+
+@dataclass
+class Program:
+    """One of Flower's programs, with its Flower home, its log and its process."""
+
+    command: list[str]
+    home: Path
+    log: Path
+    more: Mapping[str, str] = field(default_factory=dict)
+    """What else its environment is to hold."""
+    patient: bool = False
+    """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
+    process: subprocess.Popen[bytes] | None = None
+    _started: float = 0.0
+    _ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return Path(self.command[0]).name
+
+    def start(self, port: int = 0) -> None:
+        """Start it in its home, and wait until it listens on ``port`` of this machine, if given.
+
+        It has a session of its own, so that Ctrl-C is ours to pass on. SpcacwError if it ends
+        first, or takes longer than START_SECONDS.
+        """
+        self.home.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                self.command, cwd=self.home, env=environment(self.home, self.more), stdout=out,
+                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        self._started, self._ended = time.monotonic(), None
+        while port and not listens(f"127.0.0.1:{port}"):
+            late = time.monotonic() > self._started + START_SECONDS
+            if late or self.process.poll() is not None:
+                raise SpcacwError(f"{self.name} did not start on port {port}: see {self.log}.")
+            time.sleep(POLL_SECONDS)
+
+    def keep(self) -> bool:
+        """Start it again if it has ended; say whether it had.
+
+        SpcacwError if it ended right after its start, and is not patient.
+        """
+        if self.process is None or self.process.poll() is None:
+            return False
+        now = time.monotonic()
+        if not self.patient and now - self._started < SHORTEST_LIFE:
+            raise SpcacwError(f"{self.name} cannot run: see {self.log}.")
+        self._ended = now if self._ended is None else self._ended
+        if self.patient and now - self._ended < PATIENCE:
+            return False
+        self.start()
+        return True
+
+
+def keep(programs: Sequence[Program], say: Say) -> None:
+    """Start again what has died, and say so."""
+    for program in programs:
+        if program.keep():
+            say(f"{program.name} ended and was started again; its log is {program.log}")
 
 
 def free_port() -> int:
@@ -58,20 +123,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Wait until a process listens on a port of this machine.
-
-    Raises
-    ------
-    SpcacwError
-        If it ends first, or takes longer than START_SECONDS.
-    """
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(POLL_SECONDS)
-    raise SpcacwError(f"Flower's SuperLink did not start on port {port}: see {log}.")
+def listens(address: str) -> bool:
+    """Say whether anybody listens at ``host:port``."""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+        return True
+    return False
 
 
 def family(*homes: Path) -> list[psutil.Process]:
@@ -85,13 +142,13 @@ def family(*homes: Path) -> list[psutil.Process]:
     return members
 
 
-def program_runs(program: str, *homes: Path) -> bool:
-    """Say whether a living process of these homes has a name that begins with ``program``."""
-    names = []
-    for member in family(*homes):
+def program_runs(program: str, home: Path) -> bool:
+    """Say whether a living process of a home has a name that begins with ``program``."""
+    for member in family(home):
         with suppress(psutil.Error):
-            names.append(member.name())
-    return any(name.startswith(program) for name in names)
+            if member.name().startswith(program):
+                return True
+    return False
 
 
 def end(*homes: Path) -> None:

@@ -11,7 +11,8 @@ of the question, and the silos that the rows are of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.privacy import BATCHES, Mechanism
-from spcacw_flwr.silos.protocol import Replies, Request, SiloInfo
+from spcacw_flwr.silos.protocol import Evaluation, Replies, Request, SiloInfo
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
@@ -63,11 +64,8 @@ def model_to_arrays(layout: Layout, vector: Tensor) -> ArrayRecord:
 def arrays_to_model(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
     """Return the layout and the flat vector (d,) of named arrays.
 
-    Raises
-    ------
-    SpcacwError
-        If an array is not float32, such as a buffer in a model's ``state_dict``: only parameters
-        are trained.
+    SpcacwError if one is not float32, such as a buffer in a ``state_dict``: only parameters are
+    trained.
     """
     for name, array in arrays.items():
         if array.dtype != "float32":
@@ -138,21 +136,6 @@ def whole_numbers(record: Told, name: str) -> list[int]:
     return [int(number) for number in found]
 
 
-def metric(content: RecordDict, name: str) -> list[float]:
-    """Return the numbers under ``name`` in a reply's metrics; SpcacwError if there are none."""
-    return numbers(content.metric_records.get(METRICS, MetricRecord()), name)
-
-
-def counts(record: Told, name: str) -> list[int]:
-    """Return whole numbers of a record."""
-    return [int(number) for number in numbers(record, name)]
-
-
-def asked(content: RecordDict, name: str) -> list[int]:
-    """Return the whole numbers under ``name`` in a request."""
-    return counts(content.config_records[CONFIG], name)
-
-
 def points_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
     """Return one model (d,) by the names of its parameters, or several (k, d) as they are."""
     if points.ndim == 1:
@@ -160,11 +143,22 @@ def points_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
     return ArrayRecord({POINTS: Array(points.cpu().numpy())})
 
 
-def request_to_config(request: Request, silos: list[int], smoothness: bool) -> dict[str, Any]:
-    """Return what a request says beside its points, for some of its silos."""
+def by_node(
+    request: Request, nodes: Mapping[int, int], target: int
+) -> Iterator[tuple[int, list[int], Tensor, dict[str, Any]]]:
+    """Yield each node that is asked, its silos, its points, and what else the request says."""
+    shares: dict[int, list[int]] = defaultdict(list)
+    for silo in request.silos:
+        shares[nodes[silo]].append(silo)
+    for node, silos in shares.items():
+        yield node, silos, request.of(silos), request_to_config(request, silos, target)
+
+
+def request_to_config(request: Request, silos: list[int], target: int) -> dict[str, Any]:
+    """Return what a request says beside its points, for some of its silos; L is the target's."""
     record: dict[str, Any] = {
         "round": request.round, "silos": silos, "want": request.want, "draw": request.draw,
-        "number": request.number, SMOOTHNESS: smoothness,
+        "number": request.number, SMOOTHNESS: request.smoothness and target in silos,
     }  # fmt: skip
     if request.samples is not None:
         record["samples"] = [request.samples[request.silos.index(silo)] for silo in silos]
@@ -177,13 +171,13 @@ def request_to_config(request: Request, silos: list[int], smoothness: bool) -> d
 
 def config_to_request(config: Told, points: Tensor) -> Request:
     """Return what a node is asked, at the models that came along; SpcacwError for nonsense."""
-    (round_,), (draw,) = counts(config, "round"), counts(config, "draw")
-    fold = counts(config, "fold") if "fold" in config else None
+    (round_,), (draw,) = whole_numbers(config, "round"), whole_numbers(config, "draw")
+    fold = whole_numbers(config, "fold") if "fold" in config else None
     return Request(
-        round_, tuple(counts(config, "silos")), points,
+        round_, tuple(whole_numbers(config, "silos")), points,
         want=str(config["want"]), draw=draw,
-        number=counts(config, "number")[0] if "number" in config else 0,
-        samples=tuple(counts(config, "samples")) if "samples" in config else None,
+        number=whole_numbers(config, "number")[0] if "number" in config else 0,
+        samples=tuple(whole_numbers(config, "samples")) if "samples" in config else None,
         fold=Fold(fold[0], fold[1], bool(fold[2])) if fold else None,
         whole=bool(config.get("whole", False)), smoothness=bool(config.get(SMOOTHNESS, False)),
     )  # fmt: skip
@@ -197,20 +191,27 @@ def content_to_points(content: RecordDict) -> Tensor:
     return arrays_to_model(arrays)[1]
 
 
-def to_arrays(parts: Arrays) -> ArrayRecord:
-    """Return named arrays as a record."""
-    return ArrayRecord({name: Array(np.asarray(part, order="C")) for name, part in parts.items()})
+def to_content(told: Told, arrays: Arrays, name: str = ARRAYS) -> RecordDict:
+    """Return what a node says in metrics, and in arrays, if there are any."""
+    content = RecordDict({METRICS: MetricRecord(dict(told))})
+    if arrays:
+        named = {part: Array(np.asarray(array, order="C")) for part, array in arrays.items()}
+        content[name] = ArrayRecord(named)
+    return content
 
 
-def buffers(arrays: Arrays) -> dict[str, Tensor]:
-    """Return the buffers that came with an accuracy."""
-    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-
-
-def from_arrays(content: RecordDict, name: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a record; none if it is not there."""
+def from_content(content: RecordDict, name: str) -> tuple[Told, Arrays]:
+    """Return what a node says in metrics, and the arrays of a record; empty if not there."""
     arrays = content.array_records.get(name, ArrayRecord())
-    return {name: array.numpy() for name, array in arrays.items()}
+    told = content.metric_records.get(METRICS, MetricRecord())
+    return told, {name: array.numpy() for name, array in arrays.items()}
+
+
+def to_evaluation(told: Told, arrays: Arrays) -> Evaluation:
+    """Return what a node says of a model; SpcacwError for nonsense."""
+    (accuracy,), (loss,) = numbers(told, ACCURACY), numbers(told, "loss")
+    buffers = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    return Evaluation(accuracy, loss, buffers)
 
 
 def replies_to_metrics(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
@@ -17,26 +21,30 @@ from spcacw_flwr.console import print_report
 from spcacw_flwr.engine.directory import default_output, is_own, run_directory
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import records
-from spcacw_flwr.flower.polling import PromptGrid
+from spcacw_flwr.flower.invitations import StreamStrategy, check
 from spcacw_flwr.flower.strategy import GradientStrategy
-from spcacw_flwr.flower.stream.training import StreamStrategy, check
 from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting, setting_of
 
 app = ServerApp()
-PULL_SECONDS = 0.005
-"""Flower's simulation looks for replies ten times a second, which would be most of a round."""
+SIMULATED_SECONDS, PULL_SECONDS = 0.005, 0.1
+"""Between two looks for replies, which would be most of a round: a tenth of a second in Flower's
+simulation, three in its deployment."""
+OVERDUE_FACTOR, OVERDUE_SECONDS = 2.0, 15.0
+"""A reply is overdue after twice the time in which the last of the others came, and seconds.
+
+Replies get lost where a SuperLink is busy: with 20 silos on two cores its database stayed locked
+for longer than its requests wait (five seconds), and a SuperNode whose reply is refused so does not
+try again.
+"""
 
 
 def output_directory(config: Config, flower_run: str = "") -> Path:
     """Return where the results go: where they went before, if Flower starts the run again.
 
-    Raises
-    ------
-    SpcacwError
-        If the key ``output`` or ``resume`` is a relative path: Flower runs this app in a directory
-        of its own.
+    SpcacwError if the key ``output`` or ``resume`` is a relative path: Flower runs this app in a
+    directory of its own.
     """
     path = run_directory(config)
     if path is None:
@@ -49,6 +57,56 @@ def output_directory(config: Config, flower_run: str = "") -> Path:
             f"{name} = '{path}' must be an absolute path, for the ServerApp runs in {Path.cwd()}."
         )
     return path
+
+
+def send_and_receive(
+    grid: Grid, messages: Iterable[Message], *, timeout: float | None = None
+) -> Iterable[Message]:
+    """Send messages and return the replies that come within ``timeout`` seconds.
+
+    A message whose reply is long overdue is sent once more, since Flower loses replies at times; it
+    asks the same, and silos have no state that being asked twice could change.
+    """
+    messages, start = list(messages), time.monotonic()
+    waiting = dict(zip(grid.push_messages(messages), messages, strict=True))
+    overdue, again = math.inf, False
+    replies: list[Message] = []
+    while waiting and (timeout is None or time.monotonic() < start + timeout):
+        came = list(grid.pull_messages(list(waiting)))
+        for reply in came:
+            asked = waiting.get(reply.metadata.reply_to_message_id)
+            if asked is not None:  # the other of two replies to one question is not waited for
+                waiting = {id_: one for id_, one in waiting.items() if one is not asked}
+                replies.append(_as_reply_to(asked, reply))
+        now = time.monotonic()
+        if came:
+            overdue = OVERDUE_FACTOR * (now - start) + OVERDUE_SECONDS
+        if waiting and not again and now - start > overdue:
+            again = True
+            lost = list(waiting.values())
+            waiting |= dict(zip(grid.push_messages(map(_copy, lost)), lost, strict=True))
+            nodes = sorted(message.metadata.dst_node_id for message in lost)
+            log(logging.WARNING, "Nodes %s are asked again: the others answered long ago.", nodes)
+        if waiting:
+            time.sleep(PULL_SECONDS)
+    return replies
+
+
+def _copy(message: Message) -> Message:
+    told = message.metadata
+    return Message(
+        message.content, dst_node_id=told.dst_node_id, message_type=told.message_type,
+        group_id=told.group_id,
+    )  # fmt: skip
+
+
+def _as_reply_to(message: Message, reply: Message) -> Message:
+    """Return the reply to a message, or to its copy, as one to the message itself."""
+    told, asked = reply.metadata, message.metadata
+    if told.reply_to_message_id == asked.message_id or told.src_node_id != asked.dst_node_id:
+        return reply
+    what = reply.error if reply.has_error() else reply.content
+    return Message(what, reply_to=message)
 
 
 def _quiet_rounds(record: logging.LogRecord) -> bool:
@@ -81,9 +139,9 @@ def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
     """
     simulated = hasattr(grid, "pull_interval")
     if simulated:
-        setattr(grid, "pull_interval", PULL_SECONDS)  # noqa: B010  only simulation's grid has it
+        setattr(grid, "pull_interval", SIMULATED_SECONDS)  # noqa: B010  only simulation has it
     else:
-        grid = PromptGrid(grid)
+        grid.send_and_receive = partial(send_and_receive, grid)  # type: ignore[method-assign]
     directory, engine = output_directory(config, flower_run), "ray" if simulated else "deployment"
     recorder = Recorder(directory, config, engine, flower_run=flower_run)
     try:

@@ -15,7 +15,7 @@ from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import LONGEST, REASONS, Gate, judge, norm_bound
 from spcacw_flwr.engine.loop import play, train
 from spcacw_flwr.engine.recorder import Recorder
-from spcacw_flwr.flower.answers import Gathering
+from spcacw_flwr.flower.grid import Gathering
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.protocol import (
     LOSSES,

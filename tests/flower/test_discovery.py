@@ -40,6 +40,11 @@ class Changing(LocalGrid):
         (node,) = (n for n, c in self.contexts.items() if c.node_config["silos"] == str(silo))
         return node
 
+    def leave(self, silo: int) -> tuple[int, Context]:
+        """Let a silo's node go; return it."""
+        node = self.node_of(silo)
+        return node, self.contexts.pop(node)
+
     def add(self, node: int, silo: int) -> None:
         run_config = next(iter(self.contexts.values())).run_config
         config = {"silos": str(silo)}
@@ -64,29 +69,22 @@ def said(caplog):
 def test_a_silo_that_comes_back_as_another_node_takes_part_again(said):
     """As one without a key does: node 900 holds silo 6 from round 5 on."""
     config = small(update_every=1)
-    gone = []
-
-    def goes(grid):
-        gone.append(grid.node_of(6))
-        grid.contexts.pop(gone[0])
-
-    grid = Changing(config, {2: goes, 5: lambda grid: grid.add(900, 6)})
+    grid = Changing(config, {2: lambda grid: grid.leave(6), 5: lambda grid: grid.add(900, 6)})
+    gone = grid.node_of(6)
     strategy = play(config, grid, rounds=10)
     assert strategy.find(None).nodes[6] == 900
-    assert f"Node 900 holds silos [6] now, in the place of node {gone[0]}." in said.text
-    assert grid.asked(gone[0])[-1] < grid.asked(900)[0] <= 7
+    assert f"Node 900 holds silos [6] now, in the place of node {gone}." in said.text
+    assert grid.asked(gone)[-1] < grid.asked(900)[0] <= 7
     assert grid.asked(900)[-1] == 10
 
 
 def test_a_silo_that_comes_back_as_the_same_node_is_simply_asked_again():
     config = small()
     kept = []
-
-    def goes(grid):
-        node = grid.node_of(6)
-        kept.append((node, grid.contexts.pop(node)))
-
-    grid = Changing(config, {2: goes, 5: lambda grid: grid.contexts.update(kept)})
+    changes = {
+        2: lambda grid: kept.append(grid.leave(6)), 5: lambda grid: grid.contexts.update(kept)
+    }  # fmt: skip
+    grid = Changing(config, changes)
     strategy = play(config, grid, rounds=10)
     assert strategy.find(None).nodes[6] == kept[0][0]
     heard = strategy.method.bias.reports
@@ -103,11 +101,10 @@ def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(sai
         def get_node_ids(self):
             return {*super().get_node_ids(), *online}
 
-    def goes(grid):
-        online.append(grid.node_of(6))
-        grid.contexts.pop(online[0])
-
-    changes = {2: goes, 4: lambda grid: grid.add(900, 6), 7: lambda grid: online.clear()}
+    changes = {
+        2: lambda grid: online.append(grid.leave(6)[0]), 4: lambda grid: grid.add(900, 6),
+        7: lambda grid: online.clear(),
+    }  # fmt: skip
     grid = Slow(config, changes)
     strategy = play(config, grid, rounds=10)
     assert strategy.find(None).nodes[6] == 900
@@ -119,7 +116,7 @@ def test_a_node_that_left_and_returned_is_asked_again(said):
     """Node 900 holds no silo of the run at first; its owner mends that, and starts it again."""
     config = small(update_every=1)
     changes = {
-        2: lambda grid: grid.contexts.pop(grid.node_of(6)), 3: lambda grid: grid.add(900, 99),
+        2: lambda grid: grid.leave(6), 3: lambda grid: grid.add(900, 99),
         5: lambda grid: grid.contexts.pop(900), 7: lambda grid: grid.add(900, 6),
     }  # fmt: skip
     strategy = play(config, Changing(config, changes), rounds=12)
@@ -130,10 +127,13 @@ def test_a_node_that_left_and_returned_is_asked_again(said):
 def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
     """Streams live on while Flower's SuperLink is away, and look again later."""
     grid = Changing(small(), {})
-    found, old = discover(grid, 7, 5.0), grid.node_of(6)
-    grid.contexts.pop(old)
+    found, (old, _) = discover(grid, 7, 5.0), grid.leave(6)
     grid.add(900, 6)
     lookout = Lookout(grid, found)
+
+    def fails(messages):
+        raise ConnectionError
+
     with monkeypatch.context() as patch:
         patch.setattr(grid, "push_messages", fails)
         with pytest.raises(ConnectionError):
@@ -141,17 +141,12 @@ def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
     assert lookout.look() == [TakenOver(900, old, [6])]
 
 
-def fails(messages):
-    raise ConnectionError
-
-
 def test_a_node_that_is_there_all_the_same_keeps_its_silos():
     """As one whose stream lives on while Flower misses it."""
-    grid, there = Changing(small(), {}), set()
-    found, old = discover(grid, 7, 5.0), grid.node_of(6)
-    grid.contexts.pop(old)
+    grid = Changing(small(), {})
+    found, (old, _) = discover(grid, 7, 5.0), grid.leave(6)
     grid.add(900, 6)
-    there.add(old)
+    there = {old}
     lookout = Lookout(grid, found, gone=lambda node: node not in there)
     assert lookout.look() == []
     there.clear()
@@ -165,7 +160,7 @@ def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
     config = small()
 
     def change(grid):
-        grid.contexts.pop(grid.node_of(5))
+        grid.leave(5)
         grid.add(900, silo)
 
     grid = Changing(config, {2: change})

@@ -31,6 +31,12 @@ def grid_of(config: Config, held=NODES, **owners) -> LocalGrid:
     return LocalGrid(config, len(held), [{"silos": silos, **shared} for silos in held])
 
 
+def owned_by(config: Config, **owners: dict) -> LocalGrid:
+    """One silo a node, with what some owners say in their node configs."""
+    held = [{"silos": i} | owners.get(f"silo_{i}", {}) for i in NODES]
+    return LocalGrid(config, 7, held)
+
+
 def in_process(config: Config):
     """The same training without Flower."""
     pool, history = make_pool(config), History(config)
@@ -93,18 +99,17 @@ def test_real_silos_draw_noise_that_no_seed_repeats():
     config = small(update_every=5)
     runs = [play(config, grid_of(config, privacy_seeded=False)) for _ in range(2)]
     assert torch.equal(runs[0].method.parameters, runs[1].method.parameters)
-    held = [{"silos": i} | ({"privacy-noise": 0.02} if i != "0" else {}) for i in NODES]
-    runs = [play(config, LocalGrid(config, 7, held), rounds=7) for _ in range(2)]
+    noisy = {f"silo_{i}": {"privacy-noise": 0.02} for i in range(1, 7)}
+    runs = [play(config, owned_by(config, **noisy), rounds=7) for _ in range(2)]
     assert not torch.allclose(runs[0].method.parameters, runs[1].method.parameters, atol=1e-4)
     assert set(runs[0].method.ledger.mechanisms) == set(range(1, 7))
 
 
 def test_the_owner_has_the_last_word():
     config = small(privacy_noise=0.5, privacy_silos="2")
-    held = [{"silos": i} for i in NODES]
-    held[2] |= {"privacy-noise": 3.0, "privacy-clip": "batch", "privacy-delta": 1e-7}
-    held[4] |= {"privacy-noise": 1.0}
-    ledger = play(config, LocalGrid(config, 7, held), rounds=2).method.ledger
+    two = {"privacy-noise": 3.0, "privacy-clip": "batch", "privacy-delta": 1e-7}
+    grid = owned_by(config, silo_2=two, silo_4={"privacy-noise": 1.0})
+    ledger = play(config, grid, rounds=2).method.ledger
     assert {silo: one.noise for silo, one in ledger.mechanisms.items()} == {2: 3.0, 4: 1.0}
     assert ledger.mechanisms[2].delta == 1e-7
     assert not ledger.mechanisms[2].per_sample
@@ -112,10 +117,8 @@ def test_the_owner_has_the_last_word():
 
 def test_a_private_node_cannot_be_the_target():
     config = small()
-    held = [{"silos": i} for i in NODES]
-    held[0] |= {"privacy-noise": 1.0}
     with pytest.raises(SpcacwError, match=r"Silo 0 is private and cannot be the target"):
-        play(config, LocalGrid(config, 7, held))
+        play(config, owned_by(config, silo_0={"privacy-noise": 1.0}))
 
 
 def test_a_silo_keeps_an_account_of_its_own(caplog):
@@ -132,14 +135,6 @@ def test_a_silo_keeps_an_account_of_its_own(caplog):
     assert f"{last}{ledger.epsilon(3):.3g} at δ = 1e-05." in caplog.text
 
 
-def question(kind: str, request: Request) -> Message:
-    content = RecordDict({
-        records.CONFIG: ConfigRecord(records.request_to_config(request, [3], False)),
-        records.ARRAYS: records.points_to_arrays(make_pool(small()).layout, request.points),
-    })  # fmt: skip
-    return Message(content, dst_node_id=1, message_type=kind)
-
-
 @pytest.mark.parametrize(
     ("kind", "want", "words"),
     [
@@ -149,14 +144,17 @@ def question(kind: str, request: Request) -> Message:
     ],
 )
 def test_the_mod_lets_nothing_but_gradients_pass(kind, want, words):
-    grid = grid_of(small())
-    app = modded({"noise": 1.0, "max_norm": 1.0})
-    grid.apps = dict.fromkeys(grid.contexts, app)
-    point = make_pool(small()).initial_parameters()
-    message = question(kind, Request(1, (3,), point[None] if want == LOSSES else point, want=want))
-    message.metadata.__dict__["_dst_node_id"] = next(
-        node for node, c in grid.contexts.items() if c.node_config["silos"] == "3"
-    )
+    grid = grid_of(small(), ["3"])
+    (node,) = grid.contexts
+    grid.apps[node] = modded({"noise": 1.0, "max_norm": 1.0})
+    pool = make_pool(small())
+    point = pool.initial_parameters()
+    request = Request(1, (3,), point[None] if want == LOSSES else point, want=want)
+    content = RecordDict({
+        records.CONFIG: ConfigRecord(records.request_to_config(request, [3], 0)),
+        records.ARRAYS: records.points_to_arrays(pool.layout, request.points),
+    })  # fmt: skip
+    message = Message(content, dst_node_id=node, message_type=kind)
     (reply,) = grid.send_and_receive([message])
     said = str(reply.content.config_records[records.CONFIG][records.ERROR])
     assert words in said
@@ -175,7 +173,7 @@ def test_the_mod_withholds_label_counts_and_losses():
         if message.metadata.message_type == MessageType.TRAIN:
             node = message.metadata.dst_node_id
             reply = grid.apps.get(node, client_app.app)(message, grid.contexts[node])
-            loss = records.metric(reply.content, "loss")[0]
+            loss = reply.content[records.METRICS]["loss"][0]
             assert math.isnan(loss) == (node in grid.apps)
 
 

@@ -19,7 +19,7 @@ from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.strategy import GradientStrategy
 from tests.flower.grid import LocalGrid
-from tests.flower.test_strategy import initial_arrays
+from tests.flower.test_strategy import initial_arrays, play
 
 ROUNDS, BAD = 4, 4
 """Rounds of a run (an epoch), and the silo that answers badly in some of them."""
@@ -48,7 +48,11 @@ class TamperingGrid(LocalGrid):
             message = sent[reply.metadata.reply_to_message_id]
             training = message.metadata.message_type == "train"
             mine = message.metadata.dst_node_id == 101 + 6 - BAD
-            if training and mine and records.asked(message.content, "round")[0] in self.rounds:
+            if (
+                training
+                and mine
+                and message.content.config_records["config"]["round"] in self.rounds
+            ):
                 arrived += self.tamper(message, reply)
             else:
                 arrived.append(reply)
@@ -69,9 +73,7 @@ def config_of(method: str, **keys: Any) -> Config:
 
 
 def run(config: Config, tamper: Tamper, rounds: Iterable[int]) -> GradientStrategy:
-    strategy, grid = GradientStrategy(config, 7), TamperingGrid(config, tamper, rounds)
-    strategy.start(grid=grid, initial_arrays=initial_arrays(config), num_rounds=ROUNDS, timeout=5)
-    return strategy
+    return play(config, TamperingGrid(config, tamper, rounds), ROUNDS)
 
 
 def leaves(thing: Any, path: str = "") -> dict[str, Any]:
@@ -112,13 +114,10 @@ def forget(content: RecordDict, record: str) -> None:
     content.pop(record, None)
 
 
-def forget_metric(content: RecordDict, name: str) -> None:
-    metrics = {k: v for k, v in metrics_of(content).items() if k != name}
-    content[records.METRICS] = MetricRecord(metrics)
-
-
 def say(content: RecordDict, name: str, value: Any) -> None:
-    content[records.METRICS] = MetricRecord(metrics_of(content) | {name: value})
+    """Say another number; with None, no number."""
+    metrics = {k: v for k, v in (metrics_of(content) | {name: value}).items() if v is not None}
+    content[records.METRICS] = MetricRecord(metrics)
 
 
 def other_kind(content: RecordDict, record: str) -> None:
@@ -202,7 +201,7 @@ SHAPES = ["flat", "column", "short", "deep", "twice", "empty", "bare", "scalar"]
 DTYPES = ["float64", "float16", "int32", "int8", "bool", "complex64", ">f4", "S3"]
 SPOILS = {
     "no record": build(forget, record=RECORDS),
-    "no number": build(forget_metric, name=NAMES),
+    "no number": build(say, name=NAMES, value=st.none()),
     "wrong round": build(say, name=st.sampled_from(["round", "draw"]), value=WRONG_NUMBER),
     "wrong silos": build(say, name=st.just("silos"), value=OTHER_IDS),
     "bad loss": build(say, name=st.just("loss"), value=BAD_LOSS),
@@ -324,33 +323,30 @@ def test_without_a_bound_a_long_reply_moves_the_model():
 def test_of_a_node_with_several_silos_only_the_bad_one_is_lost():
     """Silos 3 and 4 share a node: a bad row, and a row that is not there, cost silo 4 alone."""
     config = config_of("spcacw")
+    initial_size = records.arrays_to_model(initial_arrays(config))[0].size
 
-    def with_nan(message, content):
-        if records.METRICS in content and records.ARRAYS in content:
-            array = content[records.ARRAYS][records.GRADIENTS].numpy().copy()
-            array[1, 5] = np.nan
-            content[records.ARRAYS] = ArrayRecord({records.GRADIENTS: Array(array)})
-        return content
+    def with_nan(content):
+        entry(content, initial_size + 5, np.nan)
 
-    def without(message, content):
-        if records.METRICS in content and records.ARRAYS in content:
-            array = content[records.ARRAYS][records.GRADIENTS].numpy()[:1].copy()
-            content[records.ARRAYS] = ArrayRecord({records.GRADIENTS: Array(array)})
-            say(content, "silos", [3])
-            say(content, "loss", content[records.METRICS]["loss"][:1])
-        return content
+    def without(content):
+        change(content, lambda array: array[:1].copy())
+        say(content, "silos", [3])
+        say(content, "loss", content[records.METRICS]["loss"][:1])
 
-    def swapped(message, content):
-        if records.METRICS in content and records.ARRAYS in content:
-            say(content, "silos", [4, 3])
-        return content
+    def swapped(content):
+        say(content, "silos", [4, 3])
 
     methods, counts = [], []
     for spoil in (with_nan, without, swapped):
-        strategy, grid = GradientStrategy(config, 7), LocalGrid(config, 3)
-        grid.spoil[102] = spoil
-        arrays = initial_arrays(config)
-        strategy.start(grid=grid, initial_arrays=arrays, num_rounds=ROUNDS, timeout=5)
+
+        def spoiled(message, content, spoil=spoil):
+            if message.metadata.message_type == "train":
+                spoil(content)
+            return content
+
+        grid = LocalGrid(config, 3)
+        grid.spoil[102] = spoiled
+        strategy = play(config, grid, ROUNDS)
         methods.append(leaves(strategy.method))
         counts.append(strategy.history.gate.rejections())
     assert counts == [

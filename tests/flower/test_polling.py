@@ -6,8 +6,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower import polling
-from spcacw_flwr.flower.polling import PromptGrid
+from spcacw_flwr.flower import server_app as polling
 from tests.flower.grid import LocalGrid
 
 
@@ -54,10 +53,10 @@ def questions() -> list[Message]:
     ]
 
 
-def exchange(grid: LocalGrid, timeout: float = 3.0) -> dict[int, int]:
+def exchange(grid: LocalGrid, timeout: float) -> dict[int, int]:
     """Return what each node said, by the message that was sent to it."""
     sent = questions()
-    replies = list(PromptGrid(grid).send_and_receive(sent, timeout=timeout))
+    replies = list(polling.send_and_receive(grid, sent, timeout=timeout))
     nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
     found = {}
     for reply in replies:
@@ -68,35 +67,26 @@ def exchange(grid: LocalGrid, timeout: float = 3.0) -> dict[int, int]:
     return found
 
 
-def test_nothing_is_asked_twice_where_all_answer():
-    grid = Losing({})
-    assert exchange(grid) == {101: 101, 102: 102, 103: 103}
-    assert grid.asked == [101, 102, 103]
+ALL = [101, 102, 103]
 
 
-def test_a_lost_reply_is_asked_for_again(caplog):
-    grid = Losing({102: 1})
-    assert exchange(grid) == {101: 101, 102: 102, 103: 103}
-    assert grid.asked == [101, 102, 103, 102]
-    assert "Nodes [102] are asked again" in caplog.text
-
-
-def test_a_dead_node_is_asked_again_once_and_given_up_after_the_timeout():
-    grid = Losing({102: 100})
-    assert exchange(grid, timeout=1.0) == {101: 101, 103: 103}
-    assert grid.asked == [101, 102, 103, 102]
-
-
-def test_of_two_replies_to_one_question_one_is_returned():
-    grid = Losing({}, late=103)
-    assert exchange(grid) == {101: 101, 102: 102, 103: 103}
-    assert grid.asked == [101, 102, 103, 103]
-
-
-def test_where_nobody_answers_nobody_is_asked_again():
-    grid = Losing({101: 9, 102: 9, 103: 9})
-    assert exchange(grid, timeout=0.6) == {}
-    assert grid.asked == [101, 102, 103]
+@pytest.mark.parametrize(
+    ("lost", "late", "answer", "asked"),
+    [
+        ({}, 0, ALL, ALL),
+        ({102: 1}, 0, ALL, [*ALL, 102]),
+        ({102: 100}, 0, [101, 103], [*ALL, 102]),
+        ({}, 103, ALL, [*ALL, 103]),
+        (dict.fromkeys(ALL, 9), 0, [], ALL),
+    ],
+    ids=["all answer", "one is lost", "one is dead", "one comes twice", "nobody answers"],
+)
+def test_a_lost_reply_is_asked_for_again_once_if_others_came(lost, late, answer, asked, caplog):
+    """It is waited for until the timeout; of two replies to one question one is returned."""
+    grid = Losing(lost, late)
+    assert exchange(grid, timeout=1.5) == {node: node for node in answer}
+    assert grid.asked == asked
+    assert (f"Nodes {asked[3:]} are asked again" in caplog.text) == (len(asked) > 3)
 
 
 def test_an_error_in_answer_to_the_second_question_is_passed_on():
@@ -108,7 +98,7 @@ def test_an_error_in_answer_to_the_second_question_is_passed_on():
 
     grid = Failing({102: 1})
     sent = questions()
-    replies = list(PromptGrid(grid).send_and_receive(sent, timeout=3.0))
+    replies = list(polling.send_and_receive(grid, sent, timeout=3.0))
     (wrong,) = [reply for reply in replies if reply.has_error()]
     assert wrong.metadata.reply_to_message_id == sent[1].metadata.message_id
     assert wrong.error.reason == "broken"

@@ -50,39 +50,30 @@ def killed():
 
 def stopped_and_gone_on(config: Config, directory, after: int):
     """Return two strategies: one never stopped, one that was after some rounds and went on."""
-    whole = GradientStrategy(config, 7, Recorder(directory / "whole", config, "ray"))
     again = Config.from_flat(config.to_flat() | {"resume": str(directory / "run")})
-    results = []
-    for strategy, grid in (
-        (whole, LocalGrid(config, 3)),
-        (
-            GradientStrategy(config, 7, Recorder(directory / "run", config, "ray")),
-            Breaking(config, after, killed),
-        ),
-        (None, LocalGrid(config, 3)),
-    ):
-        strategy = strategy or GradientStrategy(again, 7, Recorder(directory / "run", again, "ray"))
+    strategies, results = [], []
+    for name, keys, grid in (
+        ("whole", config, LocalGrid(config, 3)), ("run", config, Breaking(config, after, killed)),
+        ("run", again, LocalGrid(config, 3)),
+    ):  # fmt: skip
+        strategy = GradientStrategy(keys, 7, Recorder(directory / name, keys, "ray"))
+        strategies.append(strategy)
         try:
             results.append(strategy.start(grid, initial_arrays(config), ROUNDS, timeout=5))
         except Killed:
             strategy.history.fail("killed")
-            continue
-        strategy.history.finish()
-    return whole, strategy, results
+        else:
+            strategy.history.finish()
+    return strategies[0], strategies[-1], results
 
 
 @pytest.mark.parametrize(
     ("keys", "after"),
     [
-        ({"method": "spcacw"}, 1),
-        ({"method": "spcacw"}, 3),
-        ({"method": "spcacw"}, 5),
-        ({"method": "spcacw"}, NEVER),
-        ({"method": "fedfomo"}, 5),
-        ({"method": "ditto"}, 8),
-        ({"cross_fit": 2}, 17),
+        *(({"method": "spcacw"}, after) for after in (1, 3, 5, NEVER)),
+        ({"method": "fedfomo"}, 5), ({"method": "ditto"}, 8), ({"cross_fit": 2}, 17),
     ],
-)
+)  # fmt: skip
 def test_a_strategy_that_goes_on_is_one_that_never_stopped(keys, after, tmp_path):
     """Stopped within a round, within an epoch, at its end, and not at all: it is over already."""
     config = config_of(**keys, checkpoint_every=1)

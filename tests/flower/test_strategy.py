@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from safetensors.torch import load_file
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.loop import History, train_alone
 from spcacw_flwr.engine.loop import play as play_round
-from spcacw_flwr.engine.loop import train_alone
+from spcacw_flwr.engine.loop import train as train_in_process
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.client_app import silos_of_node
@@ -25,6 +26,7 @@ from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import make_model
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
+from tests.test_end_to_end import metrics
 
 ROUNDS = 14  # two epochs of 200 samples in batches of 32
 
@@ -91,6 +93,33 @@ def test_every_option_of_spcacw_has_one_trajectory(keys):
     assert cost == pytest.approx(loop.epoch_report()["cumulative_cost"], rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("keys", "accepted"),
+    [
+        ({"method": "spcacw", "epochs": 3, "participation": 0.6}, None),
+        ({"method": "fedavg", "epochs": 3}, False),
+        ({"method": "oracle-averaged", "epochs": 12, "guard_finish": 0.1}, True),
+    ],
+)
+def test_a_guarded_method_has_one_trajectory(keys, accepted):
+    """Judgement, model, weights, costs, and the accuracy after every epoch."""
+    config = small(guard=5, **keys)
+    strategy = play(config, LocalGrid(config, 2), 7 * config.run.epochs)
+    pool, history = make_pool(config), History(config)
+    loop = make_method(config, pool)
+    train_in_process(pool, loop, history)
+    flower = strategy.method
+    assert flower.accepted is loop.accepted
+    assert accepted in (None, loop.accepted)
+    torch.testing.assert_close(flower.personal, loop.personal, rtol=1e-4, atol=1e-6)
+    for (at, one), (there, other) in zip(strategy.history.alphas, history.alphas, strict=True):
+        assert at == there
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    for one, other in zip(strategy.history.epochs, history.epochs, strict=True):
+        for name in ("accuracy", "target_gradients", "floats", "accepted"):
+            assert one[name] == pytest.approx(other[name], nan_ok=True)
+
+
 @pytest.mark.parametrize("target", [3, 6])
 def test_any_silo_can_be_the_target(target):
     config = small(target=target)
@@ -141,88 +170,6 @@ def test_a_models_buffers_are_not_trained():
     strategy = SPCACW(num_silos=7)
     with pytest.raises(SpcacwError, match="'num_batches_tracked' of the model is int64"):
         strategy.start(LocalGrid(small(), 7), ArrayRecord(model.state_dict()), num_rounds=1)
-
-
-# Bad replies: dropped for the round, exactly as if the silo had not answered.
-
-
-def absent(message, content):
-    return content if message.metadata.message_type == "query" else None
-
-
-def gradients(content: RecordDict, change) -> RecordDict:
-    if records.ARRAYS not in content:
-        return content
-    array = change(content[records.ARRAYS][records.GRADIENTS].numpy().copy())
-    arrays = ArrayRecord({records.GRADIENTS: Array(array)})
-    return RecordDict({records.ARRAYS: arrays, records.METRICS: content[records.METRICS]})
-
-
-def with_nan(message, content):
-    def spoil(array):
-        array[0, 3] = np.nan
-        return array
-
-    return gradients(content, spoil)
-
-
-def too_short(message, content):
-    return gradients(content, lambda array: array[:, :-1].copy())
-
-
-def double(message, content):
-    return gradients(content, lambda array: array.astype(np.float64))
-
-
-def wrong_silo(message, content):
-    if records.METRICS in content:
-        content[records.METRICS]["silos"] = [6]
-    return content
-
-
-def no_losses(message, content):
-    if records.METRICS in content:
-        content[records.METRICS] = MetricRecord({"silos": content[records.METRICS]["silos"]})
-    return content
-
-
-def empty(message, content):
-    return content if message.metadata.message_type == "query" else RecordDict()
-
-
-def complaint(message, content):
-    return content if message.metadata.message_type == "query" else records.error_content("no.")
-
-
-@pytest.mark.parametrize(
-    "spoil", [with_nan, too_short, double, wrong_silo, no_losses, empty, complaint]
-)
-def test_a_bad_reply_is_as_no_reply(spoil):
-    config = small(max_strikes=0)
-    node = 101 + 6 - 4  # holds silo 4
-    silent, bad = LocalGrid(config, 7), LocalGrid(config, 7)
-    silent.spoil[node], bad.spoil[node] = absent, spoil
-    expected, found = play(config, silent), play(config, bad)
-    assert found.history.gate.counts[4].sum() == found.history.gate.counts.sum() == ROUNDS
-    assert expected.history.gate.counts.sum() == 0
-    assert torch.equal(expected.method.parameters, found.method.parameters)
-    np.testing.assert_array_equal(expected.method.alpha, found.method.alpha)
-
-
-def test_a_node_that_raises_is_as_no_reply(monkeypatch):
-    config = small(max_strikes=0)
-    grid = LocalGrid(config, 7)
-    broken = 101 + 6 - 4
-    original = LocalGrid._answer
-
-    def answer_or_raise(self, message):
-        if message.metadata.dst_node_id == broken and message.metadata.message_type == "train":
-            message.content = RecordDict()
-        return original(self, message)
-
-    monkeypatch.setattr(LocalGrid, "_answer", answer_or_raise)
-    strategy = play(config, grid)
-    assert strategy.history.gate.rejections() == {"4": {"error": ROUNDS}}
 
 
 def test_when_the_target_is_lost_the_run_stops_and_keeps_what_it_learned(tmp_path):
@@ -302,11 +249,8 @@ def test_nodes_share_silos_evenly():
         [i] for i in range(7)
     ]
     for parts in (9, 20):
-        held = [
-            silo
-            for i in range(parts)
-            for silo in silos_of_node({"partition-id": i, "num-partitions": parts}, 7)
-        ]
+        nodes = [{"partition-id": i, "num-partitions": parts} for i in range(parts)]
+        held = [silo for node in nodes for silo in silos_of_node(node, 7)]
         assert held == list(range(7))
 
 
@@ -319,12 +263,17 @@ def test_a_bad_node_config_is_one_sentence(node):
 # Artefacts
 
 
-def test_artefacts_of_a_run(tmp_path):
-    config = small(compare_alone=True, tensorboard=True, method="spcacw-reg")
-    recorder = Recorder(tmp_path / "run", config, "test")
+def recorded(config: Config, directory):
+    """A whole run's directory."""
+    recorder = Recorder(directory, config, "test")
     train(LocalGrid(config, 7), config, recorder)
     recorder.finish()
-    directory = tmp_path / "run"
+    return directory
+
+
+def test_artefacts_of_a_run(tmp_path):
+    config = small(compare_alone=True, tensorboard=True, method="spcacw-reg")
+    directory = recorded(config, tmp_path / "run")
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["setting"], summary["method"], summary["engine"]) == (
         "digits-relabel", "spcacw-reg", "test",
@@ -365,20 +314,10 @@ def test_the_same_seed_writes_the_same_run(tmp_path):
     config = small()
     texts = []
     for name in ("one", "two"):
-        recorder = Recorder(tmp_path / name, config, "test")
-        train(LocalGrid(config, 7), config, recorder)
-        recorder.finish()
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        metrics = [{k: v for k, v in json.loads(m).items() if k != "seconds"} for m in lines]
-        files = [(tmp_path / name / f).read_bytes() for f in ("alpha.csv", "model.safetensors")]
-        texts.append((metrics, files))
+        directory = recorded(config, tmp_path / name)
+        files = [(directory / f).read_bytes() for f in ("alpha.csv", "model.safetensors")]
+        texts.append((metrics(directory), files))
     assert texts[0] == texts[1]
-
-
-def test_an_output_that_cannot_be_written_is_one_sentence(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SpcacwError, match="cannot be written"):
-        Recorder(tmp_path / "file" / "run", small(), "test")
 
 
 def test_a_record_of_nonsense_is_refused():
@@ -386,7 +325,7 @@ def test_a_record_of_nonsense_is_refused():
         records.record_to_info(MetricRecord({"num-examples": 3}))
     content = RecordDict({records.CONFIG: ConfigRecord({"round": "one"})})
     with pytest.raises(SpcacwError, match="round is 'one'"):
-        records.asked(content, "round")
+        records.whole_numbers(content.config_records["config"], "round")
 
 
 @pytest.mark.parametrize(
@@ -411,7 +350,7 @@ def test_the_server_app_says_one_sentence_and_raises_it(tmp_path):
     config = small(output=str(tmp_path / "run"), node_timeout=0.3)
     flat = config.to_flat()
     grid = LocalGrid(config, 7)
-    grid.spoil[101 + 6 - 2] = absent_altogether
+    grid.spoil[101 + 6 - 2] = lambda message, content: None
     for change, words in [
         ({"beta": 2.0}, "beta = 2.0 is not allowed"),
         ({"target": 7}, "target = 7 is not a silo"),
@@ -426,10 +365,6 @@ def test_the_server_app_says_one_sentence_and_raises_it(tmp_path):
     assert status["state"] == "failed"
     assert "No node holds silo 2" in status["error"]
     assert "No node holds silo 2" in (tmp_path / "run" / "report.html").read_text()
-
-
-def absent_altogether(message, content):
-    return None
 
 
 def test_the_server_app_leaves_the_whole_run(tmp_path, capsys):

@@ -8,7 +8,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower.deploy.export import export, exported
+from spcacw_flwr.flower.federation import export, exported
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import SiloData, silo_file, write_silo
 from spcacw_flwr.silos.setup import checked_setting, make_setting, setting_of

@@ -1,4 +1,4 @@
-"""How Flower brings nodes to the exchange service, and back to it when they were away.
+"""Training in streams: how Flower brings nodes to the target's service, and back to it.
 
 Each node is sent one message for the run, with the service's address and a token of its own; its
 reply, or its error, ends the invitation. A thread looks after that, so that rounds wait for
@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +21,15 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.loop import History
+from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower import records
+from spcacw_flwr.flower.asker import Asker
 from spcacw_flwr.flower.discovery import Found, Lookout
-from spcacw_flwr.flower.stream.service import Service
+from spcacw_flwr.flower.grid import GridSilos
+from spcacw_flwr.flower.service import BESIDE, Service, server_credentials
+from spcacw_flwr.flower.strategy import GradientStrategy
+from spcacw_flwr.silos.protocol import Federation, Silos
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
@@ -50,18 +58,10 @@ class Guest:
 
 
 class Invitations:
-    """Invites nodes from the beginning of a ``with`` block to its end.
+    """Invites nodes from the beginning of a ``with`` block to its end, which closes the service.
 
-    Parameters
-    ----------
-    grid : Grid
-        Used by one thread of this object alone within the block.
-    service : Service
-        Where nodes are invited to; closed at the end of the block.
-    found : Found
-        The silos and their nodes; ``nodes`` is kept up to date.
-    patience : float
-        Seconds after which a node that neither came nor replied is invited anew.
+    Within the block ``grid`` is used by one thread of this object alone. ``found`` is kept up to
+    date. A node that neither came nor replied for ``patience`` seconds is invited anew.
     """
 
     def __init__(self, grid: Grid, service: Service, found: Found, patience: float) -> None:
@@ -97,7 +97,7 @@ class Invitations:
             self._guarded(self._look)
             self._over.wait(POLL_SECONDS)
 
-    def _guarded(self, work: Any) -> None:
+    def _guarded(self, work: Callable[[], None]) -> None:
         """Work with the grid; streams live on while Flower's SuperLink is away."""
         try:
             work()
@@ -162,3 +162,35 @@ class Invitations:
                 guest.message = None
                 guest.failures += 1
                 guest.again = time.monotonic() + min(LONGEST_PAUSE, 2.0 ** (guest.failures - 1))
+
+
+def check(simulated: bool, history: History) -> None:
+    """See that the keys allow streams.
+
+    SpcacwError if the nodes are simulated, or the service could not be reached safely.
+    """
+    if simulated:
+        raise SpcacwError(
+            "exchange = 'stream' is for real silos, and these nodes are simulated: leave the key "
+            "out, or use engine = 'in-process'."
+        )
+    server_credentials(history.config.transport)
+
+
+class StreamStrategy(GradientStrategy):
+    """The strategy whose silos answer in streams, which Flower's messages start and end."""
+
+    @contextmanager
+    def connected(self, silos: GridSilos, federation: Federation) -> Iterator[Silos]:
+        """Yield what the loop asks: the streams. SpcacwError if the target opens none."""
+        found, transport, run = silos.found, self.config.transport, self.config.run
+        service = Service(
+            transport.stream_address, server_credentials(transport), len(set(found.nodes.values())),
+            4 * silos.layout.size + BESIDE,
+        )  # fmt: skip
+        samples = federation.num_silos * self.config.samples_per_round
+        invited = Invitations(silos.grid, service, found, run.node_timeout)
+        with invited, threads(run.threads, samples):
+            asker = Asker(self.config, federation, service, found.nodes)
+            asker.wait_for_all(run.node_timeout)
+            yield asker

@@ -7,64 +7,147 @@ no other would look, so that a silo that works has only its own data.
 from __future__ import annotations
 
 import signal
+import threading
 import time
-import tomllib
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower.deploy import certificates
-from spcacw_flwr.flower.deploy.federation import register, silo_program
-from spcacw_flwr.flower.deploy.places import Silo
-from spcacw_flwr.flower.processes import end, family, free_port
-from tests.flower.deploy.federations import (
-    KEYS,
-    SILOS,
-    Run,
-    kill,
-    laid_out,
-    processes,
-    scattered,
-)
+from spcacw_flwr.engine.state import giving
+from spcacw_flwr.flower import certificates, launch
+from spcacw_flwr.flower.federation import Federation, lay_out, register, silo_program
+from spcacw_flwr.flower.places import Silo
+from spcacw_flwr.flower.processes import end, family, free_port, listens
+from spcacw_flwr.silos.setup import checked_setting
+from tests.test_end_to_end import metrics
 from tests.watching import wait_until
 
 pytestmark = pytest.mark.slow
 
 LONG = {"epochs": 100_000}
+SILOS = 4
+KEYS = {
+    "cluster-sizes": "2,2", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 240.0,
+    "round-timeout": 3.0, "half-life": 5.0, "cross-fit": 2, "checkpoint-every": 4,
+}  # fmt: skip
+"""Silos 0 and 1 are alike, and share the weight for ever; four rounds an epoch."""
+
+
+class Run:
+    """A training that goes on in the background, seen through what it leaves on disk."""
+
+    def __init__(
+        self, federation: Federation, config: Config, output: Path, **keys: object
+    ) -> None:
+        self.federation, self.output = federation, output
+        output.mkdir(exist_ok=True)
+        self.config = Config.from_flat(config.to_flat() | {"output": str(output)} | keys)
+        self.error: BaseException | None = None
+        self.stop = False
+        self.thread = threading.Thread(target=self._train)
+
+    def _show(self, status: dict) -> None:
+        if self.stop:
+            raise KeyboardInterrupt
+
+    def _train(self) -> None:
+        try:
+            self.federation.train(self.config, self._show)
+        except BaseException as error:
+            self.error = error
+
+    @contextmanager
+    def going_on(self) -> Iterator[Run]:
+        self.thread.start()
+        try:
+            yield self
+        finally:
+            self.stop = True
+            self.thread.join(timeout=120)
+
+    @property
+    def status(self) -> dict:
+        return launch.read_status(self.output)
+
+    def wait_for_epochs(self, more: int) -> None:
+        """Wait until so many more epochs are over."""
+        goal = self.status.get("epoch", 0) + more
+        wait_until(lambda: self.status.get("epoch", 0) >= goal or self.error)
+        assert self.error is None, self.error
+
+    def finish(self) -> BaseException | None:
+        """Wait until the run has ended; return what ended it early."""
+        self.thread.join(timeout=240)
+        assert not self.thread.is_alive()
+        return self.error
+
+    def state(self) -> Any:
+        """The method as the last checkpoint has it, which may be written anew just now."""
+        while True:
+            with suppress(SpcacwError, OSError, RuntimeError):  # of a file that is gone
+                path = checkpoint.load(self.output / checkpoint.DIRECTORY)[1]
+                with giving(defaultdict(lambda: None)):
+                    return torch.load(path, weights_only=False)["method"]
+
+    def reports(self, silo: int) -> int:
+        """How many answers of a silo the method has used."""
+        return int(self.state().folds[0].bias.reports[silo])
+
+
+def processes(home: Path, program: str) -> list[psutil.Process]:
+    """The living processes of a Flower home whose program has this name."""
+    return [p for p in family(home) if any(program in part for part in p.cmdline()[:2])]
+
+
+def kill(home: Path, program: str = "") -> None:
+    """Kill by SIGKILL: a program, or everything of that host."""
+    victims = processes(home, program)
+    assert victims
+    for victim in victims:
+        victim.send_signal(signal.SIGKILL)
+    psutil.wait_procs(victims, timeout=10)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("federation")
-    laid_out(root, exchange="stream")
-    return root
+    return tmp_path_factory.mktemp("federation")
 
 
 @pytest.fixture(scope="module")
 def config(root) -> Config:
-    return Config.from_flat(tomllib.loads((root / "run.toml").read_text()))
+    """That of a run on the federation, whose directories are made in ``root``."""
+    config = Config.from_flat(KEYS | {"exchange": "stream"})
+    return lay_out(root, config, checked_setting(config))
 
 
 @pytest.fixture(scope="module")
-def federation(root, tmp_path_factory):
-    homes = []
-    with scattered(root, tmp_path_factory.mktemp).running() as running:
-        homes = [running.server.home, *(place.home for place in running.silos)]
+def federation(root, config, tmp_path_factory):
+    found = Federation(root, SILOS)
+    for silo, place in enumerate(found.silos):
+        moved = tmp_path_factory.mktemp(f"host-{silo}") / "silo"
+        found.silos[silo] = Silo(place.directory.rename(moved))
+    homes = [found.server.home, *(place.home for place in found.silos)]
+    with found.running():
         assert len(family(*homes)) > SILOS
-        yield running
+        yield found
     assert family(*homes) == []
 
 
 def stranger(federation, directory, silo: int = 1) -> Silo:
     """A silo's directory that the federation knows nothing of, its key not registered."""
-    certificates.make_silo_key(directory)
-    place = Silo(directory)
-    place.write_node(silo, **{"data-dir": str(federation.silos[silo].directory / "data")})
-    (directory / "ca.crt").write_bytes((federation.server.directory / "ca.crt").read_bytes())
+    place, data = Silo(directory), federation.silos[silo].directory / "data"
+    place.make(silo, federation.server.directory / "ca.crt", str(data))
     return place
 
 
@@ -153,12 +236,12 @@ def test_superlink_and_serverapp_may_die(federation, config, tmp_path):
     with Run(federation, config, tmp_path / "run", epochs=120).going_on() as run:
         run.wait_for_epochs(3)
         kill(server.home, "flower-superlink")
-        wait_until(lambda: processes(server.home, "flower-superlink") and server.link().alive())
+        wait_until(lambda: processes(server.home, "flower-superlink") and listens(server.address))
         run.wait_for_epochs(3)
         kill(server.home, "flwr-serverapp")
         wait_until(lambda: processes(server.home, "flwr-serverapp"))
         assert run.finish() is None
-    lines = run.metrics()
+    lines = metrics(run.output)
     assert [line["epoch"] for line in lines] == list(range(1, 121))
     undisturbed = simulate(Config.from_flat(KEYS | {"epochs": 120}))
     found = load_file(run.output / "model.safetensors")
@@ -175,6 +258,6 @@ def test_without_the_target_a_run_ends_with_everything_saved(federation, config,
     assert "Target silo 0 did not answer" in str(error)
     assert run.status["state"] == "failed"
     assert run.status["error"] == str(error)
-    assert len(run.metrics()) >= 3
+    assert len(metrics(run.output)) >= 3
     assert (run.output / "checkpoint").is_dir()
     assert (run.output / "model.safetensors").is_file()

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower.deploy import certificates
+from spcacw_flwr.flower import certificates
 
 
 @pytest.fixture(scope="module")

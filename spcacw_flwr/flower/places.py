@@ -17,9 +17,9 @@ import tomli_w
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import STREAM
-from spcacw_flwr.flower.deploy import certificates
+from spcacw_flwr.flower import certificates
 from spcacw_flwr.flower.launch import Link
-from spcacw_flwr.flower.processes import PROGRAMS, program_runs
+from spcacw_flwr.flower.processes import PROGRAMS
 
 NODE_FILE = "node.toml"
 PATHS = ("data-dir", "root-certificates")
@@ -29,44 +29,51 @@ RESERVED = "'\"\n"
 
 
 @dataclass(frozen=True)
-class Server:
-    """The host of the SuperLink and of the ServerApp, which learns for the target."""
+class Place:
+    """A host of the federation."""
 
     directory: Path
-    port: int
 
     @property
     def home(self) -> Path:
         """Its Flower home."""
         return self.directory / "flower"
 
-    def _file(self, name: str) -> str:
+    def _file(self, name: str, advice: str) -> str:
         path = self.directory / name
         if not path.is_file():
-            raise SpcacwError(
-                f"{path} is missing: {self.directory} is no server's directory; make one with "
-                "'spcacw deploy ca'."
-            )
+            raise SpcacwError(f"{path} is missing: {advice}")
         return str(path)
+
+
+@dataclass(frozen=True)
+class Server(Place):
+    """The host of the SuperLink and of the ServerApp, which learns for the target."""
+
+    port: int
+
+    def _own(self, name: str) -> str:
+        made = "is no server's directory; make one with 'spcacw deploy ca'."
+        return self._file(name, f"{self.directory} {made}")
 
     def superlink(self, host: str) -> list[str]:
         """Return the command of the SuperLink: TLS, registered keys only, a lasting database."""
         return [
             str(PROGRAMS / "flower-superlink"), "--host", host, "--port", str(self.port),
-            "--ssl-ca-certfile", self._file(certificates.CA_CERTIFICATE),
-            "--ssl-certfile", self._file(certificates.SERVER_CERTIFICATE),
-            "--ssl-keyfile", self._file(certificates.SERVER_KEY),
+            "--ssl-ca-certfile", self._own(certificates.CA_CERTIFICATE),
+            "--ssl-certfile", self._own(certificates.SERVER_CERTIFICATE),
+            "--ssl-keyfile", self._own(certificates.SERVER_KEY),
             "--enable-supernode-auth", "--database", str(self.directory / "state.db"),
             "--isolation", "process",
-            "--superexec-auth-secret-file", self._file(certificates.SERVER_SECRET),
+            "--superexec-auth-secret-file", self._own(certificates.SERVER_SECRET),
         ]  # fmt: skip
 
     def superexec(self) -> list[str]:
         """Return the command that runs the ServerApp, which outlives a crash of the SuperLink."""
         return [
             str(PROGRAMS / "flower-superexec"), "--runtime-api-address", self.address,
-            "--root-certificates", self._file(certificates.CA_CERTIFICATE),
-            "--superexec-auth-secret-file", self._file(certificates.SERVER_SECRET),
+            "--root-certificates", self._own(certificates.CA_CERTIFICATE),
+            "--superexec-auth-secret-file", self._own(certificates.SERVER_SECRET),
         ]  # fmt: skip
 
     @property
@@ -76,7 +83,7 @@ class Server:
 
     def link(self) -> Link:
         """Return the SuperLink as Flower's CLI on this host reaches it."""
-        authority = self._file(certificates.CA_CERTIFICATE)
+        authority = self._own(certificates.CA_CERTIFICATE)
         self.home.mkdir(exist_ok=True)
         link = Link(self.home, self.address)
         link.connect(**{"root-certificates": authority})
@@ -91,43 +98,36 @@ class Server:
             return flat
         return flat | {
             "exchange": STREAM, "stream-address": address,
-            "stream-certificate": self._file(certificates.SERVER_CERTIFICATE),
-            "stream-key": self._file(certificates.SERVER_KEY),
+            "stream-certificate": self._own(certificates.SERVER_CERTIFICATE),
+            "stream-key": self._own(certificates.SERVER_KEY),
         }  # fmt: skip
-
-    def training(self) -> bool:
-        """Say whether a ServerApp runs."""
-        return program_runs("flwr-serverapp", self.home)
 
 
 @dataclass(frozen=True)
-class Silo:
+class Silo(Place):
     """The host of a silo: its SuperNode, its key, its data."""
-
-    directory: Path
-
-    @property
-    def home(self) -> Path:
-        """Its Flower home."""
-        return self.directory / "flower"
 
     @property
     def public_key(self) -> Path:
         """What the server registers."""
         return self.directory / certificates.SILO_PUBLIC_KEY
 
-    def write_node(self, silo: int, **more: Any) -> None:
-        """Write ``node.toml``: which silo this node holds, and what else its app is to know."""
-        table = {"silos": str(silo), "root-certificates": certificates.CA_CERTIFICATE, **more}
-        (self.directory / NODE_FILE).write_text(tomli_w.dumps(table))
+    def make(self, silo: int, authority: Path, data: str, **more: Any) -> None:
+        """Make its key, its copy of ``ca.crt``, and ``node.toml``: which silo this node holds.
+
+        ``more`` is what else its app is to know.
+        """
+        certificates.make_silo_key(self.directory)
+        (self.directory / certificates.CA_CERTIFICATE).write_bytes(authority.read_bytes())
+        table = {
+            "silos": str(silo), "root-certificates": certificates.CA_CERTIFICATE, "data-dir": data,
+        }  # fmt: skip
+        (self.directory / NODE_FILE).write_text(tomli_w.dumps(table | more))
 
     def node_config(self) -> dict[str, Any]:
         """Return what ``node.toml`` says, its paths absolute.
 
-        Raises
-        ------
-        SpcacwError
-            If it cannot be read, names no silo, or holds what Flower cannot be told.
+        SpcacwError if it cannot be read, names no silo, or holds what Flower cannot be told.
         """
         path = self.directory / NODE_FILE
         try:
@@ -153,17 +153,14 @@ class Silo:
 
     def supernode(self, superlink: str, port: int) -> list[str]:
         """Return the command of the SuperNode; its own programs talk to it on ``port``."""
-        key = self.directory / certificates.SILO_KEY
-        authority = self.directory / certificates.CA_CERTIFICATE
-        for path in (key, authority):
-            if not path.is_file():
-                raise SpcacwError(
-                    f"{path} is missing: the key comes from 'spcacw deploy key', the certificate "
-                    "of the authority from whoever runs the server."
-                )
+        advice = (
+            "the key comes from 'spcacw deploy key', the certificate of the authority from "
+            "whoever runs the server."
+        )
         return [
             str(PROGRAMS / "flower-supernode"), "--superlink", superlink,
-            "--root-certificates", str(authority), "--auth-supernode-private-key", str(key),
+            "--auth-supernode-private-key", self._file(certificates.SILO_KEY, advice),
+            "--root-certificates", self._file(certificates.CA_CERTIFICATE, advice),
             "--port", str(port), "--node-config", as_node_config(self.node_config()),
         ]  # fmt: skip
 

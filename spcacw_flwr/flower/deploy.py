@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,25 +20,10 @@ from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.console import end_like_ctrl_c, one_sentence, reported
 from spcacw_flwr.engine.directory import claim_directory
 from spcacw_flwr.engine.recorder import as_toml
-from spcacw_flwr.flower.deploy import certificates
-from spcacw_flwr.flower.deploy.export import export as export_silos
-from spcacw_flwr.flower.deploy.export import exported
-from spcacw_flwr.flower.deploy.federation import (
-    LOOPBACK,
-    RUN_FILE,
-    Federation,
-    Say,
-    going_on,
-    keep,
-    lay_out,
-    start_server,
-    start_silo,
-    train,
-)
-from spcacw_flwr.flower.deploy.federation import register as admit
-from spcacw_flwr.flower.deploy.places import Server, Silo
-from spcacw_flwr.flower.deploy.programs import Program
-from spcacw_flwr.flower.processes import POLL_SECONDS, end, free_port
+from spcacw_flwr.flower import certificates, federation
+from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE, Federation, going_on
+from spcacw_flwr.flower.places import Server, Silo
+from spcacw_flwr.flower.processes import POLL_SECONDS, Program, end, free_port, keep
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
 
@@ -45,6 +31,11 @@ app = typer.Typer(
     no_args_is_help=True, help="Run a federation of real silos.", add_completion=False,
     pretty_exceptions_enable=False,
 )  # fmt: skip
+console = Console()
+told = one_sentence(console)
+"""Around a command: a user's error is told as its sentence."""
+say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+"""Prints a Flower command, ready to be copied, or a sentence."""
 PORT = 9092
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
 SiloDirectory = Annotated[Path, typer.Argument(help="the silo's directory")]
@@ -56,12 +47,8 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="a TOML file o
 DataDirectory = Annotated[Path | None, typer.Option(help="directory of the data sets")]
 
 
-def teller(console: Console) -> Say:
-    """Return what prints a Flower command, ready to be copied, or a sentence."""
-    return lambda text: console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-
 @app.command()
+@told
 def ca(
     directory: Annotated[Path, typer.Argument(help="where to make ca/ and server/")],
     host: Annotated[
@@ -69,18 +56,18 @@ def ca(
     ] = None,
 ) -> None:
     """Make a certificate authority, and the server's directory with its certificate."""
-    console = Console()
-    with one_sentence(console):
-        certificates.make_authority(directory / "ca")
-        certificates.make_server(directory / "ca", directory / "server", tuple(host or ()))
-        teller(console)(
-            f"{directory / 'ca' / certificates.CA_CERTIFICATE} is for every silo; "
-            f"{directory / 'ca' / certificates.CA_KEY} is needed again only to renew the server's "
-            f"certificate, which is valid for {certificates.SERVER_DAYS} days: keep it offline."
-        )
+    authority = directory / "ca"
+    certificates.make_authority(authority)
+    certificates.make_server(authority, directory / "server", tuple(host or ()))
+    say(
+        f"{authority / certificates.CA_CERTIFICATE} is for every silo; "
+        f"{authority / certificates.CA_KEY} is needed again only to renew the server's "
+        f"certificate, which is valid for {certificates.SERVER_DAYS} days: keep it offline."
+    )
 
 
 @app.command()
+@told
 def key(
     directory: SiloDirectory,
     silo: Annotated[int, typer.Option(help="number of the silo")],
@@ -92,20 +79,15 @@ def key(
     ] = "data",
 ) -> None:
     """Make a silo's directory: its key, node.toml, and its copy of ca.crt."""
-    console = Console()
-    with one_sentence(console):
-        if not authority.is_file():
-            raise SpcacwError(f"--ca {authority} is no file: ask the server's owner for ca.crt.")
-        place = Silo(directory)
-        certificates.make_silo_key(directory)
-        (directory / certificates.CA_CERTIFICATE).write_bytes(authority.read_bytes())
-        place.write_node(silo, **{"data-dir": data})
-        teller(console)(
-            f"Send {place.public_key} to the server's owner; {certificates.SILO_KEY} stays here."
-        )
+    if not authority.is_file():
+        raise SpcacwError(f"--ca {authority} is no file: ask the server's owner for ca.crt.")
+    place = Silo(directory)
+    place.make(silo, authority, data)
+    say(f"Send {place.public_key} to the server's owner; {certificates.SILO_KEY} stays here.")
 
 
 @app.command()
+@told
 def server(
     directory: ServerDirectory,
     host: Annotated[str, typer.Option(help="address to listen at")] = "0.0.0.0",
@@ -113,41 +95,11 @@ def server(
 ) -> None:
     """Run the SuperLink, and the process that runs the ServerApp, until Ctrl-C."""
     place = Server(directory.resolve(), port)
-    until_ctrl_c(place.home, lambda tell: start_server(place, host, tell))
-
-
-def until_ctrl_c(home: Path, start: Callable[[Say], list[Program]]) -> None:
-    """Start a host's programs, start again what ends, and end at last all that they started."""
-    console = Console()
-    tell = teller(console)
-    end_like_ctrl_c()
-    with one_sentence(console):
-        try:
-            programs = start(tell)
-            for program in programs:
-                tell(f"{program.name} runs; its log is {program.log}.")
-            while True:
-                keep(programs, tell)
-                time.sleep(POLL_SECONDS)
-        finally:
-            end(home)
+    until_ctrl_c(place.home, lambda: federation.start_server(place, host, say))
 
 
 @app.command()
-def register(
-    directory: ServerDirectory,
-    public_keys: Annotated[list[Path], typer.Argument(help="silo.pub of each silo to be admitted")],
-    port: Port = PORT,
-) -> None:
-    """Admit silos by their public keys; the server must be running."""
-    console = Console()
-    with one_sentence(console):
-        nodes = admit(Server(directory.resolve(), port), public_keys, teller(console))
-        for path, node in zip(public_keys, nodes, strict=True):
-            teller(console)(f"{path} is node {node}.")
-
-
-@app.command()
+@told
 def silo(
     directory: SiloDirectory,
     superlink: Annotated[str, typer.Option(help="host:port of the SuperLink")],
@@ -155,10 +107,39 @@ def silo(
 ) -> None:
     """Run a silo's SuperNode until Ctrl-C; one that is not let in yet tries again."""
     place, port = Silo(directory.resolve()), port or free_port()
-    until_ctrl_c(place.home, lambda tell: [start_silo(place, superlink, port, tell)])
+    program = federation.silo_program(place, superlink, port)
+    until_ctrl_c(place.home, lambda: [federation.start(program, say)])
+
+
+def until_ctrl_c(home: Path, start: Callable[[], list[Program]]) -> None:
+    """Start a host's programs, start again what ends, and end at last all that they started."""
+    end_like_ctrl_c()
+    try:
+        programs = start()
+        for program in programs:
+            say(f"{program.name} runs; its log is {program.log}.")
+        while True:
+            keep(programs, say)
+            time.sleep(POLL_SECONDS)
+    finally:
+        end(home)
 
 
 @app.command()
+@told
+def register(
+    directory: ServerDirectory,
+    public_keys: Annotated[list[Path], typer.Argument(help="silo.pub of each silo to be admitted")],
+    port: Port = PORT,
+) -> None:
+    """Admit silos by their public keys; the server must be running."""
+    nodes = federation.register(Server(directory.resolve(), port), public_keys, say)
+    for path, node in zip(public_keys, nodes, strict=True):
+        say(f"{path} is node {node}.")
+
+
+@app.command()
+@told
 def export(
     directory: Annotated[Path, typer.Argument(help="where to write a directory for each silo")],
     config: ConfigFile = None,
@@ -166,16 +147,16 @@ def export(
     set_: Keys = None,
 ) -> None:
     """Write each silo's share of a setting into a file of its own, and run.toml beside them."""
-    console = Console()
-    with one_sentence(console):
-        resolved, setting = checked(config, set_, data_dir)
-        export_silos(setting, resolved.run.target, lambda i: directory / f"silo-{i}" / "data")
-        flat = exported(resolved, setting).to_flat()
-        (directory / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
-        teller(console)(f"{setting.num_silos} silos and {RUN_FILE} are in {directory}.")
+    resolved, setting = checked(config, set_, data_dir)
+    target = resolved.run.target
+    federation.export(setting, target, lambda i: directory / f"silo-{i}" / "data")
+    flat = federation.exported(resolved, setting).to_flat()
+    (directory / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
+    say(f"{setting.num_silos} silos and {RUN_FILE} are in {directory}.")
 
 
 @app.command()
+@told
 def run(
     directory: ServerDirectory,
     output: Annotated[Path, typer.Option(help="directory of the results, on this host")],
@@ -187,18 +168,16 @@ def run(
     set_: Keys = None,
 ) -> None:
     """Train on the silos of a running server, on the server's host, and wait."""
-    console = Console()
     end_like_ctrl_c()
-    with one_sentence(console):
-        place = Server(directory.resolve(), port)
-        flat = flat_keys(config, set_, {"output": absolute(str(output))})
-        flat = place.streaming(flat, stream)
-        resolved = claimed(Config.from_flat(flat))
-        with reported(console, Path(resolved.run.output), "The same command") as show:
-            train(place, resolved, show)
+    place = Server(directory.resolve(), port)
+    flat = flat_keys(config, set_, {"output": absolute(str(output))})
+    resolved = claimed(Config.from_flat(place.streaming(flat, stream)))
+    with reported(console, Path(resolved.run.output), "The same command") as show:
+        federation.train(place, resolved, show)
 
 
 @app.command()
+@told
 def demo(
     directory: Annotated[Path, typer.Argument(help="new, or one that a demo has left")],
     config: ConfigFile = None,
@@ -206,20 +185,19 @@ def demo(
     set_: Keys = None,
 ) -> None:
     """Set up a federation of real silos on this machine, train on it, and end it."""
-    console, root = Console(), directory.resolve()
     end_like_ctrl_c()
-    with one_sentence(console):
-        if (root / RUN_FILE).exists():
-            resolved = Config.from_flat(flat_keys(root / RUN_FILE, set_, {}))
-        else:
-            resolved = lay_out(root, *checked(config, set_, data_dir))
-        output = root / "results"
-        resolved = claimed(Config.from_flat(resolved.to_flat() | {"output": str(output)}))
-        with (
-            Federation(root, resolved.partition.silos, teller(console)).running() as federation,
-            reported(console, output, f"'spcacw deploy demo {directory}'") as show,
-        ):
-            federation.train(resolved, show)
+    root = directory.resolve()
+    if (root / RUN_FILE).exists():
+        resolved = Config.from_flat(flat_keys(root / RUN_FILE, set_, {}))
+    else:
+        resolved = federation.lay_out(root, *checked(config, set_, data_dir))
+    output = root / "results"
+    resolved = claimed(Config.from_flat(resolved.to_flat() | {"output": str(output)}))
+    with (
+        Federation(root, resolved.partition.silos, say).running() as running,
+        reported(console, output, f"'spcacw deploy demo {directory}'") as show,
+    ):
+        running.train(resolved, show)
 
 
 def checked(
@@ -236,10 +214,7 @@ def checked(
 def claimed(config: Config) -> Config:
     """Return a configuration that goes on if its output has a checkpoint; claim the directory.
 
-    Raises
-    ------
-    SpcacwError
-        If the directory cannot be written, or its run has finished.
+    SpcacwError if the directory cannot be written, or its run has finished.
     """
     resolved, output = going_on(config), Path(config.run.output)
     if (output / "summary.json").exists():

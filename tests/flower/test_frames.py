@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spcacw_flwr.flower.stream import frames
+from spcacw_flwr.flower import frames
 
 
 def round_trip(arrays, limit=1 << 30, **told):

@@ -8,20 +8,18 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from pathlib import Path
 
 import pytest
-import torch
 from flwr.app import Error, Message
-from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import client_app, records
+from spcacw_flwr.flower import client_app, invitations, records, service
+from spcacw_flwr.flower.invitations import check
 from spcacw_flwr.flower.server_app import train
-from spcacw_flwr.flower.stream import invitations, service
-from spcacw_flwr.flower.stream.training import check
 from tests.flower.grid import LocalGrid
 from tests.test_end_to_end import assert_same_training
 from tests.watching import wait_until
@@ -72,8 +70,14 @@ class StreamGrid(LocalGrid):
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch):
     monkeypatch.setattr(invitations, "POLL_SECONDS", 0.02)
+    create = service.Service.__init__
+
+    def noted(self, *given) -> None:
+        create(self, *given)
+        services.append(self)
+
+    monkeypatch.setattr(service.Service, "__init__", noted)
     client_app._pool.cache_clear()
-    assert isinstance(client_app.app, ClientApp)
 
 
 def small(output, **keys) -> Config:
@@ -81,26 +85,42 @@ def small(output, **keys) -> Config:
     return Config.from_keys(output=str(output), **keys)
 
 
-def run(grid: StreamGrid, config: Config, output) -> Recorder:
-    torch.set_num_threads(1)
-    recorder = Recorder(output, config, "deployment")
+def run(grid: StreamGrid, config: Config, recorder: Recorder | None = None) -> Recorder:
+    recorder = recorder or Recorder(Path(config.run.output), config, "deployment")
     with recorder.failing():
         train(grid, config, recorder)
         recorder.finish()
+    assert len(recorder.epochs) == config.run.epochs
     return recorder
+
+
+class Striking(Recorder):
+    """Does something to the exchange service after round 5."""
+
+    def __init__(self, output: Path, config: Config, strike) -> None:
+        super().__init__(output, config, "deployment")
+        self.strike = strike
+
+    def progress(self, round_: int) -> None:
+        super().progress(round_)
+        if round_ == 5:
+            self.strike(services[-1])
+
+
+services: list[service.Service] = []
 
 
 def test_one_message_to_each_node_trains_as_in_process(tmp_path):
     config = small(tmp_path / "run", participation=0.6)
     grid = StreamGrid(config)
-    recorder = run(grid, config, tmp_path / "run")
+    recorder = run(grid, config)
     bare = simulate(small("", participation=0.6))
     assert_same_training(tmp_path / "run", bare)
     assert recorder.accuracy_alone == pytest.approx(bare.accuracy_alone, abs=0.3)
     assert sorted(grid.invited) == sorted(grid.contexts)
     kinds = [m.metadata.message_type for m in grid.sent]
     assert sorted(kinds) == ["query"] * 3 + ["train.alone"] + ["train.stream"] * 3
-    answered = [records.metric(records.usable(m), "answered")[0] for m in grid.answered]
+    answered = [records.usable(m)[records.METRICS]["answered"] for m in grid.answered]
     assert len(answered) == NODES
     assert max(answered) == 21 + 3  # the target's node: every round, and an evaluation each epoch
 
@@ -109,30 +129,15 @@ def test_one_message_to_each_node_trains_as_in_process(tmp_path):
 def test_a_node_whose_stream_broke_is_invited_anew_with_another_token(tmp_path, caplog):
     config = small(tmp_path / "run", compare_alone=False, round_timeout=20.0, epochs=6)
     grid, seen = StreamGrid(config), []
-    progress = Recorder.progress
     victim = min(grid.contexts)
 
-    class Cutting(Recorder):
-        def progress(self, round_: int) -> None:
-            progress(self, round_)
-            if round_ == 5:
-                link = made[0].links[victim]
-                made[0]._break(link, "the cable was pulled")
-                wait_until(lambda: made[0].alive(victim) not in (None, link))
-                seen.append(made[0].links[victim])
+    def strike(made: service.Service) -> None:
+        link = made.links[victim]
+        made._break(link, "the cable was pulled")
+        wait_until(lambda: made.alive(victim) not in (None, link))
+        seen.extend([link, made.links[victim]])
 
-    made = []
-    create = service.Service.__init__
-
-    def noted(self, *given) -> None:
-        create(self, *given)
-        made.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service.Service, "__init__", noted)
-        recorder = Cutting(tmp_path / "run", config, "deployment")
-        train(grid, config, recorder)
-    assert len(recorder.epochs) == 6
+    run(grid, config, Striking(tmp_path / "run", config, strike))
     assert sorted(grid.invited) == sorted([*grid.contexts, victim])
     tokens = {
         str(m.content.config_records[records.CONFIG]["token"])
@@ -140,37 +145,25 @@ def test_a_node_whose_stream_broke_is_invited_anew_with_another_token(tmp_path, 
     }  # fmt: skip
     assert len(tokens) == NODES + 1
     assert f"The stream of node {victim} ended" in caplog.text
-    assert seen[0].silos == made[0].links[victim].silos
+    assert seen[0].silos == seen[1].silos
 
 
 def test_a_node_started_again_under_a_new_id_takes_its_place(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     config = small(tmp_path / "run", compare_alone=False, epochs=6)
-    grid, made = StreamGrid(config), []
-    create, progress = service.Service.__init__, Recorder.progress
+    grid = StreamGrid(config)
     old, new = min(grid.contexts), 999
 
-    def noted(self, *given) -> None:
-        create(self, *given)
-        made.append(self)
+    def strike(made: service.Service) -> None:
+        grid.contexts[new] = grid.contexts[old]
+        grid.contexts[new].node_id = new
+        grid.gone.add(old)
+        made._break(made.links[old], "its process was killed")
+        wait_until(lambda: made.alive(new))
+        looks = grid.looks
+        wait_until(lambda: grid.looks > looks + 3)
 
-    class Restarting(Recorder):
-        def progress(self, round_: int) -> None:
-            progress(self, round_)
-            if round_ == 5:
-                grid.contexts[new] = grid.contexts[old]
-                grid.contexts[new].node_id = new
-                grid.gone.add(old)
-                made[0]._break(made[0].links[old], "its process was killed")
-                wait_until(lambda: made[0].alive(new))
-                looks = grid.looks
-                wait_until(lambda: grid.looks > looks + 3)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service.Service, "__init__", noted)
-        recorder = Restarting(tmp_path / "run", config, "deployment")
-        train(grid, config, recorder)
-    assert len(recorder.epochs) == 6
+    run(grid, config, Striking(tmp_path / "run", config, strike))
     assert grid.invited.count(new) == 1
     assert not grid.again
     assert f"Node {new} holds silos" in caplog.text
@@ -181,8 +174,7 @@ def test_a_node_that_cannot_come_is_said_and_training_goes_on(tmp_path, caplog):
     grid = StreamGrid(config)
     away = min(grid.contexts)  # the last silos: the target's node has the greatest id
     grid.contexts[away].node_config["root-certificates"] = "nothing.pem"
-    recorder = run(grid, config, tmp_path / "run")
-    assert len(recorder.epochs) == 3
+    run(grid, config)
     assert "has no TLS, and this node's config asks for it" in caplog.text
     assert f"Training begins without node {away}" in caplog.text
     assert grid.invited.count(away) > 1
@@ -193,7 +185,7 @@ def test_without_the_target_no_training_begins(tmp_path):
     grid = StreamGrid(config)
     grid.contexts[max(grid.contexts)].node_config["root-certificates"] = "nothing.pem"
     with pytest.raises(SpcacwError, match="Target silo 0 opened no stream"):
-        run(grid, config, tmp_path / "run")
+        run(grid, config)
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from queue import Empty
@@ -24,11 +23,11 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
-from spcacw_flwr.flower.answers import Gathering
-from spcacw_flwr.flower.stream.frames import EVALUATION, QUESTION, Exchange, Piece, frames, pieces
-from spcacw_flwr.flower.stream.service import Event, Link, Service
+from spcacw_flwr.flower.frames import EVALUATION, QUESTION, Exchange, Piece, frames, pieces
+from spcacw_flwr.flower.grid import Gathering
+from spcacw_flwr.flower.service import Event, Service
 from spcacw_flwr.silos.batches import find_device
-from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Federation, Request
+from spcacw_flwr.silos.protocol import Answers, Evaluation, Federation, Request
 
 log = logging.getLogger(__name__)
 
@@ -48,19 +47,7 @@ class Asked:
 
 
 class Asker:
-    """Asks silos through their streams.
-
-    Parameters
-    ----------
-    config : Config
-        The run's configuration.
-    federation : Federation
-        Who takes part; with a layout.
-    service : Service
-        Where their streams come in.
-    nodes : mapping
-        The node of each silo.
-    """
+    """Asks the silos of a federation, by ``nodes`` of each, through their streams to a service."""
 
     def __init__(
         self, config: Config, federation: Federation, service: Service, nodes: Mapping[int, int]
@@ -75,13 +62,11 @@ class Asker:
     def wait_for_all(self, seconds: float) -> None:
         """Wait until every node has a stream.
 
-        Raises
-        ------
-        SpcacwError
-            If the target's has none after so many seconds; without another one, training begins.
+        SpcacwError if the target's has none after so many seconds; without another one, training
+        begins.
         """
         deadline = time.monotonic() + seconds
-        while missing := [node for node in set(self.nodes.values()) if not self._link(node)]:
+        while missing := [n for n in set(self.nodes.values()) if not self.service.alive(n)]:
             if time.monotonic() > deadline:
                 break
             self._event(min(1.0, seconds))
@@ -120,14 +105,8 @@ class Asker:
         return answers
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
-        """Return how good a model is on the test data of the target.
-
-        Raises
-        ------
-        SpcacwError
-            If its silo does not say.
-        """
-        config = records.request_to_config(Request(0, (silo,), vector), [silo], False)
+        """Return how good a model is on the target's test data; SpcacwError if it does not say."""
+        config = records.request_to_config(Request(0, (silo,), vector), [silo], silo)
         question = Exchange(EVALUATION, told=config, arrays=_arrays(vector))
         asked = {self.nodes[silo]: Asked(question, _pieces(vector))}
         self._send(asked)
@@ -139,25 +118,16 @@ class Asker:
                 f"Target silo {silo} did not answer when asked to evaluate its model{why}: "
                 "check the node that holds it."
             )
-        (accuracy,), (loss,) = (
-            records.numbers(one.heard.told, name) for name in (records.ACCURACY, "loss")
-        )
-        return Evaluation(accuracy, loss, records.buffers(one.heard.arrays))
+        return records.to_evaluation(one.heard.told, one.heard.arrays)
 
     def _asked(self, request: Request) -> dict[int, Asked]:
         """Return a question as it goes to each node."""
-        by_node: dict[int, list[int]] = defaultdict(list)
-        for silo in request.silos:
-            by_node[self.nodes[silo]].append(silo)
-        alike = request.points.ndim == (2 if request.want == LOSSES else 1)
-        shared = _pieces(request.points) if alike else []
-        asked = {}
-        for node, silos in by_node.items():
-            points = request.of(silos)
-            data = shared if alike else _pieces(points)
-            smoothness = request.smoothness and self.federation.target in silos
-            config = records.request_to_config(request, silos, smoothness)
-            asked[node] = Asked(Exchange(QUESTION, told=config, arrays=_arrays(points)), data)
+        asked, shared = {}, list[Piece]()
+        target = self.federation.target
+        for node, _, points, config in records.by_node(request, self.nodes, target):
+            if not shared or points is not request.points:  # else all nodes get the same
+                shared = _pieces(points)
+            asked[node] = Asked(Exchange(QUESTION, told=config, arrays=_arrays(points)), shared)
         return asked
 
     def _send(self, asked: dict[int, Asked]) -> None:
@@ -196,14 +166,11 @@ class Asker:
 
     def _ask(self, node: int, one: Asked) -> bool:
         """Send a question if the node has a stream and nothing else to do."""
-        link = self._link(node)
+        link = self.service.alive(node)
         if link is None or link.waiting_for is not None:
             return False
         link.ask(one.question.id, frames(one.question, one.data))
         return True
-
-    def _link(self, node: int) -> Link | None:
-        return self.service.alive(node)
 
     def _event(self, seconds: float) -> Event | None:
         try:

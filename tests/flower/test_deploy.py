@@ -1,23 +1,35 @@
-"""The commands of each host, without Flower: directories, node configs, and mistakes."""
+"""The commands of each host, without Flower, and what docs/deploy.md says of them."""
 
 from __future__ import annotations
 
+import csv
+import json
+import re
+import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
+import typer
 from flwr.common.config import parse_config_args
 from typer.testing import CliRunner
 
 from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower.deploy import certificates
-from spcacw_flwr.flower.deploy.federation import going_on
-from spcacw_flwr.flower.deploy.places import Server, Silo, as_node_config
-from spcacw_flwr.flower.deploy.programs import Program
-from spcacw_flwr.flower.processes import family, program_runs
+from spcacw_flwr.flower import certificates
+from spcacw_flwr.flower.deploy import app as commands
+from spcacw_flwr.flower.federation import going_on
+from spcacw_flwr.flower.places import Server, Silo, as_node_config
+from spcacw_flwr.flower.processes import Program, family, program_runs
 from spcacw_flwr.partitions.files import silo_file
 from tests.watching import wait_until
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "deploy.md").read_text()
+BLOCKS = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE, re.S)).replace("\\\n", " ")
+COMMANDS = [line for line in BLOCKS.splitlines() if line.startswith("spcacw deploy")]
+RESULTS = ROOT / "experiments" / "results"
 
 
 def deploy(*arguments: object):
@@ -117,7 +129,8 @@ def test_a_run_goes_on_where_there_is_a_checkpoint(tmp_path):
 
 def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, monkeypatch):
     program = Program(["/bin/sleep", "60"], tmp_path / "home", tmp_path / "log")
-    process = program.start()
+    program.start()
+    process = program.process
     wait_until(lambda: family(program.home), 10)  # its environment may not be there at once
     assert [member.pid for member in family(program.home)] == [process.pid]
     assert program_runs("s", program.home)
@@ -126,13 +139,13 @@ def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, mon
     process.wait()
     with pytest.raises(SpcacwError, match="sleep cannot run: see"):
         program.keep()
-    monkeypatch.setattr("spcacw_flwr.flower.deploy.programs.SHORTEST_LIFE", 0.0)
+    monkeypatch.setattr("spcacw_flwr.flower.processes.SHORTEST_LIFE", 0.0)
     assert program.keep()
     assert program.process is not process
     program.process.kill()
     program.process.wait()
     program.patient = True
-    monkeypatch.setattr("spcacw_flwr.flower.deploy.programs.PATIENCE", 0.5)
+    monkeypatch.setattr("spcacw_flwr.flower.processes.PATIENCE", 0.5)
     assert not program.keep()
     wait_until(program.keep, 5)
     program.process.kill()
@@ -149,7 +162,7 @@ def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
         wait_until(lambda: family(place.home), 10)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spcacw_flwr.flower.deploy.cli.keep", keep)
+    monkeypatch.setattr("spcacw_flwr.flower.deploy.keep", keep)
     done = deploy("silo", place.directory, "--superlink", "h:1")
     assert done.exit_code == 130, done.output
     assert f"sleep runs; its log is {place.directory / 'silo.log'}." in done.output
@@ -162,3 +175,49 @@ def test_a_key_is_never_made_twice(authority, tmp_path):
         assert done.exit_code == code
     assert "silo.key exists already" in done.output
     assert (tmp_path / "s" / certificates.SILO_KEY).is_file()
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_page_is_one_that_there_is(command):
+    words = shlex.split(command)[2:]
+    parser = typer.main.get_command(commands).commands[words[0]]
+    parser.make_context(words[0], words[1:])
+
+
+def test_all_commands_are_on_the_page():
+    names = {f"spcacw deploy {name}" for name in typer.main.get_command(commands).commands}
+    assert all(name in PAGE for name in names)
+
+
+def test_the_shown_run_is_the_committed_one():
+    summary = json.loads((RESULTS / "deployment-summary.json").read_text())
+    log = (ROOT / "docs" / "deploy" / "mnist-relabel.log").read_text()
+    words = " ".join(PAGE.split())
+    alone = summary["alone"]["last_accuracy"]
+    assert f"at {summary['last_accuracy']:.2f} % (training alone: {alone:.2f} %)" in words
+    assert f"{summary['last_accuracy']:.2f} │" in log
+    assert f"{summary['rounds']:,} rounds in streams" in words
+    assert f"{summary['seconds']:.0f} s of them" in words
+    runs = {(r["column"], r["method"]): r for r in table(RESULTS / "mnist.csv")}
+    simulated = runs["mnist-relabel", "spcacw"]
+    assert abs(float(simulated["last_accuracy"]) - summary["last_accuracy"]) < 0.011  # one image
+    weights = json.loads(simulated["alpha"])
+    for silo, weight in enumerate(summary["alpha"]):
+        assert f"{weights[str(silo)]:.3f}" == f"{weight:.3f}"
+
+
+def test_the_rates_are_the_committed_ones():
+    streams = table(ROOT / "benchmarks" / "stream.csv")
+    messages = table(ROOT / "benchmarks" / "deployment-in-memory.csv")
+    three = streams[0]
+    assert three["silos"] == "3"
+    assert float(three["rounds_per_second"]) > 100
+    large = [float(row["method_ms"]) / float(row["round_ms"]) for row in streams[4:]]
+    assert min(large) > 0.8  # the target moves bytes, and does not wait for silos
+    seconds = [float(r["seconds"]) / float(r["rounds"]) for r in messages]
+    assert "take {:.0f} and {:.0f} seconds a round".format(*seconds) in " ".join(PAGE.split())

@@ -23,21 +23,11 @@ import grpc
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import TransportKeys
-from spcacw_flwr.flower.stream.frames import (
-    ANSWER,
-    END,
-    METHOD,
-    NODE,
-    OPTIONS,
-    SILOS,
-    TOKEN,
-    Exchange,
-    FrameError,
-    frames,
-    heard,
-)
+from spcacw_flwr.flower import frames
 
 log = logging.getLogger(__name__)
+BESIDE = 1 << 20
+"""Bytes that an answer may have beside a gradient of float32: losses, and small models' buffers."""
 GRACE_SECONDS = 5.0
 """How long streams have to end by themselves when the service closes."""
 
@@ -65,11 +55,8 @@ def is_loopback(address: str) -> bool:
 def server_credentials(keys: TransportKeys) -> grpc.ServerCredentials | None:
     """Return the credentials of the service; None is plaintext.
 
-    Raises
-    ------
-    SpcacwError
-        If a file cannot be read, one of the two is missing, or both are and the address is not a
-        loopback one.
+    SpcacwError if a file cannot be read, one of the two is missing, or both are and the address is
+    not a loopback one.
     """
     certificate, private = keys.stream_certificate, keys.stream_key
     if bool(certificate) != bool(private):
@@ -94,7 +81,7 @@ class Event(NamedTuple):
     """What happened on a stream: a message came, or (None) it opened or broke."""
 
     link: Link
-    heard: Exchange | None
+    heard: frames.Exchange | None
 
 
 @dataclass(eq=False)
@@ -129,21 +116,9 @@ class Invitation:
 class Service:
     """Listens from the moment it is made until :meth:`close`.
 
-    Parameters
-    ----------
-    address : str
-        host:port; port 0 is any free one, :attr:`address` has the one that was found.
-    credentials : grpc.ServerCredentials or None
-        None is plaintext.
-    nodes : int
-        How many nodes are expected, for the number of threads.
-    limit : int
-        Most bytes of the arrays of one answer, for each silo of a node.
-
-    Raises
-    ------
-    SpcacwError
-        If the address cannot be listened at.
+    Port 0 of ``address`` (host:port) is any free one: :attr:`address` has it. ``credentials`` None
+    is plaintext. So many ``nodes`` are expected, and ``limit`` is the most bytes of the arrays of
+    one answer, for each silo of a node. SpcacwError if the address cannot be listened at.
     """
 
     def __init__(
@@ -152,18 +127,16 @@ class Service:
         self.links: dict[int, Link] = {}
         """The stream of each node: the last one, broken or not."""
         self.inbox: SimpleQueue[Event] = SimpleQueue()
-        self.refused: list[str] = []
-        """Why streams were not let in, a sentence each."""
         self._limit, self._lock = limit, threading.Lock()
         self._invited: dict[str, Invitation] = {}
         self._used: set[str] = set()
         room = 2 * nodes + 8  # a thread for each stream; a new one may come before the old one goes
         handler = grpc.stream_stream_rpc_method_handler(self._talk)
-        _, service, name = METHOD.split("/")
+        _, service, name = frames.METHOD.split("/")
         self._server = grpc.server(
             ThreadPoolExecutor(room, thread_name_prefix="spcacw-stream"),
             handlers=[grpc.method_handlers_generic_handler(service, {name: handler})],
-            options=[*OPTIONS, ("grpc.so_reuseport", 0)],
+            options=[*frames.OPTIONS, ("grpc.so_reuseport", 0)],
             maximum_concurrent_rpcs=room,
         )
         self.tls = credentials is not None
@@ -196,7 +169,8 @@ class Service:
     def close(self, reason: str) -> None:
         """Tell every node that it is over, let the streams end, and stop listening."""
         for link in self.links.values():
-            link.outgoing.put(frames(Exchange(END, told={"reason": reason})))
+            message = frames.Exchange(frames.END, told={"reason": reason})
+            link.outgoing.put(frames.frames(message))
             link.outgoing.put(None)
         self._server.stop(GRACE_SECONDS).wait()
 
@@ -219,9 +193,7 @@ class Service:
                 link, before = Link(found.node, found.silos, peer), self.links.get(found.node)
                 self.links[found.node] = link
         if not isinstance(found, Invitation):
-            sentence = f"A stream from {peer} was refused: {found}."
-            log.warning("%s", sentence)
-            self.refused.append(sentence)
+            log.warning("A stream from %s was refused: %s.", peer, found)
             context.abort(grpc.StatusCode.UNAUTHENTICATED, found)
         if before:
             self._break(before, "the node opened another one")
@@ -231,20 +203,20 @@ class Service:
 
     def _invitation(self, shown: Mapping[str, str]) -> Invitation | str:
         """Use up the token that is shown, or say why it is not good."""
-        if not shown.get(TOKEN):
+        if not shown.get(frames.TOKEN):
             return "it shows no token"
-        digest = _digest(shown[TOKEN])
+        digest = _digest(shown[frames.TOKEN])
         if digest in self._used:
             return "its token was used before"
         invitation = self._invited.get(digest)
         if invitation is None:
             return "its token is not known"
-        if shown.get(NODE) != str(invitation.node):
-            return f"its token is of node {invitation.node}, not of node {shown.get(NODE)}"
-        if shown.get(SILOS) != silos_text(invitation.silos):
+        if shown.get(frames.NODE) != str(invitation.node):
+            return f"its token is of node {invitation.node}, not of node {shown.get(frames.NODE)}"
+        if shown.get(frames.SILOS) != silos_text(invitation.silos):
             return (
                 f"its token is for silos {silos_text(invitation.silos)}, not for silos "
-                f"{shown.get(SILOS)}"
+                f"{shown.get(frames.SILOS)}"
             )
         del self._invited[digest]
         self._used.add(digest)
@@ -253,12 +225,12 @@ class Service:
     def _listen(self, link: Link, requests: Iterator[bytes]) -> None:
         """Put the messages of a stream into the inbox until it ends."""
         try:
-            for message in heard(requests, self._limit * len(link.silos)):
-                if message.kind != ANSWER or link.waiting_for != message.id:
-                    raise FrameError("what came is no answer to what was asked")
+            for message in frames.heard(requests, self._limit * len(link.silos)):
+                if message.kind != frames.ANSWER or link.waiting_for != message.id:
+                    raise frames.FrameError("what came is no answer to what was asked")
                 link.waiting_for = None
                 self.inbox.put(Event(link, message))
-        except FrameError as error:
+        except frames.FrameError as error:
             link.wrong = str(error)
             sentence = f"it broke the protocol: {error}"
             log.warning("The stream of node %s from %s was ended: %s.", link.node, link.peer, error)

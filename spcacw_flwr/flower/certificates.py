@@ -14,14 +14,8 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as pem
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from spcacw_flwr.config.declare import SpcacwError
@@ -39,10 +33,7 @@ _SKEW = timedelta(minutes=5)
 def write_private(path: Path, content: bytes) -> None:
     """Write a new file that only its owner may read.
 
-    Raises
-    ------
-    SpcacwError
-        If it exists already (a key in use is not to be lost), or cannot be written.
+    SpcacwError if it exists already (a key in use is not to be lost), or cannot be written.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,29 +62,18 @@ def make_authority(directory: Path) -> None:
         .sign(key, hashes.SHA384())
     )
     write_private(directory / CA_KEY, _pem(key))
-    (directory / CA_CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
+    (directory / CA_CERTIFICATE).write_bytes(certificate.public_bytes(pem.Encoding.PEM))
 
 
 def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -> None:
     """Write what the server needs: its key and certificate, ``ca.crt``, and a shared secret.
 
-    Parameters
-    ----------
-    authority : Path
-        Directory of ``ca.crt`` and ``ca.key``.
-    directory : Path
-        The server's directory.
-    hosts : tuple of str
-        Names or addresses by which silos reach the server; loopback is always added.
-
-    Raises
-    ------
-    SpcacwError
-        If the authority cannot be read, or the directory holds a server already.
+    ``hosts`` are names or addresses by which silos reach it, beside loopback. SpcacwError if the
+    directory ``authority`` cannot be read, or ``directory`` holds a server already.
     """
     try:
         ca = x509.load_pem_x509_certificate((authority / CA_CERTIFICATE).read_bytes())
-        ca_key = load_pem_private_key((authority / CA_KEY).read_bytes(), None)
+        ca_key = pem.load_pem_private_key((authority / CA_KEY).read_bytes(), None)
     except (OSError, ValueError) as error:
         raise SpcacwError(
             f"{authority} holds no certificate authority ({error}): make one with "
@@ -115,15 +95,15 @@ def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -
     write_private(directory / SERVER_KEY, _pem(key))
     # The SuperLink hands the ServerApp's task to whoever knows this.
     write_private(directory / SERVER_SECRET, secrets.token_hex(32).encode())
-    (directory / SERVER_CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
-    (directory / CA_CERTIFICATE).write_bytes(ca.public_bytes(Encoding.PEM))
+    (directory / SERVER_CERTIFICATE).write_bytes(certificate.public_bytes(pem.Encoding.PEM))
+    (directory / CA_CERTIFICATE).write_bytes(ca.public_bytes(pem.Encoding.PEM))
 
 
 def make_silo_key(directory: Path) -> None:
     """Write a silo's ``silo.key``, which never leaves it, and ``silo.pub``, for the server."""
     key = _new_key()
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    private = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.OpenSSH, pem.NoEncryption())
+    public = key.public_key().public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH)
     write_private(directory / SILO_KEY, private)
     (directory / SILO_PUBLIC_KEY).write_bytes(public + b"\n")
 
@@ -137,7 +117,7 @@ def _name(text: str) -> x509.Name:
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
 
 
 def _builder(

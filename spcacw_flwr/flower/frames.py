@@ -96,17 +96,8 @@ def frames(message: Exchange, data: Iterable[Piece] | None = None) -> Iterator[b
 def heard(stream: Iterable[bytes], limit: int) -> Iterator[Exchange]:
     """Put the frames of a stream together and yield its messages.
 
-    Parameters
-    ----------
-    stream : iterable of bytes
-        Frames as they come.
-    limit : int
-        Most bytes of a message's arrays.
-
-    Raises
-    ------
-    FrameError
-        If what comes is not of the protocol, or a message is larger than ``limit``.
+    FrameError if what comes is not of the protocol, or a message's arrays have more bytes than
+    ``limit``.
     """
     incoming = iter(stream)
     for raw in incoming:

@@ -16,13 +16,11 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.recorder import as_toml
-from spcacw_flwr.flower.deploy import certificates
-from spcacw_flwr.flower.deploy.export import export, exported
-from spcacw_flwr.flower.deploy.places import Server, Silo
-from spcacw_flwr.flower.deploy.programs import Program, shown
+from spcacw_flwr.flower import certificates
 from spcacw_flwr.flower.launch import CONNECTION, Died, Show, follow
-from spcacw_flwr.flower.processes import end, free_port, wait_for_port
-from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.flower.places import Server, Silo
+from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, program_runs, shown
+from spcacw_flwr.silos.setting import Setting, write_silo
 
 DATA, RUN_FILE = "data", "run.toml"
 THREADS = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
@@ -31,62 +29,76 @@ LOOPBACK = "127.0.0.1:0"
 """Where silos on this machine open their streams: any free port."""
 ATTEMPTS = 5
 """How often a run is submitted whose ServerApp dies without a word."""
-Say = Callable[[str], None]
 
 
-def server_programs(server: Server, host: str) -> list[Program]:
-    """Return the programs of a server's host, in the order in which they start."""
-    log = server.directory
-    return [
-        Program(server.superlink(host), server.home, log / "superlink.log"),
-        Program(server.superexec(), server.home, log / "serverapp.log"),
-    ]
+def export(setting: Setting, target: int, directory_of: Callable[[int], Path]) -> None:
+    """Write each silo's data into ``directory_of(silo)``; of test data only the target's.
+
+    SpcacwError if the data cannot be had, or the setting augments them anew for each mini-batch.
+    """
+    if setting.augments:
+        raise SpcacwError(
+            f"{setting.name} changes its images at random for each mini-batch, which files cannot: "
+            f"set {setting.name}.augmentation = false."
+        )
+    for silo in range(setting.num_silos):
+        test = setting.test(silo) if silo == target else None
+        write_silo(directory_of(silo), silo, setting.train(silo), test)
 
 
-def silo_program(place: Silo, superlink: str, port: int) -> Program:
-    """Return the program of a silo's host; its own processes find it on ``port``."""
-    command = place.supernode(superlink, port)
-    return Program(command, place.home, place.directory / "silo.log", patient=True)
+def exported(config: Config, setting: Setting) -> Config:
+    """Return the configuration of the same training on exported files."""
+    files = {
+        "setting": "files", "data-dir": "", "silos": setting.num_silos, "silo": "",
+        "classes": setting.num_classes, "input-shape": ",".join(map(str, setting.input_shape)),
+    }  # fmt: skip
+    return Config.from_flat(config.to_flat() | files)
 
 
-def start_server(server: Server, host: str, say: Say) -> list[Program]:
-    """Start SuperLink and SuperExec; return when the SuperLink listens."""
-    superlink, superexec = programs = server_programs(server, host)
-    for program in programs:
-        say(f"$ {shown(program.command, program.home)}")
-    wait_for_port(superlink.start(), server.port, superlink.log)
-    superexec.start()
-    return programs
+def lay_out(root: Path, config: Config, setting: Setting) -> Config:
+    """Make the directories of all hosts, with the silos' data, and ``run.toml``; return it."""
+    server = Server(root / "server", 0)
+    certificates.make_authority(root / "ca")
+    certificates.make_server(root / "ca", server.directory)
+    authority = root / "ca" / certificates.CA_CERTIFICATE
+    places = [Silo(root / f"silo-{silo}") for silo in range(setting.num_silos)]
+    export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
+    for silo, place in enumerate(places):
+        group = setting.groups[silo]
+        place.make(silo, authority, DATA, **({} if group is None else {"group": group}))
+    flat = server.streaming(exported(config, setting).to_flat(), LOOPBACK)
+    (root / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
+    return Config.from_flat(flat)
 
 
-def start_silo(
-    place: Silo, superlink: str, port: int, say: Say, more: Mapping[str, str] | None = None
-) -> Program:
-    """Start a SuperNode, with ``more`` in its environment."""
-    program = silo_program(place, superlink, port)
-    program.more |= more or {}
-    say(f"$ {shown(program.command, program.home)}")
-    program.start()
+def start(program: Program, say: Say, port: int = 0) -> Program:
+    """Say a program's command and start it; with ``port``, return when it listens there."""
+    say(shown(program.command, program.home))
+    program.start(port)
     return program
 
 
-def keep(programs: Sequence[Program], say: Say) -> None:
-    """Start again what has died, and say so."""
-    for program in programs:
-        if program.keep():
-            say(f"{program.name} ended and was started again; its log is {program.log}")
+def start_server(server: Server, host: str, say: Say) -> list[Program]:
+    """Start SuperLink and SuperExec."""
+    log = server.directory
+    superlink = Program(server.superlink(host), server.home, log / "superlink.log")
+    superexec = Program(server.superexec(), server.home, log / "serverapp.log")
+    return [start(superlink, say, server.port), start(superexec, say)]
+
+
+def silo_program(
+    place: Silo, superlink: str, port: int, more: Mapping[str, str] | None = None
+) -> Program:
+    """Return a silo's SuperNode, whose own processes find it on ``port``."""
+    command = place.supernode(superlink, port)
+    return Program(command, place.home, place.directory / "silo.log", more or {}, patient=True)
 
 
 def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]:
     """Admit silos by their public keys, each once, and return their nodes' ids.
 
     The running SuperLink keeps them in its database; ``registered/`` in the server's directory
-    shows who was admitted.
-
-    Raises
-    ------
-    SpcacwError
-        If there is no such key, or the SuperLink refuses it.
+    shows who was admitted. SpcacwError if there is no such key, or the SuperLink refuses it.
     """
     known = server.directory / "registered"
     known.mkdir(exist_ok=True)
@@ -101,7 +113,7 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
         if content in nodes:
             return nodes[content]
         arguments = ["supernode", "register", str(path.resolve()), CONNECTION]
-        say(f"$ {shown(['flwr', *arguments], server.home)}")
+        say(shown(["flwr", *arguments], server.home))
         node = str(link.cli(*arguments)["node-id"])
         (known / f"{node}.pub").write_text(content + "\n")
         return node
@@ -110,36 +122,8 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
         return list(pool.map(admit, public_keys))
 
 
-def lay_out(root: Path, config: Config, setting: Setting) -> Config:
-    """Make the directories of all hosts, with the silos' data, and ``run.toml``; return it."""
-    server = Server(root / "server", 0)
-    certificates.make_authority(root / "ca")
-    certificates.make_server(root / "ca", server.directory)
-    authority = (root / "ca" / certificates.CA_CERTIFICATE).read_bytes()
-    places = [Silo(root / f"silo-{silo}") for silo in range(setting.num_silos)]
-    export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
-    for silo, place in enumerate(places):
-        certificates.make_silo_key(place.directory)
-        (place.directory / certificates.CA_CERTIFICATE).write_bytes(authority)
-        group = setting.groups[silo]
-        place.write_node(silo, **{"data-dir": DATA}, **({} if group is None else {"group": group}))
-    flat = server.streaming(exported(config, setting).to_flat(), LOOPBACK)
-    (root / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
-    return Config.from_flat(flat)
-
-
 class Federation:
-    """The processes of a federation that was laid out in a directory.
-
-    Parameters
-    ----------
-    root : Path
-        The directory.
-    num_silos : int
-        M.
-    say : callable, optional
-        Told each Flower command before it is run.
-    """
+    """The processes of a federation of so many silos that was laid out in a directory."""
 
     def __init__(self, root: Path, num_silos: int, say: Say = lambda _: None) -> None:
         root = root.resolve()
@@ -155,8 +139,8 @@ class Federation:
             self._kept = start_server(self.server, "127.0.0.1", self._say)
             register(self.server, [place.public_key for place in self.silos], self._say)
             for place in self.silos:
-                address, port = self.server.address, free_port()
-                self._kept.append(start_silo(place, address, port, self._say, THREADS))
+                program = silo_program(place, self.server.address, free_port(), THREADS)
+                self._kept.append(start(program, self._say))
             yield self
         finally:
             end(*(place.home for place in self.silos))  # first, so that they can take their leave
@@ -174,17 +158,13 @@ def train(
     """Submit a run to a server and follow it to its end, keeping its programs alive.
 
     A run whose directory has a checkpoint goes on from it; so does one whose ServerApp is killed.
-
-    Raises
-    ------
-    SpcacwError
-        If training did not finish.
+    SpcacwError if training did not finish.
     """
     link, output = server.link(), Path(config.run.output)
 
     def training() -> bool:
         keep(kept, say)
-        return server.training()
+        return program_runs("flwr-serverapp", server.home)
 
     for attempt in range(ATTEMPTS):
         run_id = link.submit(going_on(config))

@@ -1,0 +1,177 @@
+"""What a node says: to a Flower message, or in a stream until the target says that it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from logging import INFO
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+import torch
+from flwr.app import Context, MetricRecord
+from flwr.common.logger import log
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.simulate import threads
+from spcacw_flwr.flower import frames, records
+from spcacw_flwr.flower.service import is_loopback, silos_text
+from spcacw_flwr.silos.accounting import Ledger
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation, Request, SiloInfo
+
+Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+"""Metrics, and arrays as they travel."""
+
+
+def answer(pool: SiloPool, request: Request) -> Said:
+    """Return what a node says to a request: metrics and gradients."""
+    replies, _ = pool.replies(request)
+    parts = pool.packed(request, replies)
+    sizes = [pool.data.sizes[silo] for silo in replies.silos]
+    private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
+    metrics = records.replies_to_metrics(request, replies, sizes, private)
+    return metrics, {name: part.cpu().numpy() for name, part in parts.items()}
+
+
+def evaluation(pool: SiloPool, silo: int, model: Tensor) -> Said:
+    """Return what a node says of a model (d,): metrics, and the buffers that it used."""
+    accuracy, loss, buffers = pool.evaluate(model, silo)
+    metrics = {records.ACCURACY: accuracy, "loss": loss}
+    metrics["num-examples"] = len(pool.setting.test(silo).y)
+    return metrics, {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
+
+
+def ledger_of(pool: SiloPool) -> Ledger:
+    """Return an empty ledger of a node's private silos."""
+    sizes, own, config = pool.data.sizes, pool.private.mechanisms, pool.config
+    infos = tuple(SiloInfo(i, sizes[i], (), privacy=own[i]) for i in pool.silos if i in own)
+    return Ledger(config, Federation(infos, config.run.target, config.training.batch_size))
+
+
+def log_told(ledger: Ledger) -> None:
+    """Log what each private silo has told so far."""
+    for silo, line in ledger.summary().items():
+        log(INFO, "Silo %s has answered with %s gradients in this run: ε = %.3g at δ = %g.",
+            silo, line["answers"], line["epsilon"], line["delta"])  # fmt: skip
+
+
+def note_told(pool: SiloPool, request: Request, context: Context) -> None:
+    """Add an answer to the account in the node's state, and log it."""
+    ledger = ledger_of(pool)
+    before = context.state.metric_records.get(records.PRIVACY)
+    if before is not None:
+        for silo in ledger.answers:
+            ledger.restore(silo, records.whole_numbers(before, str(silo)))
+    ledger.note(request, request.silos)
+    context.state[records.PRIVACY] = MetricRecord(dict(ledger.state()))
+    log_told(ledger)
+
+
+def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Iterator[bytes]:
+    """Return the frames of the answer to a question; a mistake in it is answered as a sentence.
+
+    What private silos tell with it is noted in ``ledger``.
+    """
+    try:
+        told, arrays = _answered(pool, message, ledger)
+    except SpcacwError as error:
+        told, arrays = {records.ERROR: str(error)}, {}
+    return frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))
+
+
+def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
+    rows = message.arrays.get(records.POINTS)
+    points = torch.empty(0) if rows is None else torch.from_numpy(rows)
+    request = records.config_to_request(message.told, points)
+    if (
+        not request.silos
+        or not set(request.silos) <= set(pool.silos)
+        or (points.shape[-1] != pool.layout.size)
+    ):
+        raise SpcacwError(
+            f"the question is for silos {request.silos} at points {tuple(points.shape)}, and this "
+            f"node has silos {pool.silos} and a model of {pool.layout.size} parameters"
+        )
+    if message.kind == frames.EVALUATION:
+        return evaluation(pool, request.silos[0], points)
+    ledger.note(request, request.silos)
+    return answer(pool, request)
+
+
+def channel_of(address: str, root_certificates: str, tls: bool) -> grpc.Channel:
+    """Return a channel to the target's service.
+
+    SpcacwError if the service has TLS and the node no CA to know it by, or the other way round, or
+    plaintext would leave the machine.
+    """
+    if tls != bool(root_certificates):
+        told = (
+            "has TLS: name the file of its CA as root-certificates in the node config"
+            if tls
+            else "has no TLS, and this node's config asks for it (root-certificates): give the "
+            "target stream-certificate and stream-key"
+        )
+        raise SpcacwError(f"The exchange service at {address} {told}.")
+    if not tls:
+        if not is_loopback(address):
+            raise SpcacwError(f"The exchange service at {address} is on another machine, in clear.")
+        return grpc.insecure_channel(address, frames.OPTIONS)
+    try:
+        root = Path(root_certificates).expanduser().read_bytes()
+    except OSError as error:
+        raise SpcacwError(f"root-certificates cannot be read: {error}.") from error
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(root), frames.OPTIONS)
+
+
+def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
+    """Open the stream, answer until it ends, and return how many questions were answered.
+
+    SpcacwError if the target's service refuses the stream, cannot be reached, or goes away before
+    it has said that training is over.
+    """
+    config = pool.config
+    outgoing: SimpleQueue[Iterable[bytes] | None] = SimpleQueue()
+    silos = silos_text(pool.silos)
+    metadata = ((frames.TOKEN, token), (frames.NODE, str(node)), (frames.SILOS, silos))
+    # A question has one model, one for each silo, or some for each, as many as clusters or silos.
+    models = max(64, pool.setting.num_silos) + 8
+    limit = 4 * pool.layout.size * models * len(pool.silos)
+    answered, ledger = 0, ledger_of(pool)
+    with threads(config.run.threads, len(pool.silos) * config.training.batch_size, pool), channel:
+        call = channel.stream_stream(frames.METHOD)(_flat(outgoing), metadata=metadata)
+        try:
+            for message in frames.heard(call, limit):
+                if message.kind == frames.END:
+                    return answered
+                outgoing.put(framed(pool, message, ledger))
+                answered += 1
+        except frames.FrameError as error:
+            raise SpcacwError(f"The target's stream broke the protocol: {error}.") from error
+        except grpc.RpcError as error:
+            raise SpcacwError(_sentence(error, answered)) from error
+        finally:
+            log_told(ledger)
+            outgoing.put(None)
+            call.cancel()
+    raise SpcacwError(f"The target ended the stream without a word after {answered} answers.")
+
+
+def _flat(messages: SimpleQueue[Iterable[bytes] | None]) -> Iterator[bytes]:
+    while (message := messages.get()) is not None:
+        yield from message
+
+
+def _sentence(error: grpc.RpcError, answered: int) -> str:
+    code, details = error.code(), error.details()
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return f"The target refused the stream: {details}."
+    if code == grpc.StatusCode.UNAVAILABLE and not answered:
+        return (
+            f"The target's exchange service cannot be reached ({details}): check stream-address, "
+            "and that root-certificates is the CA of its certificate."
+        )
+    return f"The stream broke after {answered} answers: {code.name}, {details}."
