@@ -36,7 +36,7 @@ from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 DIRECTORY, NOTES = "checkpoint", "checkpoint.json"
 FREE = (
     "engine", "nodes", "node-gpus", "device", "threads", "output", "resume", "data-dir",

@@ -35,8 +35,6 @@ CONTAINERS = (
     set, frozenset, slice, range, complex, bytearray, random.Random, list, dict, int, float,
     collections.deque, collections.defaultdict,
 )  # fmt: skip
-HOMES = ("config", "partition", "privacy", "transport")
-"""Modules of ``config`` where tables of keys lived before; older checkpoints name these."""
 OURS, MODULES = "spcacw_flwr", ("torch.nn.modules", "torch.optim")
 _given: Mapping[str, Any] = {}
 """What objects were made from, by name, while a state is loaded."""
@@ -104,8 +102,6 @@ def _allowed(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any]
     if "config" in inputs and ":" in (solver := inputs["config"].spcacw.solver):
         tops.add(solver_class(solver).__module__.partition(".")[0])
     found: list[Any] = [given, as_array, as_scalar, as_generator, *CONTAINERS]
-    found += [(table, f"{OURS}.config.{home}.{table.__name__}")
-              for table in SECTIONS.values() for home in HOMES]  # fmt: skip
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in tops or name.startswith(MODULES):
             found += [

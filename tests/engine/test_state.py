@@ -17,7 +17,6 @@ from hypothesis.extra import numpy as hnp
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.keys import SPCACWKeys
 from spcacw_flwr.engine.state import load, save
 from tests.engine.test_checkpoint import assert_same_state
 
@@ -98,18 +97,6 @@ def test_inputs_are_kept_by_name_only():
     buffer.seek(0)
     load(buffer, {"box": fresh}, {"config": now}, {})
     assert fresh.config is fresh.seed.config is now
-
-
-def test_a_table_of_keys_is_found_by_the_name_that_it_had_before(monkeypatch):
-    buffer, fresh, keys = io.BytesIO(), Box(), SPCACWKeys(beta=0.3)
-    with monkeypatch.context() as patch:
-        patch.setattr(SPCACWKeys, "__module__", "spcacw_flwr.config.config")
-        patch.setattr("spcacw_flwr.config.config.SPCACWKeys", SPCACWKeys, raising=False)
-        save({"box": Box(keys=keys)}, {}, buffer)
-    assert b"spcacw_flwr.config.config" in buffer.getvalue()
-    buffer.seek(0)
-    load(buffer, {"box": fresh}, {}, {})
-    assert fresh.keys == keys
 
 
 @pytest.mark.parametrize(
