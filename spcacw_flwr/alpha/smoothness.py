@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-CURVATURES = ("largest", "noise")
-"""What the key ``curvature`` may be."""
 NOT_FINITE = "A Hessian-vector product is not finite, so L cannot be estimated."
 
 

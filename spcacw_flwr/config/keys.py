@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from spcacw_flwr.alpha.bias import SCHEDULES
-from spcacw_flwr.alpha.smoothness import CURVATURES
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.config.registry import SETTINGS, SOLVERS
 
@@ -236,7 +234,7 @@ class SPCACWKeys:
     beta_schedule: str = key(
         "constant",
         "β_t = β, or harmonic: β_t = 1/t, the sample mean of the bias lemma (READING 1).",
-        choices=SCHEDULES,
+        choices=("constant", "harmonic"),
     )
     t_start: int = key(
         1, "T_start, the first round that counts in the cumulative cost (Eq. refined objective).",
@@ -297,7 +295,7 @@ class SPCACWKeys:
         "largest",
         "What L is estimated by: the largest curvature of the target's loss (READING 5), or that "
         "along its mini-batch noise (ours: docs/theory.md).",
-        choices=CURVATURES,
+        choices=("largest", "noise"),
     )
     smoothness_interval: int = key(10, "Rounds between two estimates of L.", least=1)
     smoothness_iterations: int = key(

@@ -399,7 +399,7 @@ def test_an_altered_number_is_found(run):
         simulate(config_of(resume=str(run)))
 
 
-@pytest.mark.parametrize(("what", "value"), [("version", "9.9"), ("format", 3)])
+@pytest.mark.parametrize(("what", "value"), [("version", "9.9"), ("format", 99)])
 def test_another_version_is_refused(what, value, run, monkeypatch):
     name = {"version": "package_version", "format": "FORMAT"}[what]
     monkeypatch.setattr(checkpoint, name, (lambda: value) if what == "version" else value)
