@@ -80,7 +80,7 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
             for round_ in range(1, warm + 1):
                 play(asker, method, round_, gate)
             with (
-                timed(asking, "_pieces", times, "pieces"),
+                timed(asking, "_encoded", times, "pieces"),
                 timed(asker, "_wait", times, "wait"),
                 timed(asker, "answer", times, "answer"),
             ):

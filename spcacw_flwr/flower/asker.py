@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from queue import Empty
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,8 +106,8 @@ class Asker:
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good a model is on the target's test data; SpcacwError if it does not say."""
         config = records.request_to_config(Request(0, (silo,), vector), [silo], silo)
-        question = Exchange(EVALUATION, told=config, arrays=_arrays(vector))
-        asked = {self.nodes[silo]: Asked(question, _pieces(vector))}
+        arrays, data = _encoded(vector)
+        asked = {self.nodes[silo]: Asked(Exchange(EVALUATION, told=config, arrays=arrays), data)}
         self._send(asked)
         self._wait(asked, "The evaluation")
         (one,) = asked.values()
@@ -122,13 +121,11 @@ class Asker:
 
     def _asked(self, request: Request) -> dict[int, Asked]:
         """Return a question as it goes to each node."""
-        asked, shared = {}, list[Piece]()
-        target = self.federation.target
-        for node, _, points, config in records.by_node(request, self.nodes, target):
-            if not shared or points is not request.points:  # else all nodes get the same
-                shared = _pieces(points)
-            asked[node] = Asked(Exchange(QUESTION, told=config, arrays=_arrays(points)), shared)
-        return asked
+        shares = records.by_node(request, self.nodes, self.federation.target, _encoded)
+        return {
+            node: Asked(Exchange(QUESTION, told=config, arrays=arrays), data)
+            for node, _, (arrays, data), config in shares
+        }
 
     def _send(self, asked: dict[int, Asked]) -> None:
         """Send a question to the nodes that have a stream; the target's may get it later."""
@@ -183,10 +180,7 @@ def _same(early: Request, request: Request) -> bool:
     return early.points is request.points and vars(early) == vars(request)
 
 
-def _arrays(points: Tensor) -> dict[str, Any]:
-    return {records.POINTS: points.cpu().numpy()}
-
-
-def _pieces(points: Tensor) -> list[Piece]:
-    """Return models serialised: a node that is late reads them when the method has gone on."""
-    return [[b"".join(parts)] for parts in pieces(_arrays(points))]
+def _encoded(points: Tensor) -> tuple[records.Arrays, list[Piece]]:
+    """Return models as arrays and serialised, for a late node to read when the method goes on."""
+    arrays = {records.POINTS: points.cpu().numpy()}
+    return arrays, [[b"".join(parts)] for parts in pieces(arrays)]

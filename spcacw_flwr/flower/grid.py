@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from logging import WARNING
 from typing import Any
 
@@ -152,12 +152,11 @@ class GridSilos:
         if self._silent:
             self._lookout.look()
         asked, messages = {}, []
-        target, whole = self.config.run.target, None
-        for node, silos, points, config in records.by_node(request, self.found.nodes, target):
-            if whole is None or points is not request.points:  # else all nodes get the same
-                whole = records.points_to_arrays(self.layout, points)
+        target, encode = self.config.run.target, partial(records.points_to_arrays, self.layout)
+        shares = records.by_node(request, self.found.nodes, target, encode)
+        for node, silos, arrays, config in shares:
             asked[node] = silos
-            messages.append(self._message(MessageType.TRAIN, node, whole, config))
+            messages.append(self._message(MessageType.TRAIN, node, arrays, config))
         replies = self.grid.send_and_receive(messages, timeout=self.timeout)
         answers = self._gathered(request, asked, messages, replies).answers(self._rows)
         self._silent = set(request.silos) - set(answers.replies.silos)

@@ -12,8 +12,8 @@ of the question, and the silos that the rows are of.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ ALONE = "alone"
 Told = Mapping[str, Any]
 Arrays = Mapping[str, NDArray[Any]]
 """What a record of numbers and one of arrays say: a Flower message's, or a stream's."""
+Encoded = TypeVar("Encoded")
 
 
 def model_to_arrays(layout: Layout, vector: Tensor) -> ArrayRecord:
@@ -144,14 +145,21 @@ def points_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
 
 
 def by_node(
-    request: Request, nodes: Mapping[int, int], target: int
-) -> Iterator[tuple[int, list[int], Tensor, dict[str, Any]]]:
-    """Yield each node that is asked, its silos, its points, and what else the request says."""
+    request: Request, nodes: Mapping[int, int], target: int, encode: Callable[[Tensor], Encoded]
+) -> Iterator[tuple[int, list[int], Encoded, dict[str, Any]]]:
+    """Yield each node that is asked, its silos, its points, and what else the request says.
+
+    Points travel as ``encode`` returns them; those that all nodes get are encoded once.
+    """
     shares: dict[int, list[int]] = defaultdict(list)
     for silo in request.silos:
         shares[nodes[silo]].append(silo)
+    encoded: Encoded | None = None
     for node, silos in shares.items():
-        yield node, silos, request.of(silos), request_to_config(request, silos, target)
+        points = request.of(silos)
+        if encoded is None or points is not request.points:
+            encoded = encode(points)
+        yield node, silos, encoded, request_to_config(request, silos, target)
 
 
 def request_to_config(request: Request, silos: list[int], target: int) -> dict[str, Any]:
@@ -201,10 +209,14 @@ def to_content(told: Told, arrays: Arrays, name: str = ARRAYS) -> RecordDict:
 
 
 def from_content(content: RecordDict, name: str) -> tuple[Told, Arrays]:
-    """Return what a node says in metrics, and the arrays of a record; empty if not there."""
+    """Return what a node says in metrics, and the arrays of a record; empty if not there.
+
+    Of ``arrays`` only what gradients travel as: what else a node sends there costs it nothing.
+    """
     arrays = content.array_records.get(name, ArrayRecord())
     told = content.metric_records.get(METRICS, MetricRecord())
-    return told, {name: array.numpy() for name, array in arrays.items()}
+    read = wire.PARTS if name == ARRAYS else tuple(arrays)
+    return told, {part: arrays[part].numpy() for part in read if part in arrays}
 
 
 def to_evaluation(told: Told, arrays: Arrays) -> Evaluation:

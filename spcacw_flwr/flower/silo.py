@@ -87,11 +87,8 @@ def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
     rows = message.arrays.get(records.POINTS)
     points = torch.empty(0) if rows is None else torch.from_numpy(rows)
     request = records.config_to_request(message.told, points)
-    if (
-        not request.silos
-        or not set(request.silos) <= set(pool.silos)
-        or (points.shape[-1] != pool.layout.size)
-    ):
+    held = request.silos and set(request.silos) <= set(pool.silos)
+    if not held or points.shape[-1] != pool.layout.size:
         raise SpcacwError(
             f"the question is for silos {request.silos} at points {tuple(points.shape)}, and this "
             f"node has silos {pool.silos} and a model of {pool.layout.size} parameters"

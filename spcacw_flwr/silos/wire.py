@@ -77,7 +77,7 @@ def received(parts: Mapping[str, NDArray[Any]], how: str) -> NDArray[Any]:
     if how == FLOAT32 or rows.size == 0:  # where losses were asked for, there are none
         return rows
     try:
-        tensors = {name: torch.from_numpy(part) for name, part in parts.items()}
+        tensors = {name: torch.from_numpy(part) for name, part in parts.items() if name in PARTS}
     except TypeError as error:
         raise SpcacwError(f"an array cannot be read ({error})") from error
     if rows.ndim != 2:

@@ -320,6 +320,21 @@ def test_without_a_bound_a_long_reply_moves_the_model():
         assert torch.equal(found, expected) != moves
 
 
+@pytest.mark.parametrize("how", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "more", [Array("float32", (3,), "numpy.ndarray", b"no array"), Array(np.array(["a text"]))],
+    ids=["garbage", "text"],
+)  # fmt: skip
+def test_what_a_node_sends_beside_its_gradients_costs_it_nothing(how, more):
+    def adds(content):
+        if records.ARRAYS in content:
+            content[records.ARRAYS]["more"] = more
+
+    config = config_of("spcacw", wire=how)
+    plain, added = (run(config, tamper, [2]).method for tamper in (honest, Content([adds])))
+    assert leaves(added) == leaves(plain)
+
+
 def test_of_a_node_with_several_silos_only_the_bad_one_is_lost():
     """Silos 3 and 4 share a node: a bad row, and a row that is not there, cost silo 4 alone."""
     config = config_of("spcacw")
