@@ -15,6 +15,7 @@ import logging
 import lzma
 import socket
 import tempfile
+import urllib.request
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ class DataSet:
     what: str
     """What the user can put into the data directory."""
     loader: str
-    """The class of torchvision.datasets that downloads the last form; empty if none does."""
+    """The class of torchvision.datasets that downloads the last form into the first of its folders,
+    or the https folder that has its files; empty if it cannot be downloaded."""
     forms: tuple[Form, ...]
 
 
@@ -86,6 +88,15 @@ _PICKLES = {  # the official ones, by the MD5 that torchvision lists
 _PLAYS = {  # in ASCII, without byte-order mark, with LF line ends
     "pg100.txt": "7ccfc8be7735eec8be6c834944e32abe9ee965173f411339892123ef82b8b6c4",
 }
+_HOSPITALS = {  # in the order of the silos
+    "processed.cleveland.data": "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
+    "processed.hungarian.data": "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
+    "processed.switzerland.data": (
+        "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314"
+    ),
+    "processed.va.data": "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
+}
+_FIELDS = {"LandmineData.mat": "2163ab20a80e33a8b65593c48cf283c540599dcb291105e63fa4af2ce24c2bea"}
 
 MNIST = DataSet(
     "MNIST",
@@ -109,6 +120,18 @@ SHAKESPEARE = DataSet(
     "pg100.txt.gz or pg100.txt",
     "",
     (Form(("", "shakespeare"), _PLAYS),),
+)
+
+HEART = DataSet(
+    "UCI heart disease",
+    "processed.cleveland.data, processed.hungarian.data, processed.switzerland.data and "
+    "processed.va.data",
+    "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/",
+    (Form(("heart", ""), _HOSPITALS),),
+)
+# Under no stated licence: the user gets it, we do not.
+LANDMINE = DataSet(
+    "Landmine", "LandmineData.mat of Xue et al., 2007,", "", (Form(("", "landmine"), _FIELDS),)
 )
 
 
@@ -177,10 +200,10 @@ def _download(data: DataSet, root: Path, store: Path) -> dict[str, Path]:
     try:
         if data.loader:
             store.mkdir(parents=True, exist_ok=True)
-            with FileLock(store / f".{data.loader}.lock", timeout=_LOCK_TIMEOUT_S):
+            with FileLock(store / f".{data.title}.lock", timeout=_LOCK_TIMEOUT_S):
                 if (found := _find(data, store)) is None:
                     log.info("Downloading %s into %s", data.title, store)
-                    _fetch(data.loader, data.forms[-1].folders[0], store)
+                    _fetch(data, store)
                     found = _find(data, store)
             if found:
                 return found
@@ -194,10 +217,10 @@ def _download(data: DataSet, root: Path, store: Path) -> dict[str, Path]:
     )
 
 
-def _fetch(loader: str, folder: str, store: Path) -> None:
+def _fetch(data: DataSet, store: Path) -> None:
     """Download without progress bars, and without waiting for the network for ever."""
-    from torchvision import datasets
-
+    loader, form = data.loader, data.forms[-1]
+    folder = form.folders[0]
     before, silence = socket.getdefaulttimeout(), io.StringIO()
     socket.setdefaulttimeout(_NETWORK_TIMEOUT_S)
     try:
@@ -206,8 +229,23 @@ def _fetch(loader: str, folder: str, store: Path) -> None:
             contextlib.redirect_stderr(silence),
             contextlib.redirect_stdout(silence),
         ):
-            getattr(datasets, loader)(scratch, download=True)
+            if "://" in loader:
+                _fetch_files(loader, form.digests, Path(scratch) / folder)
+            else:
+                from torchvision import datasets
+
+                getattr(datasets, loader)(scratch, download=True)
             (store / folder).parent.mkdir(parents=True, exist_ok=True)
             (Path(scratch) / folder).rename(store / folder)  # all files appear in one step
     finally:
         socket.setdefaulttimeout(before)
+
+
+def _fetch_files(url: str, digests: Mapping[str, str], folder: Path) -> None:
+    folder.mkdir()
+    for name, want in digests.items():
+        with urllib.request.urlopen(url + name) as reply:
+            held = reply.read()
+        if hashlib.sha256(held).hexdigest() != want:
+            raise OSError(f"{url}{name} is another file than it was")
+        (folder / name).write_bytes(held)

@@ -104,9 +104,9 @@ class Outcome:
 
 
 @lru_cache(maxsize=2)
-def prepared(name: str, keys: PartitionKeys, seed: int) -> Setting:
+def prepared(name: str, keys: PartitionKeys, seed: int, target: int) -> Setting:
     """Return a setting, its data at hand: runs share it, for each copies what its silos hold."""
-    setting = make_setting(name, keys, seed)
+    setting = make_setting(name, keys, seed, target)
     setting.prepare()
     return setting
 
@@ -115,7 +115,7 @@ def run(config: Config, attack: str, share: float) -> Outcome:
     """Train with ``share`` of the peers attacking; share 0 is nobody."""
     began = time.perf_counter()
     run_, size = config.run, config.training.batch_size
-    setting = prepared(run_.setting, config.partition, run_.seed)
+    setting = prepared(run_.setting, config.partition, run_.seed, run_.target)
     pool = SiloPool(config, setting, range(setting.num_silos))
     federation = Federation(tuple(pool.describe()), run_.target, size, pool.layout)
     method = make_method(config, federation, pool.initial_parameters())

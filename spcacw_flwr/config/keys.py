@@ -105,8 +105,8 @@ class TrainingKeys:
     batch_size: int = key(32, "Samples in a silo's mini-batch ξ.", least=1)
     model: str = key(
         "mlp",
-        "The network: mlp, vgg16 (images of 32 × 32), char-lstm (symbols), or "
-        "'package.module:function' of your own: input shape, classes → nn.Module.",
+        "The network: logistic (one linear layer), mlp, vgg16 (images of 32 × 32), char-lstm "
+        "(symbols), or 'package.module:function' of your own: input shape, classes → nn.Module.",
     )
     hidden: int = key(64, "Hidden units of the MLP (paper: 64).", least=1)
     width: float = key(
@@ -166,8 +166,8 @@ class PartitionKeys:
 
     data_dir: str = key(
         "",
-        "Directory that holds the data sets, each here or in mnist/, cifar100/, shakespeare/ (see "
-        "docs/settings.md); may be read-only; empty, or what it lacks: ~/.cache/spcacw/data. "
+        "Directory that holds the data sets, each here or in a folder of its own, as mnist/ "
+        "(docs/settings.md); may be read-only; empty, or what it lacks: ~/.cache/spcacw/data. "
         "setting = 'files': where this node's silo-<i>.safetensors lie.",
     )
     silos: int = key(

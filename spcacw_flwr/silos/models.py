@@ -33,6 +33,13 @@ def scaled(units: int, width: float) -> int:
     return max(1, round(units * width))
 
 
+class Logistic(nn.Sequential):
+    """Logistic regression: flattened input, one linear layer to the classes."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(inputs, classes))
+
+
 class MLP(nn.Sequential):
     """The paper's network for MNIST: flattened input, one hidden ReLU layer (784-64-10)."""
 
@@ -91,6 +98,10 @@ class CharLSTM(nn.Sequential):
         )
 
 
+def _logistic(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    return Logistic(math.prod(shape), classes)
+
+
 def _mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
     return MLP(math.prod(shape), scaled(hidden, width), classes)
 
@@ -114,7 +125,7 @@ def _char_lstm(shape: Shape, classes: int, hidden: int, width: float) -> nn.Modu
 
 
 MODELS: dict[str, Callable[[Shape, int, int, float], nn.Module]] = {
-    "mlp": _mlp, "vgg16": _vgg16, "char-lstm": _char_lstm,
+    "logistic": _logistic, "mlp": _mlp, "vgg16": _vgg16, "char-lstm": _char_lstm,
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class SiloData:
 
 
 class Setting(ABC):
-    """A heterogeneity setting: a pure function of the configuration keys and the seed."""
+    """A heterogeneity setting: a pure function of configuration keys, the seed and the target."""
 
     name: ClassVar[str]
     """Its name in the configuration."""
@@ -73,6 +73,10 @@ class Setting(ABC):
     group_kind: ClassVar[str]
     """What ``groups`` holds: "cluster" (numbers), "angle" (degrees in [0, 360)), or "none": the
     truth is not known, and ``groups`` holds None."""
+    names: ClassVar[tuple[str, ...]] = ()
+    """What its silos are called, M of them; none where they have but numbers."""
+    target: int = 0
+    """The target silo, for settings that give it other data than a peer; set before any is read."""
     oracle_radius: float = 0.0
     """Degrees: where groups are angles, silos within this angle of the target belong with it."""
 

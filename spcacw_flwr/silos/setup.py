@@ -16,8 +16,8 @@ from spcacw_flwr.silos.privacy import mechanisms
 from spcacw_flwr.silos.setting import Setting, SiloData
 
 
-def make_setting(name: str, keys: PartitionKeys, seed: int) -> Setting:
-    """Make a setting: a pure function of its name, the keys and the seed (a whole number ≥ 0).
+def make_setting(name: str, keys: PartitionKeys, seed: int, target: int = 0) -> Setting:
+    """Make a setting: a pure function of its name, keys, seed (a whole number ≥ 0) and target.
 
     Reads no data yet. Raises SpcacwError if there is no such setting, or it refuses the keys.
     """
@@ -27,13 +27,14 @@ def make_setting(name: str, keys: PartitionKeys, seed: int) -> Setting:
             "other."
         )
     setting: Setting = setting_class(name)(keys, seed)
+    setting.target = target
     return setting
 
 
 def setting_of(config: Config) -> Setting:
     """Return the setting that a configuration names, with ``holdout`` applied."""
     run = config.run
-    setting = make_setting(run.setting, config.partition, run.seed)
+    setting = make_setting(run.setting, config.partition, run.seed, run.target)
     return HeldOut(setting, run.target, run.holdout) if run.holdout else setting
 
 
@@ -71,6 +72,7 @@ class HeldOut(Setting):
         self.num_classes = setting.num_classes
         # Elsewhere they are the class's: here the class is known only now.
         self.name, self.group_kind = setting.name, setting.group_kind  # type: ignore[misc]
+        self.names = setting.names  # type: ignore[misc]
 
     @property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]

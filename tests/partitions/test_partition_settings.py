@@ -45,7 +45,7 @@ class Unfinished(Setting):
 def test_names_and_defaults_are_those_of_the_keys():
     assert list(SETTINGS) == [
         "digits-relabel", "mnist-relabel", "mnist-rotate", "cifar100-clusters", "shakespeare",
-        "own", "files",
+        "heart", "landmine", "own", "files",
     ]  # fmt: skip
     fields = {field.name: field for field in dataclasses.fields(PartitionKeys)}
     for name in SETTINGS:

@@ -1,0 +1,129 @@
+"""Real federations: tables of rows with labels, in the silos that they were collected by.
+
+A target may own few rows (``target-samples``): all its other rows test it, and its peers keep all
+of their training share.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.config.keys import PartitionKeys
+from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.streams import SPLIT, TEST, stream
+
+from .allocation import Floats, Ints, kept_rows
+
+_TRAINED_ON = 2 / 3
+
+
+@dataclass(frozen=True)
+class NaturalKeys:
+    """Own keys of a real federation."""
+
+    target_samples: int = key(
+        0,
+        "Rows that the target trains on, drawn by the seed with both labels among them; all its "
+        "others test it. 0: two thirds, as every peer.",
+        least=0,
+    )
+
+
+def stratified(labels: Ints, rng: np.random.Generator) -> Ints:
+    """Return an order of the rows in which every beginning has its share of each label.
+
+    A first row of each label comes before all others, so that no label lacks where it can be had.
+    """
+    place = np.empty(len(labels))
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        place[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+        place[rows[0]] = 0.0
+    tie = rng.permutation(len(labels))
+    return np.lexsort((tie, place))
+
+
+def standardised(x: Floats, train: Ints) -> Floats:
+    """Return features (n, f) with mean 0 and standard deviation 1 over the rows ``train``.
+
+    One that is constant there is only moved to 0.
+    """
+    mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)
+    constant = np.ptp(x[train], axis=0) == 0  # its deviation may be a rounding error
+    scaled: Floats = (x - mean) / np.where(constant, 1.0, deviation)
+    return scaled
+
+
+class NaturalSilos(Setting):
+    """A real federation of labelled rows.
+
+    Of each silo two thirds are for training, by the seed and in the proportion of its labels, and
+    the others for its test, which only the target's is. A silo standardises its features by its own
+    training rows, for no number of another's may be needed.
+    """
+
+    Keys = NaturalKeys
+    defaults: ClassVar[Mapping[str, Any]] = {"samples_per_silo": 0, "model": "logistic"}
+    num_classes = 2
+    group_kind = "none"
+
+    def __init__(self, keys: PartitionKeys, seed: int) -> None:
+        """Read no data; SpcacwError if ``silos`` is another number than there are."""
+        super().__init__(keys, seed)
+        self._kept: dict[int, tuple[SiloData, SiloData]] = {}
+        if keys.silos not in (0, len(self.names)):
+            raise SpcacwError(
+                f"silos = {keys.silos} is not allowed: {self.name} has {len(self.names)} silos, so "
+                "leave silos at 0."
+            )
+
+    @property
+    def groups(self) -> Sequence[float | None]:
+        """Nobody knows."""
+        return [None] * len(self.names)
+
+    @abstractmethod
+    def rows(self, silo: int) -> tuple[Floats, Ints]:
+        """Return the features (n, f) and labels (n,) of a silo; cheap once they were loaded."""
+
+    def prepare(self) -> None:
+        """Find, fetch and verify the data; SpcacwError, too, if the target has too few rows."""
+        self._parts(self.target)
+
+    def train(self, silo: int) -> SiloData:
+        """Return the training rows of ``silo``; those of more ``target-samples`` have all of fewer.
+
+        Where ``samples-per-silo`` is less than there are, the first so many.
+        """
+        return self._parts(silo)[0]
+
+    def test(self, silo: int) -> SiloData:
+        """Return the rows of ``silo`` that are not for training."""
+        return self._parts(silo)[1]
+
+    def _parts(self, silo: int) -> tuple[SiloData, SiloData]:
+        self.check_silo(silo)
+        if silo not in self._kept:
+            x, y = self.rows(silo)
+            asked = self.own.target_samples if silo == self.target else 0
+            if asked >= len(y):
+                raise SpcacwError(
+                    f"{self.name}.target-samples = {asked} leaves no row to test "
+                    f"{self.names[silo]} (silo {silo}) on, which has {len(y)}: ask for at most "
+                    f"{len(y) - 1}."
+                )
+            order = stratified(y, stream(self.seed, SPLIT, silo))
+            cut = asked or round(len(y) * _TRAINED_ON)
+            train, test = order[: min(cut, self.keys.samples_per_silo or cut)], order[cut:]
+            test = test[kept_rows(len(test), self.keys.test_samples, stream(self.seed, TEST, silo))]
+            inputs, labels = torch.from_numpy(standardised(x, train)).float(), torch.from_numpy(y)
+            parts = [SiloData(inputs[some], labels[some]) for some in (train, test)]
+            self._kept[silo] = parts[0], parts[1]
+        return self._kept[silo]
