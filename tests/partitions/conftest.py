@@ -25,8 +25,9 @@ def mnist_dir(mnist):
 def make(request):
     """Make a setting under its own defaults, with some keys changed."""
 
-    def build(name, seed=0, **changes):
-        places = {"mnist": "mnist_dir", "cifar100": "cifar_dir", "shakespeare": "plays_dir"}
+    def build(name, seed=0, target=0, **changes):
+        places = {"mnist": "mnist_dir", "cifar100": "cifar_dir", "shakespeare": "plays_dir",
+                  "heart": "tables_dir", "landmine": "tables_dir"}  # fmt: skip
         place = places.get(name.split("-")[0])
         if place and "data_dir" not in changes:
             changes["data_dir"] = request.getfixturevalue(place)
@@ -34,7 +35,7 @@ def make(request):
         keys = {k: v for k, v in chosen.defaults.items() if k in fields} | changes
         own = {k: keys.pop(k) for k in list(keys) if k not in fields}
         values = chosen.Keys(**own) if chosen.Keys else None
-        return make_setting(name, PartitionKeys(**keys, own=values), seed)
+        return make_setting(name, PartitionKeys(**keys, own=values), seed, target)
 
     return build
 
@@ -123,3 +124,8 @@ def cifar_dir(home):
 @pytest.fixture(scope="session")
 def plays_dir(home):
     return data_at("shakespeare/pg100.txt.xz")
+
+
+@pytest.fixture(scope="session")
+def tables_dir():
+    return data_at("heart/processed.va.data", "landmine/LandmineData.mat")
