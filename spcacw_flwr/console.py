@@ -20,6 +20,7 @@ from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.report.facts import MOST_SILOS
 from spcacw_flwr.report.page import write_report_if_possible
+from spcacw_flwr.report.words import called
 
 LARGEST = 4
 """Weights shown while training: the current largest ones."""
@@ -87,7 +88,7 @@ def accuracy_table(summary: dict[str, Any]) -> Table:
     """Return best and last accuracy, beside the same run with α = e₀ when it was made."""
     on = "held-out" if summary.get("holdout") else "test"
     table = Table(title=f"{summary['setting']}: {on} accuracy")
-    table.add_column(f"target silo {summary['target']}, method")
+    table.add_column(f"target silo {called(summary, summary['target'])}, method")
     table.add_column("best %", justify="right")
     table.add_column("last %", justify="right")
     for name, row in ((summary["method"], summary), ("alone (α = e₀)", summary["alone"])):
@@ -103,14 +104,15 @@ def alpha_table(summary: dict[str, Any]) -> Table:
     some = f", the {MOST_SILOS} heaviest" if len(alpha) > MOST_SILOS else ""
     figures = summary.get("figures") or {}
     table = Table(title=f"final α of {len(alpha)} silos{some}")
-    for name in ("silo", "true group", "α", *(COLUMNS.get(name, name) for name in figures)):
+    truth = ["true group"] if any(group is not None for group in groups) else []
+    for name in ("silo", *truth, "α", *(COLUMNS.get(name, name) for name in figures)):
         table.add_column(name, justify="right")
     for silo in heaviest:
         mark = " (target)" if silo == summary["target"] else ""
-        group = "–" if groups[silo] is None else f"{groups[silo]:g}"
+        group = ["–" if groups[silo] is None else f"{groups[silo]:g}"] if truth else []
         values = [by_silo[silo] for by_silo in figures.values()]
         rest = ("–" if value is None else f"{value:.4f}" for value in values)
-        table.add_row(f"{silo}{mark}", group, f"{alpha[silo]:.4f}", *rest)
+        table.add_row(f"{called(summary, silo)}{mark}", *group, f"{alpha[silo]:.4f}", *rest)
     return table
 
 

@@ -245,7 +245,7 @@ class Recorder(History):
     def summary(self) -> dict[str, Any]:
         """Return the run in a few figures; accuracies in percent."""
         run, accuracy = self.config.run, [line["accuracy"] for line in self.epochs]
-        last, groups, alone = self.epochs[-1], setting_class(run.setting).group_kind, None
+        last, setting, alone = self.epochs[-1], setting_class(run.setting), None
         if by_epoch := self.accuracy_alone:
             alone = {"best_accuracy": max(by_epoch), "last_accuracy": by_epoch[-1],
                      "accuracy": by_epoch}  # fmt: skip
@@ -260,7 +260,8 @@ class Recorder(History):
             "figures": {name: values.tolist() for name, values in self.figures.items()},
             "rejections": self.gate.rejections() if self.gate else {},
             "privacy": self.privacy,
-            "groups": [info.group for info in self.federation.silos], "group_kind": groups,
+            "groups": [info.group for info in self.federation.silos], "names": setting.names,
+            "group_kind": setting.group_kind,
             "seconds": round(self.seconds, 3), "versions": versions(),
         }  # fmt: skip
 

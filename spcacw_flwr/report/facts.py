@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from spcacw_flwr.config.registry import SETTINGS, setting_class
 from spcacw_flwr.report.read import Artefacts
+from spcacw_flwr.report.words import called
 
 Vector = NDArray[np.float64]
 TAIL = 10
@@ -65,6 +66,8 @@ class Weights:
     groups: list[float | None]
     group_kind: str
     """cluster, angle or none, as of :class:`partitions.Setting`."""
+    names: list[str]
+    """What each silo is called: its number, and its name if it has one."""
 
     @property
     def final(self) -> Vector:
@@ -223,7 +226,8 @@ def _weights(run: Artefacts, target: int) -> Weights | None:
         setting_class(setting).group_kind if setting in SETTINGS else "none"
     )
     groups = run.summary.get("groups") or [None] * silos
-    return Weights(target, run.rounds, run.alphas, mean, figures, groups, str(kind))
+    names = [called(run.summary, silo) for silo in range(silos)]
+    return Weights(target, run.rounds, run.alphas, mean, figures, groups, str(kind), names)
 
 
 def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:

@@ -18,7 +18,7 @@ from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import MOST_SILOS, Facts, LeaveOneOut, Weights, facts_of
 from spcacw_flwr.report.read import read
 from spcacw_flwr.report.template import PAGE, STYLE
-from spcacw_flwr.report.words import duration, percent, signed
+from spcacw_flwr.report.words import called, duration, percent, signed
 
 if TYPE_CHECKING:
     from spcacw_flwr.report.pictures import Picture
@@ -116,7 +116,7 @@ def _silo_table(weights: Weights) -> Table:
         group = weights.groups[silo]
         last = ["–" if group is None else f"{group:g}{unit}"] if known else []
         figures = [_decimal(values[silo]) for values in weights.figures.values()]
-        name = f"{silo} (target)" if silo == weights.target else str(silo)
+        name = weights.names[silo] + " (target)" * (silo == weights.target)
         rows.append([name, _decimal(weights.final[silo]), _decimal(weights.mean[silo]),
                      *figures, *last])  # fmt: skip
     if rest:
@@ -210,7 +210,7 @@ def render(facts: Facts) -> str:
     config = facts.run.config
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
     return environment.from_string(PAGE).render(
-        title=f"Who helped silo {facts.target}?", name=name, style=STYLE,
+        title=f"Who helped silo {called(facts.run.summary, facts.target)}?", name=name, style=STYLE,
         headline=sentences.headline(facts), tiles=tiles(facts), sections=sections(facts),
     )  # fmt: skip
 

@@ -74,7 +74,7 @@ def helpers(weights: Weights) -> Picture:
     if lemma is not None:
         axes.plot(lemma[shown], rows, "D", mfc="white", mec=ORANGE, mew=1.6, ms=6,
                   label="closed form", clip_on=False)  # fmt: skip
-    axes.set_yticks(rows, [f"silo {i}" for i in shown])
+    axes.set_yticks(rows, [f"silo {weights.names[i]}" for i in shown])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0, pad=8)  # a mark at 0 must not hide the name
     _weight_axis(axes, weights, "x")
@@ -181,7 +181,8 @@ def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> Non
     axes.set_title("white: exactly no weight", loc="left", color=GREY)
     few = len(order) <= MOST_SILOS
     rows = range(len(order)) if few else plots.some_rows(order, weights.target, 10)
-    names = ["target" if order[k] == weights.target else f"silo {order[k]}" for k in rows]
+    names = ["target" if order[k] == weights.target else f"silo {weights.names[order[k]]}"
+             for k in rows]  # fmt: skip
     axes.set_yticks([row + 0.5 for row in rows], names)
     axes.tick_params(axis="y", length=0)
     bar = figure.colorbar(mesh, ax=axes, aspect=25, pad=0.02)

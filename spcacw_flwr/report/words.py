@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 MOST_NAMES = 8
 """Silos that a sentence names one by one."""
@@ -45,6 +46,12 @@ def silos(numbers: Sequence[int], capital: bool = False) -> str:
         return f"{len(numbers)} silos"
     word = "Silo" if capital else "silo"
     return f"{word}{'s' if len(numbers) > 1 else ''} {listed([str(i) for i in numbers])}"
+
+
+def called(summary: Mapping[str, Any], silo: int) -> str:
+    """Return a silo's number with its name, if it has one, as in ``2 Switzerland``."""
+    names = summary.get("names")
+    return f"{silo} {names[silo]}" if names else str(silo)
 
 
 def duration(seconds: float) -> str:

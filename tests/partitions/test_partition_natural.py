@@ -234,10 +234,24 @@ def test_a_run_learns_and_keeps_to_its_kind(tables_dir, name):
         assert result.alpha[:15].sum() > 0.9
 
 
+def test_terminal_and_report_call_silos_by_their_names(tables_dir, tmp_path):
+    done = spcacw(
+        "run", "--setting", "heart", "--epochs", "2", "--target", "1", "--data-dir", tables_dir,
+        "--engine", "in-process", "--output", "run", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "target silo 1 Hungary" in done.stdout
+    assert "3 VA Long Beach" in done.stdout
+    assert "true group" not in done.stdout  # nobody knows
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Who helped silo 1 Hungary?" in page
+    assert '<th scope="row">0 Cleveland</th>' in page
+
+
 @pytest.mark.slow
 def test_ray_trains_as_in_process(tables_dir, tmp_path):
     common = ("run", "--setting", "heart", "--epochs", "3", "--target", "1", "--data-dir",
-              tables_dir, "--set", "heart.target-samples=40")  # fmt: skip
+              tables_dir, "--set", "heart.target-samples=40", "--set", "nodes=1")  # fmt: skip
     found = []
     for engine in ("ray", "in-process"):
         done = spcacw(*common, "--engine", engine, "--output", engine, cwd=tmp_path)
