@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import PartitionKeys
+from spcacw_flwr.console import print_report
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.partitions import data, heart
 from spcacw_flwr.partitions.heart import patients
 from spcacw_flwr.partitions.natural import NaturalKeys, NaturalSilos, standardised, stratified
+from spcacw_flwr.report.page import write_report
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import one_sentence
@@ -234,16 +237,15 @@ def test_a_run_learns_and_keeps_to_its_kind(tables_dir, name):
         assert result.alpha[:15].sum() > 0.9
 
 
-def test_terminal_and_report_call_silos_by_their_names(tables_dir, tmp_path):
-    done = spcacw(
-        "run", "--setting", "heart", "--epochs", "2", "--target", "1", "--data-dir", tables_dir,
-        "--engine", "in-process", "--output", "run", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "target silo 1 Hungary" in done.stdout
-    assert "3 VA Long Beach" in done.stdout
-    assert "true group" not in done.stdout  # nobody knows
-    page = (tmp_path / "run" / "report.html").read_text()
+def test_terminal_and_report_call_silos_by_their_names(tables_dir, tmp_path, capsys):
+    keys = {"setting": "heart", "target": 1, "epochs": 2, "data_dir": tables_dir}
+    simulate(Config.from_keys(**keys, output=str(tmp_path)))
+    print_report(Console(width=120), tmp_path)
+    said = capsys.readouterr().out
+    assert "target silo 1 Hungary" in said
+    assert "3 VA Long Beach" in said
+    assert "true group" not in said  # nobody knows
+    page = write_report(tmp_path).read_text()
     assert "Who helped silo 1 Hungary?" in page
     assert '<th scope="row">0 Cleveland</th>' in page
 
