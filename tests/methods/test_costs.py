@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from spcacw_flwr.alpha import BiasTracker, minimise
+from spcacw_flwr.alpha import BiasTracker, minimise, optimal_weights
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.simulate import simulate
@@ -61,7 +61,8 @@ def test_a_round_costs_the_mean_over_the_draws_and_who_is_silent_is_predicted():
     matrix, norm = made.matrix(heard(rows, (0, 2), silent=(3,)), 2.0, counts=True)
     level = np.array([1, 0.875 / 0.75, 1, 0.875 / 0.75])  # 1 − ½³ over 1 − ½², β = ½
     b = bias.estimate.double().numpy() * level[:, None]
-    g = np.stack([rows[0], first[1], rows[2], rows[0] + b[3]])
+    own, kept = rows.double().numpy(), first.double().numpy()
+    g = np.stack([own[0], kept[1], own[2], own[0] + b[3]])
     squares = np.square(g).sum(axis=1) * [1, 2, 2, 2]  # ‖g‖²/p, and the target's z is 1
     products = g @ g.T
     np.fill_diagonal(products, squares)
@@ -69,9 +70,8 @@ def test_a_round_costs_the_mean_over_the_draws_and_who_is_silent_is_predicted():
     assert norm == pytest.approx(np.sqrt(squares.max()), rel=1e-6)
     bias.update(rows[[0, 2]], (0, 2))
     matrix, _ = made.matrix(heard(rows, (0, 2)), 2.0, counts=True)  # silo 3 is not asked again
-    b, g = bias.estimate.double().numpy(), rows.double().numpy()
-    b3 = b[3] * (1 - 0.5**4) / 0.75
-    assert matrix[0, 3] == pytest.approx(g[0] @ (g[0] + b3), rel=1e-5)
+    b3 = bias.estimate[3].double().numpy() * (1 - 0.5**4) / 0.75
+    assert matrix[0, 3] == pytest.approx(own[0] @ (own[0] + b3), rel=1e-5)
 
 
 def test_the_cost_is_unbiased_whoever_is_drawn():
@@ -84,7 +84,7 @@ def test_the_cost_is_unbiased_whoever_is_drawn():
     rows = torch.randn(M, D, generator=torch.Generator().manual_seed(2))
     alpha, g = np.array([0.4, 0.3, 0.2, 0.1]), rows.double().numpy()
     costs, squares = [], []
-    for t in range(20_000):
+    for t in range(4_000):
         here = (0, *(i for i in range(1, M) if t < 2 or rng.random() < p))
         z = np.isin(range(M), here) / np.array([1, p, p, p])
         squares.append(np.square((alpha * z) @ g).sum())
@@ -95,26 +95,25 @@ def test_the_cost_is_unbiased_whoever_is_drawn():
     np.testing.assert_allclose(costs, costs[0], rtol=1e-6)
     error = np.std(squares[2:], ddof=1) / np.sqrt(len(squares) - 2)
     assert costs[0] == pytest.approx(np.mean(squares[2:]), abs=4 * error)
-    assert abs(alpha @ g @ g.T @ alpha - costs[0]) > 20 * error  # without 1/p − 1 it would fail
+    assert costs[0] - alpha @ g @ g.T @ alpha > 8 * error  # without 1/p − 1 it would fail
 
 
-def test_noise_of_silos_not_asked_averages_out_as_that_of_the_others_does():
-    """Of M silos alike but for noise, over many rounds: H at p = ¼ is that of full participation
+def test_noise_of_silos_that_are_not_asked_stays_their_own():
+    """All have the mean gradient ½·1, and noise of variance 1 in each of D = 6 coordinates.
 
-    plus (1/p − 1) of its diagonal, and promises neither more nor less variance reduction.
+    E⟨gᵢ, gⱼ⟩ = 6/4 and E‖gᵢ‖² = 6/4 + 6, of a peer 1/p times that. Rows that b̂ predicts would share
+    the target's noise, and have 6 more in every product. A mean is off by .25 (1000 p rows).
     """
-    sums, p = {}, 0.25
-    for chance in (1.0, p):
-        rng, (made, bias) = np.random.default_rng(3), book(participation=chance)
-        sums[chance] = np.zeros((M, M))
-        for t in range(4000):
-            rows = torch.from_numpy(rng.normal(size=(M, D)) + 0.5).float()
-            here = (0, *(i for i in range(1, M) if t < 2 or rng.random() < chance))
-            bias.update(rows[list(here)], here)
-            bias.estimate.zero_()
-            sums[chance] += made.matrix(heard(rows, here), 2.0, counts=True)[0] / 4000
-    wanted = sums[1.0] + (1 / p - 1) * np.diag([0, *sums[1.0].diagonal()[1:]])
-    np.testing.assert_allclose(sums[p], wanted, rtol=0.12)
+    p, rng, (made, bias) = 0.25, np.random.default_rng(3), book(participation=0.25)
+    total = np.zeros((M, M))
+    for t in range(1000):
+        rows = torch.from_numpy(rng.normal(size=(M, D)) + 0.5).float()
+        here = (0, *(i for i in range(1, M) if t < 2 or rng.random() < p))
+        bias.update(rows[list(here)], here)
+        bias.estimate.zero_()
+        total += made.matrix(heard(rows, here), 2.0, counts=True)[0] / 1000
+    wanted = np.full((M, M), 1.5) + np.diag([6.0, *3 * [7.5 / p - 1.5]])
+    assert (np.abs(total - wanted) < 1 + np.diag([0.0, *3 * [3.0]])).all()
 
 
 def test_a_silo_heard_once_has_the_targets_row():
@@ -151,8 +150,6 @@ def test_no_weight_without_two_reports(keys, every):
         converse(made, round_, reply)
         assert not made.alpha[1:][reports[1:] < 2].any()
         assert made.alpha.sum() == pytest.approx(1)
-    if "method" not in keys or keys.get("method") == "spcacw":
-        assert made.alpha[1] == 0
 
 
 def test_ftls_weights_are_those_of_the_problem_without_the_unknown():
@@ -173,21 +170,44 @@ def test_ftls_weights_are_those_of_the_problem_without_the_unknown():
     )
 
 
-@pytest.mark.parametrize("p", [0.5, 0.1])
-def test_rarely_heard_silos_do_no_harm_on_digits(p):
-    """Of 5 epochs: today's fault took 22 % to 15 % (p = ½, seed 2), and 17 % was all at p = .1."""
-    for seed in range(3):
-        alone, found = (digits(participation=p, epochs=5, seed=seed, method=method)
-                        for method in ("local", "spcacw"))  # fmt: skip
-        assert found.accuracy[-1] > alone.accuracy[-1] - 3
-        assert found.alpha[0] > 0.7
+@pytest.mark.parametrize(("p", "seed"), [(0.5, 2), (0.1, 0), (0.1, 1)])
+def test_silos_that_are_rarely_heard_do_no_harm_on_digits(p, seed):
+    """A silo never heard had all the weight: 55 % at p = ½, 16 and 23 % at p = .1; alone 65 to 80."""
+    alone, found = (digits(participation=p, epochs=5, seed=seed, method=method)
+                    for method in ("local", "spcacw"))  # fmt: skip
+    assert found.accuracy[-1] > alone.accuracy[-1] - 3
+    assert found.alpha[0] > 0.7
 
 
-def test_the_closed_forms_target_weighs_more_the_rarer_its_peers_are_heard():
-    found = [digits(method="spcacw-closed-form", participation=p, epochs=15).alpha[0]
-             for p in (1.0, 0.5, 0.2, 0.1)]  # fmt: skip
-    assert min(found) > 0.9  # it was .64 at p = .1
-    assert found[0] == pytest.approx(1.0, abs=1e-3)
+def test_the_closed_form_trusts_peers_no_more_that_are_heard_more_rarely():
+    """α₀ was .64 at p = .1, where all of the weight is the target's at p = 1."""
+    found = [digits(method="spcacw-closed-form", participation=p, epochs=15) for p in (1, 0.1)]
+    assert found[0].alpha[0] == pytest.approx(1.0, abs=1e-3)
+    assert found[1].alpha[0] > 0.95
+
+
+@pytest.mark.parametrize("smoothness", [1.0, 4.0])
+def test_the_closed_form_is_the_lemma_at_the_runs_own_eta_and_smoothness(smoothness):
+    """Also with rounds before T_start, in which biases are others: none of them counts."""
+    keys = {"max_norm": 0.0, "smoothness": smoothness, "t_start": 41, "eta": 0.1}
+    config = Config.from_keys(method="spcacw-closed-form", **keys)
+    made = method_class("spcacw-closed-form")(config, federation(), torch.zeros(200))
+    rng = np.random.default_rng(0)
+    for round_ in range(1, 241):
+        rows = rng.normal(size=(M, 200)) / np.sqrt(200)
+        rows[:, 0] += [0, 0.2, 0, 0.5] if round_ > 40 else [0, 9, 9, 9]
+        converse(made, round_, partial(replies_of, rows=torch.from_numpy(rows).float()))
+        if round_ == 40:
+            np.testing.assert_array_equal(made.alpha, [1, 0, 0, 0])
+            made.bias.estimate.zero_()
+            made.book.evidence.noise.products[:] = 0
+    evidence = made.book.evidence
+    lemma = optimal_weights(evidence.squared_biases, evidence.variances, 0.1, smoothness).alpha
+    np.testing.assert_array_equal(made.leader(), lemma)
+    np.testing.assert_array_equal(made.silo_figures()["closed_form"], lemma)
+    np.testing.assert_array_equal(made.alpha, lemma)
+    assert ((lemma > 0) & (lemma < 1)).any()
+    assert evidence.squared_biases[2] < 0.3  # 81 before T_start
 
 
 def test_the_bound_of_gradients_counts_the_draws_of_peers():
