@@ -49,8 +49,8 @@ class SPCACWMethod(WeightedGradients):
             schedule=keys.beta_schedule, device=parameters.device,
         )  # fmt: skip
         clipped = training.clip == "silo" and training.max_norm > 0 and not self.ledger.answers
-        largest = training.max_norm / math.sqrt(training.participation) if clipped else None  # √E‖g̃‖²
-        bound = keys.g_max or largest
+        largest = training.max_norm / math.sqrt(training.participation)  # of √E‖g̃‖²
+        bound = keys.g_max or (largest if clipped else None)
         fading = keys.half_life * federation.rounds_per_epoch
         retention = 0.5 ** (1 / fading) if fading else 1.0
         solver = solver_class(keys.solver)

@@ -117,5 +117,5 @@ def test_level_brings_estimates_of_few_reports_where_those_of_many_are():
     for silos in ((0, 1), (0, 1), (0, 1, 2)):
         tracker.update(gradients[list(silos)], silos)
     np.testing.assert_array_equal(tracker.level(), [1, 1, 7 / 4, 1])
-    np.testing.assert_allclose(tracker.estimate[1:3, 0] * tracker.level()[1:3], 7 / 8)
+    np.testing.assert_allclose(tracker.estimate[1:3, 0].numpy() * tracker.level()[1:3], 7 / 8)
     assert (BiasTracker(4, 1, schedule="harmonic").level() == 1).all()

@@ -172,7 +172,7 @@ def test_ftls_weights_are_those_of_the_problem_without_the_unknown():
 
 @pytest.mark.parametrize(("p", "seed"), [(0.5, 2), (0.1, 0), (0.1, 1)])
 def test_silos_that_are_rarely_heard_do_no_harm_on_digits(p, seed):
-    """A silo never heard had all the weight: 55 % at p = ½, 16 and 23 % at p = .1; alone 65 to 80."""
+    """A silo never heard had it all: 55 % at p = ½, 16 and 23 % at p = .1; alone 65 to 80."""
     alone, found = (digits(participation=p, epochs=5, seed=seed, method=method)
                     for method in ("local", "spcacw"))  # fmt: skip
     assert found.accuracy[-1] > alone.accuracy[-1] - 3
