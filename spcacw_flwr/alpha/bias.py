@@ -99,6 +99,18 @@ class BiasTracker:
         rates: NDArray[np.float64] = 1.0 / self.reports[list(silos)]
         return rates
 
+    def level(self) -> NDArray[np.float64]:
+        """Return (M,) what brings each b̂ᵢ as far from its start at 0 as the rounds so far would.
+
+        The average of n reports has (1 − (1 − β)ⁿ) of the bias in it: a silo heard more rarely
+        would look less biased. 1 for one that reported in every round, or never.
+        """
+        if self.schedule != "constant":
+            return np.ones(len(self.reports))
+        share = 1.0 - (1.0 - self.beta) ** self.reports
+        here = self.reports > 0
+        return np.divide(share[self.target], share, out=np.ones_like(share), where=here)
+
     def _fold(self, rows: slice, gradients: Tensor, own: Tensor) -> None:
         estimate = self.estimate[rows]
         if self.schedule == "constant":

@@ -29,53 +29,73 @@ def differences(products: Matrix, silos: tuple[int, ...], target: int, num_silos
 class Evidence:
     """Running means over rounds of the products of the bᵢ, freed of noise, and of Σ.
 
-    ``retention`` is ρ, the share of the old rounds' weight that is left after a round.
+    Those of a silo, or a pair, are of the rounds since it was first heard. ``retention`` is ρ, the
+    share of the old rounds' weight that is left after a round.
     """
 
     def __init__(self, num_silos: int, target: int, retention: float = 1.0) -> None:
         self.noise = NoiseTracker(num_silos, target)
         self.target, self.retention = target, retention
-        self._products, self._covariance = np.zeros((2, num_silos, num_silos))
-        self._rounds = 0.0
+        self._covariance, self._rounds = np.zeros((2, num_silos, num_silos))
+        self._squares, self._sampling = np.zeros((2, num_silos))
+        self._total = 0.0
 
     def add(
-        self, products: Matrix, differences: Matrix, betas: Vector, *, counts: bool = True
-    ) -> Matrix:
+        self, products: Matrix, differences: Matrix, betas: Vector, *, counts: bool = True,
+        sampling: Vector | float = 0.0, level: Vector | float = 1.0,
+    ) -> Matrix:  # fmt: skip
         """Fold in one round, and return B̂B̂ᵀ without its noise, (M, M).
 
-        The arrays are those of :meth:`NoiseTracker.update`. A round before T_start (``counts`` is
-        false) teaches what the noise is, and nothing else.
+        The arrays are those of :meth:`NoiseTracker.update`; ``sampling`` is (1/p − 1)‖gᵢ‖², (M,),
+        the variance that sampling adds to g̃ᵢ, ``level`` that of the :class:`BiasTracker`. A round
+        before T_start (``counts`` is false) teaches what the noise is, and nothing else.
         """
         self.noise.update(products, differences, betas)
         corrected = self.noise.corrected()
         if counts:
-            self._products = self.retention * self._products + corrected
-            self._covariance = self.retention * self._covariance + self.noise.covariance
-            self._rounds = self.retention * self._rounds + 1.0
+            heard = betas > 0
+            heard[self.target] = True
+            news = self.noise.known | np.outer(heard, heard)
+            own, keep = news.diagonal(), self.retention
+            self._covariance = keep * self._covariance + np.where(news, self.noise.covariance, 0.0)
+            self._rounds = keep * self._rounds + news
+            self._squares = keep * self._squares + own * corrected.diagonal() * np.square(level)
+            self._sampling = keep * self._sampling + own * sampling
+            self._total = keep * self._total + 1.0
         return corrected
 
     @property
     def squared_biases(self) -> Vector:
         """‖bᵢ‖², (M,), ≥ 0; NaN for a silo that was not heard twice, 0 for the target."""
-        return self._known(self._products.diagonal())
+        return self._known(self._squares * self._scale.diagonal())
 
     @property
     def variances(self) -> Vector:
         """σᵢ², (M,); NaN for a silo that was not heard twice."""
-        return self._known(self.noise.variances(self._covariance))
+        return self._known(self.noise.variances(self._covariance * self._scale))
+
+    @property
+    def _scale(self) -> Matrix:
+        """What makes sums those of all rounds: more than 1 for who was not heard from the first."""
+        none = np.zeros_like(self._rounds)
+        return np.divide(self._total, self._rounds, out=none, where=self._rounds > 0)
 
     def _known(self, total: Vector) -> Vector:
-        known = self.noise.seen & (self._rounds > 0)
-        mean: Vector = np.where(known, np.maximum(total, 0.0) / max(self._rounds, 1.0), np.nan)
+        known = self.noise.seen & (self._rounds.diagonal() > 0)
+        mean: Vector = np.where(known, np.maximum(total, 0.0) / max(self._total, 1.0), np.nan)
         return mean
 
     def closed_form(self, eta: float, smoothness: float) -> Vector:
-        """The lemma's α, (M,): 0 for silos that never reported, all to the target at first."""
+        """The lemma's α, (M,): 0 for silos not heard twice, all to the target at first.
+
+        σᵢ² is that of g̃ᵢ: to the noise of a peer's gradient comes what sampling adds.
+        """
         biases, variances = self.squared_biases, self.variances
         alpha = np.zeros(len(biases))
         if not (known := np.isfinite(biases)).any():
             alpha[self.target] = 1.0
             return alpha
+        variances += self._known(self._sampling * self._scale.diagonal())
         alpha[known] = optimal_weights(biases[known], variances[known], eta, smoothness).alpha
         return alpha
 

@@ -74,6 +74,11 @@ class NoiseTracker:
         self._betas, self._rates = betas.copy(), (keep, kept, new, inverse, betas * used)
 
     @property
+    def known(self) -> NDArray[np.bool_]:
+        """(M, M) of which pairs Σ is known."""
+        return self._weight > _LEAST
+
+    @property
     def seen(self) -> NDArray[np.bool_]:
         """(M,) which silos' noise is known: of the target, once that of any peer is."""
         seen: NDArray[np.bool_] = self._weight.diagonal() > _LEAST

@@ -253,7 +253,7 @@ class SPCACWKeys:
     g_max: float = key(
         0.0,
         "g_max, bound on gradient norms in FTAL's and ONS's constants and the regret bound; 0 is "
-        "max-norm/p where silos clip and none adds noise, and the largest norm seen elsewhere.",
+        "max-norm/√p where silos clip and none adds noise, and the largest norm seen elsewhere.",
         least=0,
     )
     half_life: float = key(

@@ -1,8 +1,15 @@
 """The cost matrix of a round of SP-CACW, and the book that is kept of all of them.
 
-Eq. (CostDef) with estimated biases: L̂_t(α) = αᵀ H_t α, H_t = B̂B̂ᵀ + ηL G̃G̃ᵀ. Three switches of the
+Eq. (CostDef) with estimated biases: L̂_t(α) = αᵀ H_t α, H_t = B̂B̂ᵀ + ηL E G̃G̃ᵀ. Three switches of the
 run config act here: ``participation`` (Prop. partial participation), ``bias-correction`` (the noise
 of b̂ is taken out of B̂B̂ᵀ) and ``diagnostics`` (regret, and what is known of each silo).
+
+With g̃ᵢ = gᵢ zᵢ/p and draws zᵢ that are independent, the target's z = 1, the mean over the draws is
+
+    E⟨g̃ᵢ, g̃ⱼ⟩ = ⟨gᵢ, gⱼ⟩,    E‖g̃ᵢ‖² = ‖gᵢ‖² + (1/p − 1)‖gᵢ‖²  for a peer,
+
+the proposition's mean and variance. H_t is this mean and not what was drawn: a silo that was not
+asked would look as if its gradient cost nothing.
 """
 
 from __future__ import annotations
@@ -41,10 +48,8 @@ class Heard:
     rows: Tensor
     """(k, d) or (k, sketch)"""
     silos: tuple[int, ...]
-    factors: Weights
-    """(k,) z/p of Prop. partial participation."""
     silent: list[int] = field(default_factory=list)
-    """Silos that were to be heard, and were not."""
+    """Silos that were asked and did not answer."""
 
 
 class CostBook:
@@ -71,55 +76,73 @@ class CostBook:
         if diagnostics:
             self.regret = RegretMeter(silos, self.eta, bound, every)
         self._costs: list[float] = []
+        self._silent = np.ones(silos, dtype=bool)  # when asked last; at first nobody was
+        self._last: Tensor | None = None  # (M, d), each silo's last gradient, if some are not asked
+        if config.training.participation < 1 or keys.probe < 1:
+            self._last = torch.zeros_like(bias.estimate)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """(M,) which silos may have weight: the target, and who has reported twice, or always."""
+        reports = self.bias.reports
+        known: NDArray[np.bool_] = (reports > 1) | (reports == reports[self.target])
+        return known
 
     def matrix(self, heard: Heard, smoothness: float, *, counts: bool) -> tuple[Matrix, float]:
-        """Return H_t (M, M) and the largest norm of a g̃ in it.
+        """Return H_t (M, M) and the largest √E‖g̃‖² in it.
 
-        ``counts`` says whether the round is one of those that are summed up (t ≥ T_start).
+        ``counts`` says whether the round is one of those that are summed up (t ≥ T_start). A silo
+        that is not :attr:`known` yet has the row of the target: it offers what the target has.
         """
         biases, products = self._products(heard)
-        silos = heard.silos
+        sampling = (1.0 / self.config.training.participation - 1.0) * products.diagonal()
+        sampling[self.target] = 0.0
+        level = self.bias.level()
         if self.evidence:
-            betas = np.zeros(self.num_silos)
+            silos, betas = heard.silos, np.zeros(self.num_silos)
             betas[list(silos)] = self.bias.rates(silos)
             betas[self.target] = 0.0
-            part = products[: len(silos), : len(silos)]
+            part = products[np.ix_(silos, silos)]
             differing = differences(part, silos, self.target, self.num_silos)
-            corrected = self.evidence.add(biases, differing, betas, counts=counts)
+            corrected = self.evidence.add(
+                biases, differing, betas, counts=counts, sampling=sampling, level=level
+            )
             if self.positive and counts:
                 biases = self.positive.add(corrected)
-        gradients = self._of_all(heard, products)
-        matrix = cost_matrix(biases, gradients, self.eta, smoothness)
-        return matrix, math.sqrt(gradients.diagonal().max())
+        if (level != 1.0).any():
+            biases = np.outer(level, level) * biases
+        matrix = cost_matrix(biases, products, self.eta, smoothness)
+        matrix[np.diag_indices_from(matrix)] += self.eta * smoothness * sampling
+        if not (known := self.known).all():
+            rows = np.where(known, np.arange(self.num_silos), self.target)
+            matrix = matrix[np.ix_(rows, rows)]
+        return matrix, math.sqrt((products.diagonal() + sampling).max())
 
     def _products(self, heard: Heard) -> tuple[Matrix, Matrix]:
-        """Return B̂B̂ᵀ (M, M), and GGᵀ of the silos heard, then of the silent ones.
+        """Return B̂B̂ᵀ and GGᵀ, (M, M); G has a row for each silo, heard or not.
 
-        A silo that was to be heard and was not must not look like a free gradient of norm 0, or
-        weight would flow to the dead: its row is what b̂ predicts, g_0 + b̂_i (− b̂_0, which
-        is 0 unless biases have a reference of their own), which carries all of the target's noise
-        and so promises no variance reduction.
+        A silo that was not asked keeps the gradient it sent last, whose noise is its own. One that
+        was asked and is silent must not look like a free gradient of norm 0, nor like one that goes
+        on, or weight would flow to the dead: until it reports again its row is what b̂ predicts,
+        g_0 + b̂_i (− b̂_0, which is 0 unless biases have a reference of their own), which carries
+        all of the target's noise and so promises no variance reduction.
         """
-        rows = heard.rows
-        if heard.silent:
-            reference = rows[heard.silos.index(self.target)] - self.bias.estimate[self.target]
-            rows = torch.cat((rows, reference + self.bias.estimate[heard.silent]))
-        biases, products = grams(self.bias.estimate, rows)
-        return biases, products
-
-    def _of_all(self, heard: Heard, products: Matrix) -> Matrix:
-        """Return G̃G̃ᵀ (M, M), in which silos that were not sampled have g̃ = 0."""
-        silos, silent = heard.silos, heard.silent
-        if self.config.training.participation < 1:
-            predicted = np.full(len(silent), 1 / self.config.training.participation)
-            factors = np.concatenate((heard.factors, predicted))
-            products = products * np.outer(factors, factors)
-        everyone = [*silos, *silent]
-        if everyone == list(range(self.num_silos)):
-            return products
-        full = np.zeros((self.num_silos, self.num_silos))
-        full[np.ix_(everyone, everyone)] = products
-        return full
+        rows, bias, silos = heard.rows, self.bias, list(heard.silos)
+        self._silent[heard.silent] = True
+        self._silent[silos] = False
+        if self._last is not None:
+            self._last[silos] = rows
+        if absent := sorted({*range(self.num_silos)} - {*silos}):
+            level = torch.from_numpy(bias.level()[absent, None]).to(rows)
+            own = rows[silos.index(self.target)] - bias.estimate[self.target]
+            others = own + level * bias.estimate[absent]
+            if self._last is not None:
+                silent = torch.from_numpy(self._silent[absent, None]).to(rows.device)
+                others = torch.where(silent, others, self._last[absent])
+            rows = torch.cat((rows, others))
+        biases, products = grams(bias.estimate, rows)
+        everyone = np.argsort([*silos, *absent])
+        return biases, products[np.ix_(everyone, everyone)] if absent else products
 
     def note(self, matrix: Matrix, alpha: Weights, smoothness: float, norm: float | None) -> None:
         """Note what the weights that were played cost; ``norm`` None is of a round before T_start.

@@ -49,8 +49,8 @@ class SPCACWMethod(WeightedGradients):
             schedule=keys.beta_schedule, device=parameters.device,
         )  # fmt: skip
         clipped = training.clip == "silo" and training.max_norm > 0 and not self.ledger.answers
-        largest = training.max_norm / training.participation if clipped else None  # of g̃ = g z/p
-        bound = keys.g_max or largest
+        largest = training.max_norm / math.sqrt(training.participation)  # of √E‖g̃‖²
+        bound = keys.g_max or (largest if clipped else None)
         fading = keys.half_life * federation.rounds_per_epoch
         retention = 0.5 ** (1 / fading) if fading else 1.0
         solver = solver_class(keys.solver)
@@ -66,7 +66,7 @@ class SPCACWMethod(WeightedGradients):
         )  # fmt: skip
         self.quarantined = np.zeros(silos, dtype=bool)
         """(M,) silos whose weight is 0 whatever their costs say."""
-        self.lambda_reg = 0.0
+        self.lambda_reg, self.first_epoch = 0.0, True
         self.folds = make_folds(config, federation, parameters, self.bias) if keys.cross_fit else []
 
     def _check(self, keys: SPCACWKeys) -> None:
@@ -97,8 +97,7 @@ class SPCACWMethod(WeightedGradients):
     def request(self, round_: int) -> Request:
         """Ask every silo (with chance p): a peer of weight 0 may become useful again.
 
-        With ``probe`` < 1 such peers are asked more rarely. One that is not counts as one that
-        stayed silent, not as one that was not sampled: its g̃ is not needed to be unbiased.
+        With ``probe`` < 1 such peers are asked more rarely.
         """
         keys = self.config.spcacw
         unknown = math.isnan(self.smoothness.value)
@@ -170,11 +169,30 @@ class SPCACWMethod(WeightedGradients):
             self.learner.add(matrix, self.alpha, smoothness=smoothness, gradient_norm=norm)
 
     def update(self, round_: int) -> None:
-        """Choose α_t, the leader so far."""
+        """Choose α_t, the leader so far.
+
+        What a silo would get of which nothing is known yet, and which has the target's costs, the
+        target keeps.
+        """
+        self.regularise()
+        alpha, known = self.leader(), self.book.known
+        if alpha[~known].any():
+            alpha = np.where(known, alpha, 0.0)
+            alpha[self.target] += 1.0 - alpha.sum()
+        self.set_weights(alpha, round_)
+
+    def regularise(self) -> None:
+        """Take λ_reg from the variance of g_0 over the last epoch, or what there is of the first.
+
+        More rounds where K is longer, two where an epoch is a single one: one gradient has none.
+        """
         if self.regularised:
-            self.lambda_reg = self.own.gamma * self.variance.squared_norm()
-        self.set_weights(self.leader(), round_)
-        self.variance.reset()
+            whole = self.variance.count >= max(2, self.federation.rounds_per_epoch)
+            if whole or self.first_epoch:
+                self.lambda_reg = self.own.gamma * self.variance.squared_norm()
+            if whole:
+                self.variance.reset()
+                self.first_epoch = False
 
     def leader(self) -> NDArray[np.float64]:
         """Return the weights that the rounds so far speak for."""
@@ -196,9 +214,7 @@ class SPCACWMethod(WeightedGradients):
 
     def heard(self, request: Request, replies: Replies, rows: Tensor) -> Heard:
         """Return who was heard, and with which ``rows`` (seen gradients)."""
-        asked = request.silos if self.config.spcacw.probe == 1 else self.sampled(request.round)
-        silent = sorted(set(asked) - set(replies.silos))
-        return Heard(rows, replies.silos, self.factors(replies.silos), silent)
+        return Heard(rows, replies.silos, sorted(set(request.silos) - set(replies.silos)))
 
     def epoch_report(self) -> dict[str, float]:
         """Add L, λ_reg, the epoch's mean of L̂_t(α_{t−1}), and the regret so far, to the report."""

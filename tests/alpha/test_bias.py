@@ -1,5 +1,6 @@
 """The bias estimate, Eq. (alg_single_est): one step by hand, both schedules, missing silos."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,3 +108,14 @@ def test_rejects():
     ):
         with pytest.raises(ValueError, match=message):
             BiasTracker(3, 2, **keys)
+
+
+def test_level_brings_estimates_of_few_reports_where_those_of_many_are():
+    """β = ½ and a bias of 1: after 1 and 3 reports b̂ is ½ and 7/8; one never heard has no level."""
+    tracker = BiasTracker(4, 1, beta=0.5)
+    gradients = torch.tensor([[0.0], [1.0], [1.0], [1.0]])
+    for silos in ((0, 1), (0, 1), (0, 1, 2)):
+        tracker.update(gradients[list(silos)], silos)
+    np.testing.assert_array_equal(tracker.level(), [1, 1, 7 / 4, 1])
+    np.testing.assert_allclose(tracker.estimate[1:3, 0].numpy() * tracker.level()[1:3], 7 / 8)
+    assert (BiasTracker(4, 1, schedule="harmonic").level() == 1).all()

@@ -42,6 +42,27 @@ def test_a_key_that_a_setting_decides_is_auto_in_pyproject(setting):
         assert flat[name.replace("_", "-")] == value
 
 
+MNIST = {"eta": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "max_norm": 1.0, "batch_size": 32}
+PAPER = {
+    "mnist-relabel": MNIST,
+    "mnist-rotate": MNIST,
+    "cifar100-clusters": MNIST | {"eta": 0.1, "max_norm": 5.0},
+    "shakespeare": MNIST | {"weight_decay": 1e-4},
+}
+"""What appendix "Network Architectures and Hyperparameter" prints, written down from there."""
+
+
+@pytest.mark.parametrize("setting", PAPER)
+def test_a_setting_trains_with_the_papers_printed_numbers(setting):
+    config = Config.from_keys(setting=setting)
+    found = {name: getattr(config.training, name) for name in PAPER[setting]}
+    assert found == PAPER[setting]
+    epochs = 50 if setting.startswith("mnist") else 100
+    assert config.run.epochs == epochs
+    if setting == "shakespeare":
+        assert config.partition.own.window == 50
+
+
 def test_keys_that_moved_still_have_their_flat_names(caplog):
     new = {"setting": "mnist-rotate", "mnist-rotate.rotation-step": 5.0}
     old = {"setting": "mnist-rotate", "rotation-step": 5.0}

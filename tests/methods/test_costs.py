@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
-from spcacw_flwr.alpha import BiasTracker
+from spcacw_flwr.alpha import BiasTracker, minimise, optimal_weights
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.costs import CostBook, Heard
-from spcacw_flwr.silos.protocol import Federation, SiloInfo
+from spcacw_flwr.silos.protocol import Federation, Replies, SiloInfo
 from tests.baselines.by_hand import converse, replies_of
 
 M, D = 4, 6
@@ -36,9 +36,8 @@ def book(**keys) -> tuple[CostBook, BiasTracker]:
     return made, bias
 
 
-def heard(rows: torch.Tensor, silos=(0, 1, 2, 3), silent=(), p=1.0) -> Heard:
-    factors = np.array([1.0 if silo == 0 else 1 / p for silo in silos])
-    return Heard(rows[list(silos)], tuple(silos), factors, list(silent))
+def heard(rows: torch.Tensor, silos=(0, 1, 2, 3), silent=()) -> Heard:
+    return Heard(rows[list(silos)], tuple(silos), list(silent))
 
 
 def test_plain_cost_matrix_is_the_equation():
@@ -51,17 +50,171 @@ def test_plain_cost_matrix_is_the_equation():
     assert norm == pytest.approx(np.linalg.norm(g, axis=1).max(), rel=1e-6)
 
 
-def test_unsampled_rows_are_zero_scaled_by_p_and_silent_ones_predicted():
+def test_a_round_costs_the_mean_over_the_draws_and_who_is_silent_is_predicted():
+    """p = ½. Silo 1 is not asked and keeps its last row, silo 3 is silent: g₀ + b̂₃."""
     made, bias = book(participation=0.5)
-    rows = torch.randn(M, D, generator=torch.Generator().manual_seed(1))
-    bias.update(rows, range(M))
-    before = bias.estimate.clone()
-    matrix, _ = made.matrix(heard(rows, (0, 2), silent=(3,), p=0.5), 2.0, counts=True)
-    g = np.zeros((M, D))
-    g[0], g[2] = rows[0], 2 * rows[2]
-    g[3] = 2 * (rows[0] + before[3])
-    b = before.double().numpy()
-    np.testing.assert_allclose(matrix, b @ b.T + g @ g.T, rtol=1e-5, atol=1e-6)
+    first, rows = torch.randn(2, M, D, generator=torch.Generator().manual_seed(1))
+    for _ in range(2):
+        bias.update(first, range(M))
+        made.matrix(heard(first), 2.0, counts=True)
+    bias.update(rows[[0, 2]], (0, 2))
+    matrix, norm = made.matrix(heard(rows, (0, 2), silent=(3,)), 2.0, counts=True)
+    level = np.array([1, 0.875 / 0.75, 1, 0.875 / 0.75])  # 1 − ½³ over 1 − ½², β = ½
+    b = bias.estimate.double().numpy() * level[:, None]
+    own, kept = rows.double().numpy(), first.double().numpy()
+    g = np.stack([own[0], kept[1], own[2], own[0] + b[3]])
+    squares = np.square(g).sum(axis=1) * [1, 2, 2, 2]  # ‖g‖²/p, and the target's z is 1
+    products = g @ g.T
+    np.fill_diagonal(products, squares)
+    np.testing.assert_allclose(matrix, b @ b.T + products, rtol=1e-5, atol=1e-6)
+    assert norm == pytest.approx(np.sqrt(squares.max()), rel=1e-6)
+    bias.update(rows[[0, 2]], (0, 2))
+    matrix, _ = made.matrix(heard(rows, (0, 2)), 2.0, counts=True)  # silo 3 is not asked again
+    b3 = bias.estimate[3].double().numpy() * (1 - 0.5**4) / 0.75
+    assert matrix[0, 3] == pytest.approx(own[0] @ (own[0] + b3), rel=1e-5)
+
+
+def test_the_cost_is_unbiased_whoever_is_drawn():
+    """Prop. partial participation: over draws the mean of ‖Σ α g̃‖² is αᵀHα, as of every round.
+
+    Gradients stand still: then H is the same whoever was drawn, and so is its mean.
+    """
+    p, rng = 0.3, np.random.default_rng(0)
+    made, bias = book(participation=p)
+    rows = torch.randn(M, D, generator=torch.Generator().manual_seed(2))
+    alpha, g = np.array([0.4, 0.3, 0.2, 0.1]), rows.double().numpy()
+    costs, squares = [], []
+    for t in range(4_000):
+        here = (0, *(i for i in range(1, M) if t < 2 or rng.random() < p))
+        z = np.isin(range(M), here) / np.array([1, p, p, p])
+        squares.append(np.square((alpha * z) @ g).sum())
+        if t < 200:
+            bias.update(rows[list(here)], here)
+            bias.estimate.zero_()
+            costs.append(alpha @ made.matrix(heard(rows, here), 2.0, counts=True)[0] @ alpha)
+    np.testing.assert_allclose(costs, costs[0], rtol=1e-6)
+    error = np.std(squares[2:], ddof=1) / np.sqrt(len(squares) - 2)
+    assert costs[0] == pytest.approx(np.mean(squares[2:]), abs=4 * error)
+    assert costs[0] - alpha @ g @ g.T @ alpha > 8 * error  # without 1/p − 1 it would fail
+
+
+def test_noise_of_silos_that_are_not_asked_stays_their_own():
+    """All have the mean gradient ½·1, and noise of variance 1 in each of D = 6 coordinates.
+
+    E⟨gᵢ, gⱼ⟩ = 6/4 and E‖gᵢ‖² = 6/4 + 6, of a peer 1/p times that. Rows that b̂ predicts would share
+    the target's noise, and have 6 more in every product. A mean is off by .25 (1000 p rows).
+    """
+    p, rng, (made, bias) = 0.25, np.random.default_rng(3), book(participation=0.25)
+    total = np.zeros((M, M))
+    for t in range(1000):
+        rows = torch.from_numpy(rng.normal(size=(M, D)) + 0.5).float()
+        here = (0, *(i for i in range(1, M) if t < 2 or rng.random() < p))
+        bias.update(rows[list(here)], here)
+        bias.estimate.zero_()
+        total += made.matrix(heard(rows, here), 2.0, counts=True)[0] / 1000
+    wanted = np.full((M, M), 1.5) + np.diag([6.0, *3 * [7.5 / p - 1.5]])
+    assert (np.abs(total - wanted) < 1 + np.diag([0.0, *3 * [3.0]])).all()
+
+
+def test_a_silo_heard_once_has_the_targets_row():
+    made, bias = book(participation=0.5)
+    rows = torch.randn(M, D, generator=torch.Generator().manual_seed(4))
+    for here in ((0, 1), (0, 1, 2)):
+        bias.update(rows[list(here)], here)
+        matrix, _ = made.matrix(heard(rows, here), 2.0, counts=True)
+    assert made.known.tolist() == [True, True, False, False]
+    for silo in (2, 3):
+        np.testing.assert_array_equal(matrix[silo], matrix[0])
+        np.testing.assert_array_equal(matrix[:, silo], matrix[:, 0])
+
+
+SOLVERS = [{"solver": name} for name in ("ftl", "ftal", "ons", "eg")]
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("keys", [*SOLVERS, {"method": "spcacw-closed-form"}, {"probe": 0.1}])
+def test_no_weight_without_two_reports(keys, every):
+    """Silo 1 never answers, silo 2 answers in round 3 and 5, silo 3 in rounds 2, 3, … ."""
+    keys = {"method": "spcacw", "smoothness": 1.0, "max_norm": 0.0, "update_every": every} | keys
+    made = method_class(keys["method"])(Config.from_keys(**keys), federation(), torch.zeros(D))
+    rng, heard_at = np.random.default_rng(0), ({}, {}, {3, 5}, {2, 3, 4, 5, 6, 7, 8})
+    reports = np.zeros(M)
+    for round_ in range(1, 9):
+        rows = torch.from_numpy(rng.normal(size=(M, D)) + 1).float()
+
+        def reply(request, rows=rows, round_=round_):
+            here = [i for i in request.silos if i == 0 or round_ in heard_at[i]]
+            reports[here] += 1
+            return Replies(tuple(here), rows[here], torch.ones(len(here)))
+
+        converse(made, round_, reply)
+        assert not made.alpha[1:][reports[1:] < 2].any()
+        assert made.alpha.sum() == pytest.approx(1)
+
+
+def test_ftls_weights_are_those_of_the_problem_without_the_unknown():
+    made = method_class("spcacw")(
+        Config.from_keys(smoothness=1.0, max_norm=0.0, update_every=1), federation(), torch.zeros(D)
+    )
+    rng, total = np.random.default_rng(1), np.zeros((3, 3))
+    for round_ in range(1, 6):
+        rows = torch.from_numpy(rng.normal(size=(M, D)) + 1).float()
+        answer = lambda request, rows=rows: Replies((0, 1, 2), rows[:3], torch.ones(3))  # noqa: E731
+        converse(made, round_, answer)
+        b, g = made.bias.estimate[:3].double().numpy(), rows[:3].double().numpy()
+        total += b @ b.T + made.config.training.eta * g @ g.T
+    np.testing.assert_allclose(made.alpha[:3], minimise(total).alpha, atol=1e-6)
+    assert made.alpha[3] == 0
+    assert made.epoch_report()["best_fixed_cost"] == pytest.approx(
+        made.alpha[:3] @ total @ made.alpha[:3], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(("p", "seed"), [(0.5, 2), (0.1, 0), (0.1, 1)])
+def test_silos_that_are_rarely_heard_do_no_harm_on_digits(p, seed):
+    """A silo never heard had it all: 55 % at p = ½, 16 and 23 % at p = .1; alone 65 to 80."""
+    alone, found = (digits(participation=p, epochs=5, seed=seed, method=method)
+                    for method in ("local", "spcacw"))  # fmt: skip
+    assert found.accuracy[-1] > alone.accuracy[-1] - 3
+    assert found.alpha[0] > 0.7
+
+
+def test_the_closed_form_trusts_peers_no_more_that_are_heard_more_rarely():
+    """α₀ was .64 at p = .1, where all of the weight is the target's at p = 1."""
+    found = [digits(method="spcacw-closed-form", participation=p, epochs=15) for p in (1, 0.1)]
+    assert found[0].alpha[0] == pytest.approx(1.0, abs=1e-3)
+    assert found[1].alpha[0] > 0.95
+
+
+@pytest.mark.parametrize("smoothness", [1.0, 4.0])
+def test_the_closed_form_is_the_lemma_at_the_runs_own_eta_and_smoothness(smoothness):
+    """Also with rounds before T_start, in which biases are others: none of them counts."""
+    keys = {"max_norm": 0.0, "smoothness": smoothness, "t_start": 41, "eta": 0.1}
+    config = Config.from_keys(method="spcacw-closed-form", **keys)
+    made = method_class("spcacw-closed-form")(config, federation(), torch.zeros(200))
+    rng = np.random.default_rng(0)
+    for round_ in range(1, 241):
+        rows = rng.normal(size=(M, 200)) / np.sqrt(200)
+        rows[:, 0] += [0, 0.2, 0, 0.5] if round_ > 40 else [0, 9, 9, 9]
+        converse(made, round_, partial(replies_of, rows=torch.from_numpy(rows).float()))
+        if round_ == 40:
+            np.testing.assert_array_equal(made.alpha, [1, 0, 0, 0])
+            made.bias.estimate.zero_()
+            made.book.evidence.noise.products[:] = 0
+    evidence = made.book.evidence
+    lemma = optimal_weights(evidence.squared_biases, evidence.variances, 0.1, smoothness).alpha
+    np.testing.assert_array_equal(made.leader(), lemma)
+    np.testing.assert_array_equal(made.silo_figures()["closed_form"], lemma)
+    np.testing.assert_array_equal(made.alpha, lemma)
+    assert ((lemma > 0) & (lemma < 1)).any()
+    assert evidence.squared_biases[2] < 0.3  # 81 before T_start
+
+
+def test_the_bound_of_gradients_counts_the_draws_of_peers():
+    """√E‖g̃‖² ≤ max-norm/√p: 2/√¼ = 4 in learner and regret, where silos clip."""
+    config = Config.from_keys(max_norm=2.0, participation=0.25)
+    made = method_class("spcacw")(config, federation(), torch.zeros(D))
+    assert made.learner.gradients.value == made.book.regret.gradients.value == 4.0
 
 
 def test_correction_makes_the_sum_of_costs_that_of_the_true_biases():

@@ -139,6 +139,31 @@ def test_lambda_reg_by_hand():
     assert method.epoch_report()["lambda_reg"] == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_lambda_reg_is_of_an_epoch_however_often_weights_are_updated(every):
+    """K = 2 rounds an epoch, g_0 = (1, 0), (3, 4) as above, then (0, 0), (2, 0).
+
+    Updated in each round: λ is 0 while one gradient is all there is, 34 after the first epoch and
+    until the second ends with 2. Updated every three rounds: once, after (1, 0), (3, 4), (2, 2):
+    variances (1, 4), so that λ = .5 · 17.
+    """
+    method = make("spcacw-reg", gamma=0.5, smoothness=1.0, update_every=every)
+    found = []
+    for round_, own in enumerate([[1, 0], [3, 4], [2, 2] if every == 3 else [0, 0], [2, 0]], 1):
+        play(method, round_, [own, [0, 0], [0, 0]])
+        found.append(method.epoch_report()["lambda_reg"])
+    assert found == pytest.approx([0, 34, 34, 2] if every == 1 else [0, 0, 8.5, 8.5])
+
+
+def test_where_an_epoch_is_one_round_lambda_reg_is_of_two():
+    method = make("spcacw-reg", gamma=0.5, smoothness=1.0, batch_size=64)
+    found = []
+    for round_, own in enumerate([[1, 0], [3, 4], [0, 0], [2, 0]], 1):
+        play(method, round_, [own, [0, 0], [0, 0]])
+        found.append(method.epoch_report()["lambda_reg"])
+    assert found == pytest.approx([0, 34, 34, 2])
+
+
 def test_a_peer_that_disagrees_gets_exactly_zero_and_a_twin_is_trusted():
     """Silo 2 errs in the direction in which silo 1 errs a little: it cannot cancel anything."""
     rng = np.random.default_rng(0)
