@@ -1,10 +1,10 @@
 """All-for-One: the mean of the silos whose averaged gradients are near the target's own.
 
-M. Even, L. Massoulié and K. Scaman, On Sample Optimality in Personalized Collaborative and Federated
-Learning, NeurIPS 2022 (arXiv:2201.13097), knows how far the silos are apart. C. Philippenko,
-B. Le Bars, K. Scaman and L. Massoulié, Adaptive Collaboration for Online Personalized Distributed
-Learning with Heterogeneous Clients, arXiv:2507.06844, sees it in the gradients. This is the latter's
-binary form, with m_i the averages of the silos' gradients::
+M. Even, L. Massoulié and K. Scaman, On Sample Optimality in Personalized Collaborative and
+Federated Learning, NeurIPS 2022 (arXiv:2201.13097), knows how far the silos are apart.
+C. Philippenko, B. Le Bars, K. Scaman and L. Massoulié, Adaptive Collaboration for Online
+Personalized Distributed Learning with Heterogeneous Clients, arXiv:2507.06844, sees it in the
+gradients. This is the latter's binary form, with m_i the averages of the silos' gradients::
 
     N = {i : ‖m_i − m_0‖² ≤ c ‖m_0‖²},   α^{(i)} = 1/|N| on N
     w_t ← w_{t−1} − η Opt(Σ α^{(i)} g^{(i)})
@@ -13,6 +13,9 @@ The criterion is one on true gradients. Of single mini-batches nobody but the ta
 two silos of the same data differ by noise as large as the gradient. So m_i is a running mean of
 the gradients that silo i sent, plain over its first K rounds and exponential with rate 1/K after
 them (``memory``); it lags behind w as momentum does. The step is on the gradients of the round.
+
+‖m_0‖ is of the target's training loss and falls to 0 as w fits the target's samples, which are not
+its peers': N then shrinks to the target, and the method ends as Local. c decides when.
 
 All gradients are of batches of one size, and α is uniform on N as it is for equal variances; the
 authors' code weighs N by the silos' sizes. That code also compares ‖m_i − m_0‖ to ‖m_0‖², a length
@@ -39,9 +42,9 @@ class AllForOneKeys:
     """Hyper-parameters of All-for-One."""
 
     c: float = key(
-        1.0,
-        "c, how far a silo's averaged gradient may be from the target's, as a share of ‖m_0‖², both "
-        "squared; 0 is Local.",
+        1.5,
+        "c, how far a silo's averaged gradient may be from the target's, as a share of ‖m_0‖², "
+        "both squared; 0 is Local, 2 is where gradients of one length are at right angles.",
         least=0,
     )
     memory: int = key(

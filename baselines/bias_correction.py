@@ -1,15 +1,15 @@
-"""Weighted gradient averaging, and bias correction: all peers count alike, and their bias is undone.
+"""Weighted gradient averaging, and bias correction: peers count alike, and their bias is undone.
 
 E. M. Chayti, S. P. Karimireddy, S. U. Stich, N. Flammarion and M. Jaggi, Linear Speedup in
 Personalized Collaborative Learning, arXiv:2111.05968 (TMLR 2022). With ḡ the mean of the peers'
 gradients at the target's model::
 
     WGA:  d = (1 − a) g^{(0)} + a ḡ
-    BC:   d = (1 − a) g^{(0)} + a (ḡ − c_{t−1}),   c_t = (1 − β) c_{t−1} + β (ḡ − g^{(0)}),   c_0 = 0
+    BC:   d = (1 − a) g^{(0)} + a (ḡ − c_{t−1}),   c_t = (1 − β) c_{t−1} + β (ḡ − g^{(0)})
     w_t ← w_{t−1} − η Opt(d)
 
 The target's gradient is noisy, the peers' mean biased, and c is a running mean of that bias as the
-rounds before have shown it: it never holds the noise that it is subtracted from. BC's fixed points
+rounds before have shown it, from c_0 = 0: it never holds the noise that it is subtracted from. BC's fixed points
 are the target's own; WGA's are those of (1 − a) f_0 + a f̄. The paper lets a and β depend on σ, δ
 and t, which nobody knows; here they are keys. With β = 0 BC is WGA, with a = 0 both are Local.
 
@@ -36,7 +36,10 @@ class AveragingKeys:
     """The hyper-parameter of both methods."""
 
     a: float = key(
-        0.5, "a, the weight of the peers' mean; (M − 1)/M is the mean of all silos.", least=0, most=1
+        0.5,
+        "a, the weight of the peers' mean; (M − 1)/M is the mean of all silos.",
+        least=0,
+        most=1,
     )
 
 
@@ -44,7 +47,9 @@ class AveragingKeys:
 class BiasCorrectionKeys(AveragingKeys):
     """Hyper-parameters of bias correction."""
 
-    beta: float = key(0.1, "β, rate of the running mean of the bias; 0: no correction.", least=0, most=1)
+    beta: float = key(
+        0.01, "β, rate of the running mean of the bias; 0: no correction.", least=0, most=1
+    )
 
 
 class WeightedGradientAveraging(WeightedGradients):

@@ -1,19 +1,19 @@
 """TAWT: weights that grow with the cosine between a silo's gradient and the target's.
 
-S. Chen, K. Crammer, H. He, D. Roth and W. J. Su, Weighted Training for Cross-Task Learning, ICLR 2022
-(arXiv:2105.14095), target-aware weighted training; one model for all tasks, and no heads. α is
-warm, from 1/M::
+S. Chen, K. Crammer, H. He, D. Roth and W. J. Su, Weighted Training for Cross-Task Learning, ICLR
+2022 (arXiv:2105.14095), target-aware weighted training; one model for all tasks, and no heads. α
+is warm, from 1/M::
 
     w_t ← w_{t−1} − η Opt(Σ α^{(i)} g^{(i)})
-    α^{(i)} ← α^{(i)} exp(ρ cos(g^{(i)}, g'^{(0)})) / Z,   g' on a fresh batch of f_0, all at w_{t−1}
+    α^{(i)} ← α^{(i)} exp(ρ cos(g^{(i)}, g')) / Z,    g' on a fresh batch of f_0, at w_{t−1}
 
 The paper's mirror step has −⟨∇f_0, H⁻¹∇f_i⟩ for the gradient of α; its experiments and the authors'
 code (CogComp/TAWT a2a537e) put the cosine there. That code takes both gradients of the target from
 one batch, so that its own cosine is 1 while its peers' hold the noise of two batches: the target
 would gain on a silo of the same data in every round. With a fresh batch g' (draw 1) all are alike.
 
-The code moves α once in an epoch, with ρ = 1 (weight_lr); here it moves in every round, and the
-default ρ is about as much per epoch. Nothing holds α back: with time all weight goes to the silo
+The code moves α once in an epoch, with ρ = 1 (weight_lr); here it moves in every round, and ρ is
+smaller. Nothing holds α back: with time all weight goes to the silo
 whose cosine is largest on average. Under partial participation an exponent counts 1/p times.
 """
 
@@ -37,7 +37,9 @@ class TAWTKeys:
     """The hyper-parameter of TAWT."""
 
     rho: float = key(
-        0.1, "ρ, step size of mirror descent on α in each round (authors' code: 1 an epoch).", least=0
+        0.03,
+        "ρ, step size of mirror descent on α in each round (authors' code: 1 an epoch).",
+        least=0,
     )
 
 

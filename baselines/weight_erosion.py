@@ -10,7 +10,7 @@ Scheme for Personalized Collaborative Machine Learning, DART 2020 (MICCAI). Roun
 b is the batch size: ⌊(r − 1) b/n_i⌋ counts how often silo i's data have been used, so that a small
 silo erodes faster. The target's δ is 0 and its weight stays 1; in the end only it is left, and the
 method is Local. So p_d must fit the number of rounds. δ is that of two mini-batches: noise alone
-makes it about 1 between silos of the same data, and erosion tells silos apart by what is beyond that.
+makes it about 1 between silos of the same data, and strangers erode by what is beyond that.
 
 The formula is that of the code which the authors helped with (dgengler6/Weight-Erosion-Project,
 compute_weight), except that it forgets to divide by ‖g^{(0)}‖, as the paper does. A silo that has
@@ -35,7 +35,7 @@ class WeightErosionKeys:
     """Hyper-parameters of weight erosion."""
 
     distance_penalty: float = key(
-        0.005,
+        0.002,
         "p_d, weight lost in a round by a silo at relative distance 1; 0 is the plain mean. "
         "dgengler6/Weight-Erosion-Project has .04 for 30 rounds of one epoch.",
         least=0,
