@@ -35,7 +35,7 @@ class WeightErosionKeys:
     """Hyper-parameters of weight erosion."""
 
     distance_penalty: float = key(
-        0.002,
+        0.003,
         "p_d, weight lost in a round by a silo at relative distance 1; 0 is the plain mean. "
         "dgengler6/Weight-Erosion-Project has .04 for 30 rounds of one epoch.",
         least=0,

@@ -53,6 +53,6 @@ def test_at_the_ends_of_its_keys(p_d, twin):
 
 
 def test_on_digits_strangers_erode_first():
-    alpha = trained("weight-erosion", 40).alpha
+    alpha = trained("weight-erosion", 30).alpha
     assert alpha[1:3].min() > 2 * alpha[3:].max()
-    assert alpha[0] < 0.7
+    assert alpha[0] < 0.8
