@@ -91,9 +91,11 @@ def slots(model: nn.Module) -> dict[str, str]:
 def call(model: nn.Module, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Return the model's outputs with the tensors of ``state`` in the place of its own.
 
+    Of an output object, as Hugging Face's models return it, these are its ``logits``.
     ``torch.func.functional_call`` can tie names too, but then leaves tensors of the call behind in
     a layer that stands at two places.
     """
     own = {place: state[name] for place, name in slots(model).items() if name in state}
-    outputs: Tensor = functional_call(model, own, (x,), tie_weights=False)
-    return outputs
+    outputs = functional_call(model, own, (x,), tie_weights=False)
+    scores: Tensor = getattr(outputs, "logits", outputs)
+    return scores
