@@ -81,8 +81,8 @@ def _say_once(reason: str) -> None:
                 "(%s)", reason)  # fmt: skip
 
 
-STEP = 1e-5
-"""Length of a difference's step, relative to 1 + ‖w‖: above rounding, and few ReLUs turn over."""
+STEP = 1e-3
+"""Length of a difference's step, relative to 1 + ‖w‖; a shorter one may measure the kink of a ReLU."""
 
 
 def difference(loss: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor) -> Tensor:
