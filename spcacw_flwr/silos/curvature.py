@@ -82,7 +82,7 @@ def _say_once(reason: str) -> None:
 
 
 STEP = 1e-3
-"""Length of a difference's step, relative to 1 + ‖w‖; a shorter one may measure the kink of a ReLU."""
+"""Length of a difference's step, relative to 1 + ‖w‖; a short one may measure a ReLU's kink."""
 
 
 def difference(loss: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor) -> Tensor:

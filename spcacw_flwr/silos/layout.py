@@ -48,6 +48,19 @@ class Layout:
         }
 
 
+def difference(one: Layout, other: Layout) -> str:
+    """Say in a phrase where ``one`` model differs first from the other."""
+    mine, theirs = dict(one.shapes), dict(other.shapes)
+    for name in (*theirs, *mine):
+        if name not in mine:
+            return f"there is no '{name}'"
+        if name not in theirs:
+            return f"'{name}' is one more"
+        if mine[name] != theirs[name]:
+            return f"'{name}' has shape {tuple(mine[name])}, not {tuple(theirs[name])}"
+    return "the order of parameters is another"
+
+
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the named parameters that are trained, detached; frozen ones are left out."""
     named = model.named_parameters()
