@@ -23,11 +23,13 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch, records
 from tests.conftest import one_sentence
 from tests.flower.grid import LocalGrid
+from tests.watching import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_app"
 sys.path.append(str(EXAMPLE))
 from hospitals.task import load, network  # noqa: E402
 
+SIDES = "client", "server"
 SILOS = 4
 KEYS = {"num_silos": SILOS, "eta": 0.05, "max_norm": 2.0, "batch_size": 16, "seed": 3}
 
@@ -47,7 +49,7 @@ def initial(model=network, seed: int = 7) -> ArrayRecord:
 
 
 def lines_of(path: Path) -> int:
-    """Lines of code, without those of docstrings and imports of one's own data and model."""
+    """Lines of code, imports among them, without docstrings and empty lines."""
     body = ast.parse(path.read_text())
     strings = {
         line
@@ -60,9 +62,8 @@ def lines_of(path: Path) -> int:
 
 
 def test_each_side_of_the_example_has_ten_lines_at_most():
-    assert lines_of(EXAMPLE / "hospitals" / "client_app.py") <= 10
-    assert lines_of(EXAMPLE / "hospitals" / "server_app.py") <= 12  # imports included
-    assert lines_of(EXAMPLE / "hospitals" / "server_app.py") == 11
+    lines = {side: lines_of(EXAMPLE / "hospitals" / f"{side}_app.py") for side in SIDES}
+    assert lines == {"client": 3, "server": 10}
 
 
 @pytest.mark.parametrize("nodes", [SILOS, 2])
@@ -106,8 +107,7 @@ def test_all_artefacts_are_left(tmp_path):
     assert len(summary["alone"]["accuracy"]) == 3
     assert [*result.evaluate_metrics_clientapp] == [3, 6, 7]
     assert set(load_file(tmp_path / "run" / "model.safetensors")) == set(result.arrays)
-    text = (tmp_path / "run" / "report.html").read_text()
-    assert "digits" not in text
+    assert "digits" not in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_node_needs_its_own_silos_data_alone():
@@ -151,11 +151,11 @@ def test_what_start_is_told_reaches_the_clients():
 
 def test_privacy_is_the_owners():
     nodes = [{"silos": str(i)} | ({"privacy-noise": 1.0} if i == 2 else {}) for i in range(SILOS)]
-    strategy = SPCACW(**KEYS)
+    strategy = SPCACW(**KEYS, privacy_clip="batch")  # BatchNorm mixes samples
     strategy.start(grid_of(silo_app(load, network), SILOS, nodes), initial(), num_rounds=3)
-    assert [silo for silo, info in enumerate(strategy.method.federation.silos) if info.privacy] == [
-        2
-    ]
+    assert [bool(info.privacy) for info in strategy.method.federation.silos] == [
+        False, False, True, False
+    ]  # fmt: skip
     assert strategy.history.privacy["2"]["answers"] == 3
 
 
@@ -167,11 +167,7 @@ def test_a_loss_of_ones_own():
     strategy = SPCACW(**KEYS)
     result = strategy.start(grid_of(silo_app(load, network, squares)), initial(), num_rounds=3)
     assert 0 < result.train_metrics_clientapp[3]["loss"] < 1
-    assert strategy.nodes.layout.size == make_size()
-
-
-def make_size() -> int:
-    return sum(part.numel() for part in network().parameters())
+    assert strategy.nodes.layout.size == sum(part.numel() for part in network().parameters())
 
 
 def test_two_apps_in_one_process_keep_apart():
@@ -302,13 +298,11 @@ def test_the_example_runs_by_flwr_run(tmp_path):
             "--federation-config", f"num-supernodes={SILOS} client-resources-num-cpus=1",
         )  # fmt: skip
         run_id = str(said["run-id"])
-        launch._watch(
-            tmp_path / "run", lambda _: None, lambda: "finished" not in link.status(run_id)
-        )
+        wait_until(lambda: link.status(run_id).startswith("finished"))
         word = link.final_word(run_id)
         link.save_log(run_id, tmp_path / "run.log")
     assert word == "finished:completed", (tmp_path / "run.log").read_text()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["engine"], summary["rounds"]) == ("ray", 20)
-    assert summary["alpha"][3] < 0.05
+    assert (summary["engine"], summary["rounds"], summary["epochs"]) == ("ray", 60, 30)
+    assert min(summary["alpha"]) == summary["alpha"][3] < 0.1
     assert (tmp_path / "run" / "report.html").is_file()
