@@ -66,7 +66,11 @@ class OwnSilos(Setting):
         """
         if self.keys.input_shape:
             return tuple(parse_sizes(self.keys.input_shape, "input-shape"))
-        return tuple(self._load(next(iter(self._kept), 0))[0].x.shape[1:])
+        return tuple(self._load(self._first)[0].x.shape[1:])
+
+    @property
+    def _first(self) -> int:
+        return 0 if self.keys.classes else next(iter(self._kept), 0)
 
     @cached_property
     def _function(self) -> Callable[[int], Any]:
@@ -97,7 +101,7 @@ class OwnSilos(Setting):
     def _checked(self, silo: int) -> tuple[SiloData, SiloData]:
         self.check_silo(silo)
         train, test = self._load(silo)
-        says = "input-shape says" if self.keys.input_shape else f"silo {next(iter(self._kept))} has"
+        says = "input-shape says" if self.keys.input_shape else f"silo {self._first} has"
         for data in (train, test):
             if tuple(data.x.shape[1:]) != self.input_shape:
                 raise SpcacwError(
