@@ -5,7 +5,8 @@
 ``load(silo)`` returns ``(train, test)``. Each is a pair of tensors (x, y), or a PyTorch Dataset of
 such pairs, which is read once: a random transform in it is frozen. ``x`` is float, (n, …) with the
 same shape everywhere, or whole numbers (n, L) for tokens; ``y`` holds whole numbers in 0 …
-``classes`` − 1, (n,), or (n, L) beside tokens of that shape.
+``classes`` − 1, (n,), or (n, L) beside tokens of that shape. In an app of one's own
+(``silo_app``) ``classes`` is 0: the model's scores say how many they are.
 """
 
 from __future__ import annotations
@@ -59,10 +60,17 @@ class OwnSilos(Setting):
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The shape of one input, which the model is made for: as the key says, or silo 0's."""
+        """The shape of one input, which the model is made for: as the key says, or silo 0's.
+
+        A node of an app of one's own has no other silos' data: the first that it holds says it.
+        """
         if self.keys.input_shape:
             return tuple(parse_sizes(self.keys.input_shape, "input-shape"))
-        return tuple(self._load(0)[0].x.shape[1:])
+        return tuple(self._load(self._first)[0].x.shape[1:])
+
+    @property
+    def _first(self) -> int:
+        return 0 if self.keys.classes else next(iter(self._kept), 0)
 
     @cached_property
     def _function(self) -> Callable[[int], Any]:
@@ -93,13 +101,13 @@ class OwnSilos(Setting):
     def _checked(self, silo: int) -> tuple[SiloData, SiloData]:
         self.check_silo(silo)
         train, test = self._load(silo)
+        says = "input-shape says" if self.keys.input_shape else f"silo {self._first} has"
         for data in (train, test):
             if tuple(data.x.shape[1:]) != self.input_shape:
                 raise SpcacwError(
                     f"Silo {silo} of {self._source} has inputs of shape "
-                    f"{tuple(data.x.shape[1:])}, not {self.input_shape} as "
-                    f"{'input-shape says' if self.keys.input_shape else 'silo 0 has'}: all silos "
-                    "train one model."
+                    f"{tuple(data.x.shape[1:])}, not {self.input_shape} as {says}: all silos train "
+                    "one model."
                 )
         return train, test
 
@@ -198,10 +206,11 @@ def _labels(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
             f"inputs, {tuple(x.shape)}."
         )
     y = y.long()
-    if y.min() < 0 or y.max() >= num_classes:
-        wrong = y[(y < 0) | (y >= num_classes)][0].item()
+    top = num_classes or int(y.max()) + 1
+    if y.min() < 0 or y.max() >= top:
+        wrong = y[(y < 0) | (y >= top)][0].item()
         raise SpcacwError(
-            f"{where}: there is a label {wrong}, outside 0 … {num_classes - 1}: number the labels "
+            f"{where}: there is a label {wrong}, outside 0 … {top - 1}: number the labels "
             "from 0, or set classes."
         )
     return y

@@ -9,7 +9,10 @@ import os.path
 from importlib import import_module
 
 __version__ = "0.1.0"
-__all__ = ("SPCACW", "Config", "Method", "Setting", "SiloData", "WeightedGradients", "simulate")
+__all__ = (
+    "SPCACW", "Config", "Method", "Setting", "SiloData", "WeightedGradients", "silo_app",
+    "simulate",
+)  # fmt: skip
 
 # The folders baselines, partitions and experiments are subpackages of this one, so that none of
 # their names can clash with a folder of the user's own. A wheel holds them inside this folder; a
@@ -19,7 +22,8 @@ __path__.append(os.path.dirname(__path__[0]))
 _HOMES = {
     "SPCACW": "flower.strategy", "Config": "config.config", "Method": "methods.base",
     "Setting": "silos.setting", "SiloData": "silos.setting",
-    "WeightedGradients": "methods.base", "simulate": "engine.simulate",
+    "WeightedGradients": "methods.base", "silo_app": "flower.client_app",
+    "simulate": "engine.simulate",
 }  # fmt: skip
 
 

@@ -28,6 +28,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+class Given(str):
+    """A user's own class or function itself, in the place of its import path."""
+
+    thing: Any
+
+    def __new__(cls, thing: Any) -> Given:
+        """Name a thing as its import path would; it need not be importable."""
+        name = getattr(thing, "__qualname__", type(thing).__qualname__)
+        path = super().__new__(cls, f"{getattr(thing, '__module__', '')}:{name}")
+        path.thing = thing
+        return path
+
+
 def import_by_path(path: str, what: str) -> Any:
     """Import ``package.module:Name``, given by a user as their own ``what``.
 
@@ -38,6 +51,8 @@ def import_by_path(path: str, what: str) -> Any:
     SpcacwError
         If it cannot be imported.
     """
+    if isinstance(path, Given):
+        return path.thing
     if (place := os.environ.get("SPCACW_PATH")) and place not in sys.path:
         sys.path.append(place)
     try:

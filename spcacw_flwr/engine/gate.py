@@ -203,7 +203,8 @@ def _fault(row: Tensor, usable: bool, bound: float) -> Fault | None:
     norm = float(torch.linalg.vector_norm(row, dtype=torch.float64))
     if norm <= bound:
         return None
-    return Fault("too-long", f"its gradient has norm {norm:.4g}, more than {bound:.4g}")
+    words = f"its gradient has norm {norm:.4g}, more than {bound:.4g}: clip it to max-norm"
+    return Fault("too-long", words)
 
 
 def without(replies: Replies, silos: Collection[int]) -> Replies:

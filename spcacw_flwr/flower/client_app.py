@@ -12,21 +12,24 @@ simulation, the nodes share the silos of the setting evenly by ``partition-id``.
 owner of a real silo says how its data are kept private (``privacy-noise = 1.0``), whatever the run
 says; ``privacy-seeded = true`` makes the noise that of a simulation, which the target could
 subtract: for rehearsals only.
+
+:func:`silo_app` is the same app around the data and the model of an app of one's own.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+from uuid import uuid4
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config, kebab
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import Given, SpcacwError
 from spcacw_flwr.config.keys import PrivacyKeys
 from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import records
@@ -35,10 +38,30 @@ from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import secret
 
-app = ClientApp()
-OWNERS = tuple(kebab(field.name) for field in fields(PrivacyKeys))
+OWNERS = (*(kebab(field.name) for field in fields(PrivacyKeys)), "device")
 """Run-config keys in which the owner of the data has the last word, by the node config."""
-Handler = Callable[[Message, Context], RecordDict]
+Handler = Callable[[SiloPool, Message, Context], RecordDict]
+
+
+@dataclass(frozen=True)
+class Own:
+    """What an app of one's own is made of; equal to its copies in other processes alone."""
+
+    load: Callable[[int], Any] = field(compare=False)
+    model: Callable[[], Any] = field(compare=False)
+    loss: Callable[..., Any] | None = field(compare=False)
+    name: str = field(default_factory=lambda: uuid4().hex)
+
+    def put_into(self, config: Config, num_silos: int) -> Config:
+        """Return the configuration with these in the place of names."""
+        training = replace(config.training, model=Given(self.model))
+        if self.loss is not None:
+            training = replace(training, loss=Given(self.loss))
+        partition = replace(
+            config.partition, silo=Given(self.load), silos=num_silos, classes=0, data_dir=""
+        )
+        run = replace(config.run, setting="own")
+        return replace(config, training=training, partition=partition, run=run)
 
 
 def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
@@ -60,21 +83,31 @@ def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
     raise SpcacwError("The node config names no silo: start the node with silos='0', say.")
 
 
+Flat = tuple[tuple[str, Any], ...]
+
+
 @functools.lru_cache(maxsize=256)
-def _pool(run: tuple[tuple[str, Any], ...], node: tuple[tuple[str, Any], ...]) -> SiloPool:
+def _pool(run: Flat, node: Flat, own: Own | None = None, num_silos: int = 0) -> SiloPool:
     """Return a node's silos; cached, for a worker process serves many rounds and nodes."""
-    node_config = dict(node)
-    flat = dict(run)
+    node_config, flat = dict(node), dict(run)
     if "data-dir" in node_config:  # a real silo's data lies where its owner says
         flat["data-dir"] = str(node_config["data-dir"])
+
+    def configured(owners: dict[str, Any]) -> Config:
+        config = Config.from_flat(flat | owners)
+        return own.put_into(config, num_silos) if own else config
+
     owners = {name: node_config[name] for name in OWNERS if name in node_config}
-    config = Config.from_flat(flat | owners)
+    config = configured(owners)
     setting = setting_of(config)
     silos = silos_of_node(node_config, setting.num_silos)
     if owners.get("privacy-noise"):  # whichever silos the run thinks of
         owners["privacy-silos"] = ",".join(map(str, silos))
-        config = Config.from_flat(flat | owners)
-    setting.prepare()
+        config = configured(owners)
+    if own:
+        setting.train(silos[0])  # there may be no data of others here
+    else:
+        setting.prepare()
     rehearsal = simulated() or node_config.get("privacy-seeded")
     return SiloPool(config, setting, silos, None if rehearsal else secret)
 
@@ -85,19 +118,30 @@ def simulated() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
-def pool_of(context: Context) -> SiloPool:
-    """Return the silos of the node that this context belongs to."""
-    configs = context.run_config, context.node_config
-    return _pool(*(tuple(sorted(one.items())) for one in configs))
+def pool_of(own: Own | None, message: Message, context: Context) -> SiloPool:
+    """Return the silos of the node that this context belongs to.
+
+    SpcacwError if an app of one's own is asked by another strategy than ours.
+    """
+    config: Mapping[str, Any] = message.content.config_records.get(records.CONFIG, {})
+    run = {name: config[name] for name in records.TOLD if name in config}
+    node = tuple(sorted(context.node_config.items()))
+    if own is None:
+        return _pool(tuple(sorted((context.run_config | run).items())), node)
+    if records.NUM_SILOS not in config:
+        raise SpcacwError(
+            "this ClientApp answers the strategy spcacw_flwr.SPCACW only, and was asked by another."
+        )
+    (num_silos,) = records.whole_numbers(config, records.NUM_SILOS)
+    return _pool(tuple(sorted(run.items())), node, own, num_silos)
 
 
-def replying(handler: Handler) -> Callable[[Message, Context], Message]:
+def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], Message]:
     """Send back what a handler returns, or a user's error as its sentence, without a traceback."""
 
-    @functools.wraps(handler)
     def guarded(message: Message, context: Context) -> Message:
         try:
-            content = handler(message, context)
+            content = handler(pool_of(own, message, context), message, context)
         except SpcacwError as error:
             content = records.error_content(str(error))
         return Message(content, reply_to=message)
@@ -105,21 +149,19 @@ def replying(handler: Handler) -> Callable[[Message, Context], Message]:
     return guarded
 
 
-@app.query()
-@replying
-def query(message: Message, context: Context) -> RecordDict:
-    """Say which silos this node holds."""
-    infos = pool_of(context).describe()
+def query(pool: SiloPool, message: Message, context: Context) -> RecordDict:
+    """Say which silos this node holds, and what it trains."""
+    infos = pool.describe()
     if "group" in context.node_config:  # of real silos only their owners may know it
         infos = [replace(info, group=float(context.node_config["group"])) for info in infos]
-    return RecordDict({f"silo-{i.silo}": records.info_to_record(i) for i in infos})
+    content = RecordDict({f"silo-{i.silo}": records.info_to_record(i) for i in infos})
+    content[records.CONFIG] = records.layout_to_config(pool.layout)
+    return content
 
 
-@app.train()
-@replying
-def train(message: Message, context: Context) -> RecordDict:
+def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Return gradients or losses of the silos that are asked, at the models that came along."""
-    pool, content = pool_of(context), message.content
+    content = message.content
     config, points = content.config_records[records.CONFIG], records.content_to_points(content)
     request = records.config_to_request(config, points)
     metrics, arrays = answer(pool, request)
@@ -128,30 +170,49 @@ def train(message: Message, context: Context) -> RecordDict:
     return records.to_content(metrics, arrays)
 
 
-@app.evaluate()
-@replying
-def evaluate(message: Message, context: Context) -> RecordDict:
+def evaluate(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Return accuracy (percent) and loss on the test data of one silo."""
-    pool, config = pool_of(context), message.content.config_records[records.CONFIG]
-    (silo,) = records.whole_numbers(config, "silo")
+    (silo,) = records.whole_numbers(message.content.config_records[records.CONFIG], "silo")
     metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
     return records.to_content(metrics, buffers, records.BUFFERS)
 
 
-@app.train(records.STREAM)
-@replying
-def stream(message: Message, context: Context) -> RecordDict:
+def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Open a stream to the target and answer its questions there until training is over."""
-    pool, config = pool_of(context), message.content.config_records[records.CONFIG]
+    config = message.content.config_records[records.CONFIG]
     root = str(context.node_config.get("root-certificates", ""))
     channel = channel_of(str(config["address"]), root, bool(config["tls"]))
     answered = talk(pool, channel, str(config["token"]), context.node_id)
     return records.to_content({"answered": answered}, {})
 
 
-@app.train(records.ALONE)
-@replying
-def alone(message: Message, context: Context) -> RecordDict:
+def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Train the target's silo without peers; return its accuracy after each epoch."""
-    pool = pool_of(context)
     return records.to_content({records.ACCURACY: train_alone(pool.config, pool)}, {})
+
+
+def app_of(own: Own | None = None, mods: list[Any] | None = None) -> ClientApp:
+    """Return a ClientApp of all that a silo is asked."""
+    made = ClientApp(mods=mods)
+    made.query()(replying(query, own))
+    made.train()(replying(train, own))
+    made.train(records.STREAM)(replying(stream, own))
+    made.train(records.ALONE)(replying(alone, own))
+    made.evaluate()(replying(evaluate, own))
+    return made
+
+
+def silo_app(
+    load: Callable[[int], Any], model: Callable[[], Any], loss: Callable[..., Any] | None = None
+) -> ClientApp:
+    """Return the ClientApp of an app of one's own, for :class:`~.strategy.SPCACW` to ask.
+
+    ``load(silo)`` returns (train, test), each a pair of tensors or a PyTorch Dataset; ``model()``
+    returns the ``nn.Module``; ``loss(outputs, labels)`` the loss of each sample, (n,), by default
+    cross-entropy. Labels are numbered from 0; how many there are the model's scores say. A node
+    holds the silos that its node config names, as ``silos = "0"``; in simulation nodes share them.
+    """
+    return app_of(Own(load, model, loss))
+
+
+app = app_of()

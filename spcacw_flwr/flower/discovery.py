@@ -21,6 +21,8 @@ from flwr.serverapp import Grid
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
+from spcacw_flwr.flower.records import Told
+from spcacw_flwr.silos.layout import Layout, difference
 from spcacw_flwr.silos.protocol import SiloInfo
 
 log = logging.getLogger(__name__)
@@ -34,9 +36,21 @@ class Found:
     infos: dict[int, SiloInfo] = field(default_factory=dict)
     nodes: dict[int, int] = field(default_factory=dict)
     """The node of each silo."""
+    models: dict[int, Layout] = field(default_factory=dict)
+    """The parameters that each node trains; ClientApps of another make need not say."""
+    told: Told = field(default_factory=dict)
+    """What nodes are told with each question."""
 
     def add(self, node: int, content: RecordDict) -> None:
         """Note the silos of a node that answered."""
+        if records.CONFIG in content.config_records:
+            self.models[node] = records.config_to_layout(content.config_records[records.CONFIG])
+            first, model = next(iter(self.models.items()))
+            if self.models[node] != model:
+                raise SpcacwError(
+                    f"Node {node} trains another model than node {first}: "
+                    f"{difference(self.models[node], model)}; all silos must train one model."
+                )
         for record in content.metric_records.values():
             info = records.record_to_info(record)
             if info.silo in self.nodes:
@@ -54,12 +68,14 @@ class Found:
         Returns the node that it replaces, and their silos. SpcacwError if it cannot take part, or
         what it holds is not missing.
         """
-        new = Found()
+        new = Found(models=dict([*self.models.items()][:1]))
         new.add(node, records.usable(reply))
         for old in set(self.nodes.values()):
             silos = sorted(silo for silo, holder in self.nodes.items() if holder == old)
             if gone(old) and new.infos == {silo: self.infos[silo] for silo in silos}:
                 self.nodes.update(dict.fromkeys(silos, node))
+                self.models.pop(old, None)
+                self.models |= new.models
                 return old, silos
         raise SpcacwError(
             f"the silos that it holds, {sorted(new.infos)}, are not missing, or held other data"
@@ -69,8 +85,8 @@ class Found:
 class Queries:
     """Asks nodes which silos they hold, each once for as long as it is there."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    def __init__(self, grid: Grid, told: Told) -> None:
+        self.grid, self.told = grid, told
         self.answers: dict[int, Message | None] = {}
         """Of the nodes that were asked; None has not come yet."""
         self._waiting: dict[str, int] = {}
@@ -79,7 +95,7 @@ class Queries:
         """Ask those of ``nodes`` that are new, or back; return what has come, and never wait."""
         self.answers = {node: said for node, said in self.answers.items() if node in nodes}
         if new := list(nodes - self.answers.keys()):
-            messages = self.grid.push_messages([query(node) for node in new])
+            messages = self.grid.push_messages([query(node, self.told) for node in new])
             self.answers.update(dict.fromkeys(new))
             self._waiting.update(zip(messages, new, strict=True))
         came = {}
@@ -111,7 +127,7 @@ class Lookout:
         self, grid: Grid, found: Found, gone: Callable[[int], bool] = lambda node: True
     ) -> None:
         self.grid, self.found, self.gone = grid, found, gone
-        self._queries = Queries(grid)
+        self._queries = Queries(grid, found.told)
 
     def look(self) -> list[TakenOver]:
         """Ask nodes that are new, or back, and return who has taken whose place; never wait.
@@ -137,13 +153,14 @@ class Lookout:
         return taken
 
 
-def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
-    """Ask all nodes until silos 0…M−1 are found.
+def discover(grid: Grid, num_silos: int, timeout: float, told: Told | None = None) -> Found:
+    """Ask all nodes until silos 0…M−1 are found; they are ``told`` some keys with each question.
 
     SpcacwError if silos are still missing after ``timeout`` seconds, if two nodes claim one silo,
     or if a node that answered cannot take part (its sentence is passed on).
     """
-    found, queries, deadline = Found(), Queries(grid), time.monotonic() + timeout
+    found, deadline = Found(told=told or {}), time.monotonic() + timeout
+    queries = Queries(grid, found.told)
     while missing := [str(silo) for silo in range(num_silos) if silo not in found.nodes]:
         if time.monotonic() > deadline:
             asked = queries.answers.values()
@@ -159,7 +176,7 @@ def discover(grid: Grid, num_silos: int, timeout: float) -> Found:
     return found
 
 
-def query(node: int) -> Message:
+def query(node: int, told: Told) -> Message:
     """Return the question which silos a node holds."""
-    content = RecordDict({records.CONFIG: ConfigRecord({})})
+    content = RecordDict({records.CONFIG: ConfigRecord(dict(told))})
     return Message(content, dst_node_id=node, message_type=MessageType.QUERY)

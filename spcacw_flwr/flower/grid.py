@@ -130,11 +130,11 @@ class GridSilos:
 
     def __init__(
         self, grid: Grid, config: Config, found: Found, layout: Layout, timeout: float = 0,
-        train_config: ConfigRecord | None = None, evaluate_config: ConfigRecord | None = None,
+        train_config: Told | None = None, evaluate_config: Told | None = None,
     ) -> None:  # fmt: skip
         self.grid, self.config, self.found, self.layout = grid, config, found, layout
         self.timeout = timeout or config.run.round_timeout
-        self.told: dict[str, ConfigRecord | dict[str, Any]] = {
+        self.told = {
             MessageType.TRAIN: train_config or {}, MessageType.EVALUATE: evaluate_config or {}
         }  # fmt: skip
         self._lookout = Lookout(grid, found)
@@ -206,7 +206,7 @@ class GridSilos:
     def _message(
         self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
     ) -> Message:
-        told = ConfigRecord({**self.told.get(kind, {}), **config})
+        told = ConfigRecord({**self.told[kind.partition(".")[0]], **config})
         content = RecordDict({records.CONFIG: told})
         if arrays is not None:
             content[records.ARRAYS] = arrays

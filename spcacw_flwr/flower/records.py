@@ -11,6 +11,7 @@ of the question, and the silos that the rows are of.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from torch import Tensor
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Fold
-from spcacw_flwr.silos.layout import Layout
+from spcacw_flwr.silos.layout import Layout, difference
 from spcacw_flwr.silos.privacy import BATCHES, Mechanism
 from spcacw_flwr.silos.protocol import Evaluation, Replies, Request, SiloInfo
 
@@ -47,6 +48,14 @@ STREAM = "stream"
 """Flower action ``train.stream``: the node opens a stream to the target and answers there."""
 PRIVACY, PRIVATE = "privacy", "private"
 """What a silo does for its privacy; and which rows of a reply have their noise already."""
+TOLD = (
+    "seed", "target", "epochs", "holdout", "device", "eta", "momentum", "weight-decay", "max-norm",
+    "clip", "batch-size", "curvature", "smoothness-iterations", "wire", "local-batches",
+    "privacy-noise", "privacy-silos", "privacy-clip", "privacy-batches", "privacy-delta",
+)  # fmt: skip
+"""The keys that :class:`~.strategy.SPCACW` tells the silos with each message."""
+NUM_SILOS = "num-silos"
+"""M, in what :class:`~.strategy.SPCACW` tells the silos beside its keys."""
 ALONE = "alone"
 """Flower action ``train.alone``: the target's silo trains without peers."""
 Told = Mapping[str, Any]
@@ -62,12 +71,21 @@ def model_to_arrays(layout: Layout, vector: Tensor) -> ArrayRecord:
     )
 
 
-def arrays_to_model(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
-    """Return the layout and the flat vector (d,) of named arrays.
+def arrays_to_model(arrays: ArrayRecord, trained: Layout | None = None) -> tuple[Layout, Tensor]:
+    """Return the layout and the flat vector (d,) of named arrays, or of those that are trained.
 
-    SpcacwError if one is not float32, such as a buffer in a ``state_dict``: only parameters are
-    trained.
+    SpcacwError if one is not float32, such as a buffer in a ``state_dict``, or those that are
+    trained are not there.
     """
+    if trained is not None:
+        here = {name: arrays[name] for name, _ in trained.shapes if name in arrays}
+        found = Layout(tuple((name, torch.Size(one.shape)) for name, one in here.items()))
+        if found != trained:
+            raise SpcacwError(
+                f"initial_arrays do not fit the model that the silos train: "
+                f"{difference(found, trained)}; make both by the same function."
+            )
+        arrays = ArrayRecord(here)
     for name, array in arrays.items():
         if array.dtype != "float32":
             raise SpcacwError(
@@ -76,6 +94,23 @@ def arrays_to_model(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
     named = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
     layout = Layout.of(named)
     return layout, layout.flatten(named)
+
+
+def layout_to_config(layout: Layout) -> ConfigRecord:
+    """Return names and shapes of what a node trains as a record."""
+    shapes = [",".join(map(str, shape)) for _, shape in layout.shapes]
+    return ConfigRecord({"names": [name for name, _ in layout.shapes], "shapes": shapes})
+
+
+def config_to_layout(config: Told) -> Layout:
+    """Return what a node says that it trains; SpcacwError for nonsense."""
+    try:
+        pairs = zip(config["names"], config["shapes"], strict=True)
+        return Layout(tuple(
+            (str(name), torch.Size(int(n) for n in shape.split(",") if n)) for name, shape in pairs
+        ))  # fmt: skip
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise SpcacwError(f"what a node says of its model cannot be read: {error}") from error
 
 
 def info_to_record(info: SiloInfo) -> MetricRecord:
@@ -259,7 +294,13 @@ def usable(reply: Message) -> RecordDict:
     """Return the content of a reply, or raise its error as one sentence."""
     node = reply.metadata.src_node_id
     if reply.has_error():
-        raise SpcacwError(f"Node {node} failed: {reply.error.reason or reply.error.code}")
+        reason = str(reply.error.reason or reply.error.code)
+        if missing := re.search(r"No \w+ function registered[\w' ]*", reason):
+            raise SpcacwError(
+                f"The ClientApp of node {node} does not speak our protocol ({missing[0].strip()}): "
+                "make it with spcacw_flwr.silo_app, or give it that handler (docs/app.md)."
+            )
+        raise SpcacwError(f"Node {node} failed: {reason}")
     config = reply.content.config_records.get(CONFIG)
     if config is not None and ERROR in config:
         raise SpcacwError(f"Node {node} cannot take part: {config[ERROR]!s}")

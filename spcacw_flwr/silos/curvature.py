@@ -9,17 +9,22 @@ of single samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear
 
 from spcacw_flwr.silos.chain import Step, back, first_trained, forward
 from spcacw_flwr.silos.evaluation import buffers_at
 from spcacw_flwr.silos.layout import Layout, call
 from spcacw_flwr.silos.losses import Loss
+
+log = logging.getLogger(__name__)
 
 
 def frozen_loss(
@@ -37,25 +42,58 @@ def frozen_loss(
     return mean_loss
 
 
-def twice_differentiable(model: nn.Module) -> AbstractContextManager[None]:
-    """Let a model's operators have second derivatives: cuDNN's recurrent layers have none."""
+@contextmanager
+def twice_differentiable(model: nn.Module) -> Iterator[None]:
+    """Let operators have second derivatives: cuDNN's recurrent layers and fast attention have none.
+
+    Attention is then computed by its formula, with the same result.
+    """
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
-    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=not recurrent)
-    return flags
+    with torch.backends.cudnn.flags(enabled=not recurrent), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def hessian(loss: Callable[[Tensor], Tensor], vector: Tensor) -> Callable[[Tensor], Tensor]:
     """Return v ↦ Hv, with the Hessian H of ``loss`` at w.
 
-    The gradient's graph is built once; each product is one pass back through it.
+    The gradient's graph is built once; each product is one pass back through it. Of a model with an
+    operator that PyTorch cannot derive twice, products are differences of gradients.
     """
     leaf = vector.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
 
     def product(v: Tensor) -> Tensor:
-        return torch.autograd.grad(gradient, leaf, grad_outputs=v, retain_graph=True)[0]
+        try:
+            return torch.autograd.grad(gradient, leaf, grad_outputs=v, retain_graph=True)[0]
+        except RuntimeError as error:  # PyTorch has no narrower word for a missing derivative
+            reason = str(error).strip().splitlines()[0]
+            if not any(word in reason for word in ("derivative", "differentiate")):
+                raise
+            _say_once(reason)
+            return difference(loss, vector, v)
 
     return product
+
+
+@cache
+def _say_once(reason: str) -> None:
+    log.warning("L is measured by differences of gradients, for the model cannot be derived twice "
+                "(%s)", reason)  # fmt: skip
+
+
+STEP = 1e-3
+"""Length of a difference's step, relative to 1 + ‖w‖; a short one may measure a ReLU's kink."""
+
+
+def difference(loss: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor) -> Tensor:
+    """Return (∇ℓ(w + εv) − ∇ℓ(w − εv)) / 2ε, which is Hv up to terms in ε²."""
+
+    def gradient(w: Tensor) -> Tensor:
+        leaf = w.detach().requires_grad_()
+        return torch.autograd.grad(loss(leaf), leaf)[0]
+
+    step = STEP * (1 + float(vector.norm())) / max(float(v.norm()), 1e-30)
+    return (gradient(vector + step * v) - gradient(vector - step * v)) / (2 * step)
 
 
 class ChainHessian:

@@ -48,6 +48,19 @@ class Layout:
         }
 
 
+def difference(one: Layout, other: Layout) -> str:
+    """Say in a phrase where ``one`` model differs first from the other."""
+    mine, theirs = dict(one.shapes), dict(other.shapes)
+    for name in (*theirs, *mine):
+        if name not in mine:
+            return f"there is no '{name}'"
+        if name not in theirs:
+            return f"'{name}' is one more"
+        if mine[name] != theirs[name]:
+            return f"'{name}' has shape {tuple(mine[name])}, not {tuple(theirs[name])}"
+    return "the order of parameters is another"
+
+
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the named parameters that are trained, detached; frozen ones are left out."""
     named = model.named_parameters()
@@ -91,9 +104,11 @@ def slots(model: nn.Module) -> dict[str, str]:
 def call(model: nn.Module, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Return the model's outputs with the tensors of ``state`` in the place of its own.
 
+    Of an output object, as Hugging Face's models return it, these are its ``logits``.
     ``torch.func.functional_call`` can tie names too, but then leaves tensors of the call behind in
     a layer that stands at two places.
     """
     own = {place: state[name] for place, name in slots(model).items() if name in state}
-    outputs: Tensor = functional_call(model, own, (x,), tie_weights=False)
-    return outputs
+    outputs = functional_call(model, own, (x,), tie_weights=False)
+    scores: Tensor = getattr(outputs, "logits", outputs)
+    return scores

@@ -7,8 +7,11 @@ before training begins.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -135,9 +138,9 @@ def make_model(
     """Return a model in training mode with its initial parameters, a pure function of ``seed``.
 
     ``name`` is one of :data:`MODELS`, or ``package.module:function`` for a user's own: a function
-    of input shape and number of classes that returns any ``nn.Module``. ``hidden`` and ``width``
-    are the keys; a user's own sees neither. SpcacwError if there is no such model, it is not for
-    such inputs, or a user's own cannot be used.
+    of input shape and number of classes, or of nothing, that returns any ``nn.Module``. ``hidden``
+    and ``width`` are the keys; a user's own sees neither. SpcacwError if there is no such model, it
+    is not for such inputs, or a user's own cannot be used.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
@@ -164,7 +167,7 @@ def own_model(name: str, input_shape: Shape, classes: int) -> nn.Module:
     """
     function = import_by_path(name, "model")
     try:
-        model = function(input_shape, classes)
+        model = function() if _needs_nothing(function) else function(input_shape, classes)
     except Exception as error:  # a user's function may raise anything
         raise SpcacwError(
             f"model = {name!r} cannot be made of the input shape {input_shape} and {classes} "
@@ -173,7 +176,7 @@ def own_model(name: str, input_shape: Shape, classes: int) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise SpcacwError(
             f"model = {name!r} returned {type(model).__name__}, which is no nn.Module: it must be "
-            "a function of input shape and number of classes that returns one."
+            "a function of input shape and number of classes, or of nothing, that returns one."
         )
     trained = {part: w for part, w in model.named_parameters() if w.requires_grad}
     if not trained:
@@ -194,10 +197,19 @@ def own_model(name: str, input_shape: Shape, classes: int) -> nn.Module:
     return model
 
 
+def _needs_nothing(function: Any) -> bool:
+    with suppress(TypeError, ValueError):  # a class of C has no signature
+        inspect.signature(function).bind()
+        return True
+    return False
+
+
 def try_model(
     model: nn.Module, x: Tensor, y: Tensor, classes: int, loss: Loss, names: tuple[str, str, int]
-) -> None:
+) -> int:
     """Pass a batch of a silo through model and loss, once, before training.
+
+    Returns the number of classes; where it is not known, ``classes`` is 0, it is that of scores.
 
     The model is in training mode; its buffers and PyTorch's random state stay as they are. ``x``
     and ``y`` (b, …) are a mini-batch; ``names`` are those of model and loss, and the silo, for the
@@ -215,11 +227,13 @@ def try_model(
                 f"model = {model_name!r} cannot be applied to {where}, {len(x)} samples of shape "
                 f"{tuple(x.shape[1:])} ({one_line(error)})."
             ) from error
-    shape, found = (*y.shape, classes), getattr(outputs, "shape", type(outputs).__name__)
+    if not classes and isinstance(outputs, Tensor) and outputs.ndim == y.ndim + 1:
+        classes = outputs.shape[-1]
+    shape, found = (*y.shape, classes or "C"), getattr(outputs, "shape", type(outputs).__name__)
     if not isinstance(outputs, Tensor) or outputs.shape != shape:
         raise SpcacwError(
             f"model = {model_name!r} gives outputs of shape {_plain(found)} on {where}: scores of "
-            f"the {classes} classes for labels of shape {tuple(y.shape)} have shape {shape}."
+            f"the {classes or 'C'} classes for labels of shape {tuple(y.shape)} have shape {shape}."
         )
     try:
         losses = loss(outputs, y)
@@ -233,6 +247,7 @@ def try_model(
             f"loss = {loss_name!r} gives {_plain(found)} on {where}: it must be a tensor of shape "
             f"{(len(y),)}, the loss of each sample, through which gradients flow."
         )
+    return classes
 
 
 def _plain(shape: object) -> object:

@@ -109,6 +109,8 @@ class SiloPool:
         SpcacwError if the model or the loss cannot be applied to their data.
         """
         setting, infos, groups = self.setting, [], self.setting.groups
+        if not self._tried and self.silos:
+            self._try_model()
         for silo in self.silos:
             data = setting.train(silo)
             # Only the target's true cluster is ever used; with many silos, all are M² numbers.
@@ -116,8 +118,6 @@ class SiloPool:
             private = self.private.mechanisms.get(silo)
             counts = tuple(data.label_counts(setting.num_classes).tolist()) if not private else ()
             infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle, private))
-        if not self._tried and self.silos:
-            self._try_model()
         return infos
 
     def _try_model(self) -> None:
@@ -128,8 +128,25 @@ class SiloPool:
         silo = min(last, key=lambda i: len(batch_indices(seed, i, last[i], sizes[i], size)))
         (batch,) = self.data.batches(seed, last[silo], [silo], size)
         names = training.model, training.loss, silo
-        try_model(self.model, batch.x[0], batch.y[0], self.setting.num_classes, self.loss, names)
+        classes = self.setting.num_classes
+        found = try_model(self.model, batch.x[0], batch.y[0], classes, self.loss, names)
+        if not classes:
+            self._see_labels(found)
         self._tried = True
+
+    def _see_labels(self, classes: int) -> None:
+        """Take the model's word for the number of classes; SpcacwError if a label is beyond."""
+        self.setting.num_classes = classes
+        for silo in self.silos:
+            largest = max(
+                int(part(silo).y.max()) for part in (self.setting.train, self.setting.test)
+            )
+            if largest >= classes:
+                raise SpcacwError(
+                    f"Silo {silo} has a label {largest}, and model = "
+                    f"{self.config.training.model!r} gives scores of {classes} classes: it must "
+                    f"give {largest + 1}, or labels must be numbered from 0."
+                )
 
     def answer(self, request: Request) -> Answers:
         """Return what the silos answer to a request, unchecked, as it arrives at the target."""

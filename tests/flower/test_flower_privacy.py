@@ -47,12 +47,7 @@ def in_process(config: Config):
 
 def modded(app_noise: dict) -> ClientApp:
     """Our handlers behind the mod, as somebody else's would be."""
-    app = ClientApp(mods=[private_gradients(**app_noise)])
-    app.query()(client_app.query)
-    app.train()(client_app.train)
-    app.evaluate()(client_app.evaluate)
-    app.train("alone")(client_app.alone)
-    return app
+    return client_app.app_of(mods=[private_gradients(**app_noise)])
 
 
 def assert_same(flower, loop) -> None:

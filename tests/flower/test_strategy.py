@@ -165,13 +165,6 @@ def test_spcacw_in_an_app_of_ones_own():
         SPCACW(num_silos=7, betta=0.1)
 
 
-def test_a_models_buffers_are_not_trained():
-    model = torch.nn.BatchNorm1d(2)
-    strategy = SPCACW(num_silos=7)
-    with pytest.raises(SpcacwError, match="'num_batches_tracked' of the model is int64"):
-        strategy.start(LocalGrid(small(), 7), ArrayRecord(model.state_dict()), num_rounds=1)
-
-
 def test_when_the_target_is_lost_the_run_stops_and_keeps_what_it_learned(tmp_path):
     config = small(epochs=3, output=str(tmp_path))
     grid = LocalGrid(config, 7)

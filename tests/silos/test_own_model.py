@@ -74,7 +74,7 @@ def test_each_way_with_a_loss_of_ones_own(model, way, caplog):
 # Mistakes
 
 
-def three():
+def three(shape):
     return 3
 
 

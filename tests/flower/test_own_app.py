@@ -1,0 +1,309 @@
+"""An app of one's own: ten lines on each side, and one true sentence for each misfit."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
+from torch import nn
+
+from spcacw_flwr import SPCACW, silo_app
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower import launch, records
+from tests.conftest import one_sentence
+from tests.flower.grid import LocalGrid
+from tests.watching import wait_until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_app"
+sys.path.append(str(EXAMPLE))
+from hospitals.task import load, network  # noqa: E402
+
+SIDES = "client", "server"
+SILOS = 4
+KEYS = {"num_silos": SILOS, "eta": 0.05, "max_norm": 2.0, "batch_size": 16, "seed": 3}
+
+
+def grid_of(app: ClientApp, nodes: int = SILOS, node_configs=None) -> LocalGrid:
+    """Nodes that run an app of one's own, with a run config of its own."""
+    grid = LocalGrid(Config.from_keys(), nodes, node_configs)
+    for node, context in grid.contexts.items():
+        context.run_config = {"num-server-rounds": 3}
+        grid.apps[node] = app
+    return grid
+
+
+def initial(model=network, seed: int = 7) -> ArrayRecord:
+    torch.manual_seed(seed)
+    return ArrayRecord(model().state_dict())
+
+
+def lines_of(path: Path) -> int:
+    """Lines of code, imports among them, without docstrings and empty lines."""
+    body = ast.parse(path.read_text())
+    strings = {
+        line
+        for node in ast.walk(body)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, node.end_lineno + 1)
+    }
+    lines = enumerate(path.read_text().splitlines(), 1)
+    return sum(bool(text.strip()) and number not in strings for number, text in lines)
+
+
+def test_each_side_of_the_example_has_ten_lines_at_most():
+    lines = {side: lines_of(EXAMPLE / "hospitals" / f"{side}_app.py") for side in SIDES}
+    assert lines == {"client": 3, "server": 10}
+
+
+@pytest.mark.parametrize("nodes", [SILOS, 2])
+def test_the_same_run_as_in_process(nodes, tmp_path, monkeypatch):
+    """Batch size, clipping and seed reach the silos; the model has BatchNorm's buffers."""
+    arrays, strategy = initial(), SPCACW(**KEYS, output=tmp_path / "run")
+    result = strategy.start(grid_of(silo_app(load, network), nodes), arrays, num_rounds=12)
+
+    start = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+
+    def same():
+        model = network()
+        model.load_state_dict(start)
+        return model
+
+    monkeypatch.setitem(sys.modules, "same", SimpleNamespace(load=load, model=same))
+    expected = simulate(Config.from_keys(
+        setting="own", silo="same:load", silos=SILOS, classes=2, model="same:model",
+        epochs=4, **{name: value for name, value in KEYS.items() if name != "num_silos"},
+    ))  # fmt: skip
+    np.testing.assert_allclose(strategy.method.alpha, expected.alpha, atol=1e-4)
+    assert set(result.arrays) == set(expected.parameters) == set(arrays)
+    for name, part in expected.parameters.items():
+        found = torch.from_numpy(result.arrays[name].numpy().copy())
+        torch.testing.assert_close(found, part, rtol=1e-3, atol=1e-4)
+    network().load_state_dict({n: torch.from_numpy(a.numpy()) for n, a in result.arrays.items()})
+    assert strategy.history.accuracy_alone == pytest.approx(expected.accuracy_alone, abs=2)
+    rounds = {n: m["accuracy"] for n, m in result.evaluate_metrics_clientapp.items()}
+    assert rounds == dict(zip((3, 6, 9, 12), expected.accuracy, strict=True))
+
+
+def test_all_artefacts_are_left(tmp_path):
+    result = SPCACW(**KEYS, output=tmp_path / "run").start(
+        grid_of(silo_app(load, network)), initial(), num_rounds=7
+    )
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"report.html", "alpha.csv", "metrics.jsonl", "summary.json", "model.safetensors",
+            "accuracy.png", "alpha.png", "silos.csv", "config.toml"} <= left  # fmt: skip
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["rounds"], summary["epochs"], summary["setting"]) == (7, 3, "own")
+    assert len(summary["alone"]["accuracy"]) == 3
+    assert [*result.evaluate_metrics_clientapp] == [3, 6, 7]
+    assert set(load_file(tmp_path / "run" / "model.safetensors")) == set(result.arrays)
+    assert "digits" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_node_needs_its_own_silos_data_alone():
+    def mine(silo):
+        held.append(silo)
+        return load(silo)
+
+    for silo in (2, 3):
+        held: list[int] = []
+        grid = grid_of(silo_app(mine, network), 1, [{"silos": str(silo)}])
+        (message,) = [m for m in asked(grid) if m]
+        assert f"silo-{silo}" in message.content
+        assert held == [silo]
+
+
+def asked(grid: LocalGrid) -> list[Message]:
+    """What the nodes say when SPCACW asks which silos they hold."""
+    from spcacw_flwr.flower.discovery import query
+
+    keys = SPCACW(**KEYS).keys
+    grid.push_messages([query(node, keys) for node in grid.contexts])
+    return list(grid.replies.values())
+
+
+def test_what_start_is_told_reaches_the_clients():
+    seen: dict[str, set] = {"train": set(), "evaluate": set()}
+    plain = silo_app(load, network)
+
+    def app(message, context):
+        kind = message.metadata.message_type
+        if kind in seen:
+            seen[kind].add(message.content["config"].get("lr"))
+        return plain(message, context)
+
+    SPCACW(**KEYS).start(
+        grid_of(app), initial(), num_rounds=3,
+        train_config=ConfigRecord({"lr": 0.3, "seed": 99}), evaluate_config=ConfigRecord({"lr": 1}),
+    )  # fmt: skip
+    assert seen == {"train": {0.3}, "evaluate": {1}}
+
+
+def test_privacy_is_the_owners():
+    nodes = [{"silos": str(i)} | ({"privacy-noise": 1.0} if i == 2 else {}) for i in range(SILOS)]
+    strategy = SPCACW(**KEYS, privacy_clip="batch")  # BatchNorm mixes samples
+    strategy.start(grid_of(silo_app(load, network), SILOS, nodes), initial(), num_rounds=3)
+    assert [bool(info.privacy) for info in strategy.method.federation.silos] == [
+        False, False, True, False
+    ]  # fmt: skip
+    assert strategy.history.privacy["2"]["answers"] == 3
+
+
+def squares(outputs, y):
+    return (outputs - nn.functional.one_hot(y, 2)).square().mean(1)
+
+
+def test_a_loss_of_ones_own():
+    strategy = SPCACW(**KEYS)
+    result = strategy.start(grid_of(silo_app(load, network, squares)), initial(), num_rounds=3)
+    assert 0 < result.train_metrics_clientapp[3]["loss"] < 1
+    assert strategy.nodes.layout.size == sum(part.numel() for part in network().parameters())
+
+
+def test_two_apps_in_one_process_keep_apart():
+    wide = silo_app(load, lambda: nn.Linear(30, 2))
+    assert len(asked(grid_of(wide))[0].content["config"]["names"]) == 2
+    assert len(asked(grid_of(silo_app(load, lambda: network())))[0].content["config"]["names"]) == 6
+
+
+# Misfits
+
+
+def start(app, arrays=None, spoil=None, **keys):
+    grid = app if isinstance(app, LocalGrid) else grid_of(app)
+    grid.spoil |= dict.fromkeys(grid.contexts, spoil) if spoil else {}
+    arrays = initial() if arrays is None else arrays
+    return SPCACW(**(KEYS | {"node_timeout": 0.5} | keys)).start(grid, arrays, num_rounds=3)
+
+
+def stock() -> ClientApp:
+    """As Flower's templates have it."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        return Message(RecordDict(), reply_to=message)
+
+    return app
+
+
+def test_a_stock_client_app_is_named():
+    with one_sentence("No query function registered", "silo_app", "docs/app.md"):
+        start(stock())
+
+
+def test_another_strategy_is_told_whom_to_use():
+    grid = grid_of(silo_app(load, network))
+    content = RecordDict({"arrays": initial(), "config": ConfigRecord({"server-round": 1})})
+    (node, *_) = grid.contexts
+    message = Message(content, dst_node_id=node, message_type="train")
+    (reply,) = grid.send_and_receive([message])
+    assert "spcacw_flwr.SPCACW" in reply.content["config"][records.ERROR]
+
+
+def test_an_initial_model_of_another_shape_is_one_sentence():
+    with one_sentence("'0.weight' has shape (8, 30), not (16, 30)", "same function"):
+        start(silo_app(load, network), initial(lambda: nn.Sequential(nn.Linear(30, 8))))
+    with one_sentence("there is no '1.weight'"):
+        start(silo_app(load, network), initial(lambda: nn.Sequential(nn.Linear(30, 16))))
+
+
+def test_a_silo_with_another_model_is_named():
+    grid = grid_of(silo_app(load, network))
+    grid.apps[101] = silo_app(load, lambda: nn.Sequential(nn.Linear(30, 4), nn.Linear(4, 2)))
+    with one_sentence(
+        "Node 101 trains another model than node 104", "'0.weight' has shape (4, 30)"
+    ):
+        start(grid)
+
+
+def unclipped(message, content):
+    if "arrays" in content and message.metadata.message_type == "train":
+        rows = 100 * content["arrays"]["gradients"].numpy()
+        content["arrays"]["gradients"] = Array(rows)
+    return content
+
+
+def test_gradients_that_are_not_clipped_are_one_sentence():
+    with one_sentence("Target silo 0", "more than 2", "clip it to max-norm"):
+        start(silo_app(load, network), spoil=unclipped)
+
+
+def wrong_rows(message, content):
+    if "arrays" in content and message.metadata.message_type == "train":
+        content["arrays"]["gradients"] = Array(content["arrays"]["gradients"].numpy()[:, :5])
+    return content
+
+
+def test_gradients_of_another_shape_are_one_sentence():
+    with one_sentence("Target silo 0", "shape (1, 5)", "(1, 562)"):
+        start(silo_app(load, network), spoil=wrong_rows)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ((load, lambda: nn.Linear(3, 2)), ["cannot be applied to the data of silo"]),
+        ((load, lambda: nn.Linear(30, 1)), ["a label 1", "scores of 1 classes"]),
+        ((load, lambda n: nn.Linear(30, n)), ["cannot be made", "TypeError"]),
+        ((load, lambda: 3), ["returned int"]),
+        ((load, network, nn.CrossEntropyLoss()), ["gives ()", "loss of each sample"]),
+        ((lambda silo: load(silo)[0], network), ["training data is a Tensor"]),
+        ((lambda silo: 1 / 0, network), ["ZeroDivisionError"]),
+    ],
+)
+def test_own_parts_that_do_not_fit_are_one_sentence(parts, words):
+    if words == ["a label 1", "scores of 1 classes"]:
+        parts = (*parts, lambda outputs, y: outputs.square().mean(1))
+    with one_sentence("Node", *words):
+        start(silo_app(*parts))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [({"output": "here"}, ["output = 'here'", "absolute"]), ({"exchange": "stream"}, ["messages"]),
+     ({"target": 9}, ["target = 9"])],
+)  # fmt: skip
+def test_keys_that_cannot_be_are_one_sentence(keys, words):
+    with one_sentence(*words):
+        SPCACW(**(KEYS | keys))
+
+
+def test_the_package_imports_neither_flower_nor_torch():
+    program = (
+        "import sys, spcacw_flwr\n"
+        "assert 'silo_app' in spcacw_flwr.__all__\n"
+        "print(sorted({'flwr', 'torch', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.slow
+def test_the_example_runs_by_flwr_run(tmp_path):
+    """As README says: flwr run, on Ray."""
+    with launch.flower(tmp_path / "flower.log") as link:
+        said = link.cli(
+            "run", str(EXAMPLE), launch.CONNECTION, "--run-config", f"output='{tmp_path / 'run'}'",
+            "--federation-config", f"num-supernodes={SILOS} client-resources-num-cpus=1",
+        )  # fmt: skip
+        run_id = str(said["run-id"])
+        wait_until(lambda: link.status(run_id).startswith("finished"))
+        word = link.final_word(run_id)
+        link.save_log(run_id, tmp_path / "run.log")
+    assert word == "finished:completed", (tmp_path / "run.log").read_text()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["engine"], summary["rounds"], summary["epochs"]) == ("ray", 60, 30)
+    assert max(summary["alpha"]) == summary["alpha"][0]
+    assert summary["last_accuracy"] > 85  # the first weights are drawn anew each time
+    assert (tmp_path / "run" / "report.html").is_file()

@@ -1,0 +1,184 @@
+"""What kinds of models work, two epochs of each in process: the table in docs/models.md."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.silos import curvature
+from spcacw_flwr.silos.layout import others_of, parameters_of
+from tests.conftest import make_pool
+
+HERE = "tests.silos.test_what_works"
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+class Attention(nn.Module):
+    """Reads an image of the digits as eight tokens, its rows."""
+
+    def __init__(self, classes):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 1), nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.head(self.encoder(x.squeeze(1)).mean(1))
+
+
+class Tokens(nn.Module):
+    """Reads the brightness of each pixel as a token."""
+
+    def __init__(self, table, classes):
+        super().__init__()
+        self.table, self.head = table, nn.Linear(64 * 4, classes)
+
+    def forward(self, x):
+        tokens = (x.flatten(1) * 16).round().long() + 17 * torch.arange(64)
+        found = self.table(
+            tokens.view(-1, 1) if isinstance(self.table, nn.EmbeddingBag) else tokens
+        )
+        return self.head(found.reshape(len(x), -1))
+
+
+class Scores(nn.Module):
+    """Returns an object with ``logits``, as Hugging Face's classifiers do."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+    def forward(self, x):
+        return SimpleNamespace(loss=None, logits=self.body(x))
+
+
+def residual(shape, classes):
+    from examples.own_model import network
+
+    return network(shape, classes)
+
+
+def transformer(shape, classes):
+    return Attention(classes)
+
+
+def group_norm(shape, classes):
+    norm = nn.GroupNorm(2, 8)
+    return nn.Sequential(nn.Conv2d(1, 8, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(288, classes))
+
+
+def embedding(shape, classes):
+    return Tokens(nn.Embedding(17 * 64, 4), classes)
+
+
+def embedding_bag(shape, classes):
+    return Tokens(nn.EmbeddingBag(17 * 64, 4), classes)
+
+
+def frozen_backbone(shape, classes):
+    backbone = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten())
+    return nn.Sequential(backbone.requires_grad_(False), nn.Linear(576, classes))
+
+
+def logistic(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+
+def logits(shape, classes):
+    return Scores(classes)
+
+
+WORKS = {
+    "residual": ("residual CNN with BatchNorm", "loop"),
+    "transformer": ("`nn.TransformerEncoder`, dropout", "loop"),
+    "group_norm": ("CNN with GroupNorm", "loop"),
+    "embedding": ("`nn.Embedding`", "vmap"),
+    "embedding_bag": ("`nn.EmbeddingBag`", "vmap"),
+    "frozen_backbone": ("trained head on a frozen backbone", "loop"),
+    "logistic": ("logistic regression", "chain"),
+    "logits": ("outputs with `.logits` (Hugging Face)", "vmap"),
+}
+
+
+@pytest.mark.parametrize("model", WORKS)
+def test_it_learns(model):
+    keys = {"model": f"{HERE}:{model}", "epochs": 2, "eta": 0.2, "compare_alone": False}
+    result = simulate(Config.from_keys(**keys))
+    assert result.epochs[1]["loss"] < result.epochs[0]["loss"]
+    assert 0 < result.epochs[-1]["L"] < math.inf
+    pool = make_pool(Config.from_keys(**keys))
+    pool.gradients(pool.initial_parameters(), 1, [0, 1])
+    assert set(result.parameters) == set(pool.model.state_dict())
+    assert f"| {WORKS[model][0]} | {pool.compute.way} |" in PAGE.read_text()
+    assert pool.compute.way == WORKS[model][1]
+
+
+def test_only_what_is_trained_travels():
+    pool = make_pool(Config.from_keys(model=f"{HERE}:frozen_backbone"))
+    assert list(parameters_of(pool.model)) == ["1.weight", "1.bias"]
+    assert pool.layout.size == 5770
+    assert "0.0.weight" in others_of(pool.model, {}, {})
+
+
+def operator(model: str, monkeypatch, by_differences: bool) -> np.ndarray:
+    """H at w_0 along a few directions."""
+    pool = make_pool(Config.from_keys(model=f"{HERE}:{model}"))
+    if by_differences:
+
+        def hessian(loss, at):
+            return lambda v: curvature.difference(loss, at, v)
+
+        monkeypatch.setattr("spcacw_flwr.silos.pool.hessian", hessian)
+    return pool.smoothness(pool.initial_parameters(), 1, 0)
+
+
+@pytest.mark.parametrize("model", ["transformer", "group_norm"])
+def test_differences_measure_the_same_curvature(model, monkeypatch):
+    exact = operator(model, monkeypatch, by_differences=False)
+    assert operator(model, monkeypatch, by_differences=True) == pytest.approx(exact, rel=0.1)
+
+
+def test_differences_are_said_once(monkeypatch, caplog):
+    curvature._say_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert operator("embedding_bag", monkeypatch, by_differences=False) > 0
+    assert [r for r in caplog.messages if "differences of gradients" in r] == [
+        "L is measured by differences of gradients, for the model cannot be derived twice "
+        "(the derivative for '_embedding_bag_backward' is not implemented.)"
+    ]  # fmt: skip
+
+
+def test_another_error_of_the_second_derivative_is_not_hidden():
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            if torch.is_grad_enabled():
+                return Twice.apply(g)
+            return g
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            raise RuntimeError("out of memory")
+
+    w = torch.ones(3)
+    product = curvature.hessian(lambda w: Broken.apply(w).square().sum(), w)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        product(w)
