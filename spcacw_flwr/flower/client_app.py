@@ -2,8 +2,8 @@
 
 Query: which silos the node holds. Train: the clipped mini-batch gradient of each silo that is
 asked, with its loss and sample count, or its losses at several models, and L where the target is
-asked for it. Evaluate: accuracy and loss on a silo's test data, and the buffers that the model was
-evaluated with, if it has any (BatchNorm).
+asked for it. Evaluate: metrics on a silo's test data, and the buffers that the model was evaluated
+with, if it has any (BatchNorm).
 Train, action ``alone``: the target's silo trains without peers. Train, action ``stream``: the node
 opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.flower.silo`).
 
@@ -131,7 +131,7 @@ def train(message: Message, context: Context) -> RecordDict:
 @app.evaluate()
 @replying
 def evaluate(message: Message, context: Context) -> RecordDict:
-    """Return accuracy (percent) and loss on the test data of one silo."""
+    """Return how good a model is on the test data of one silo."""
     pool, config = pool_of(context), message.content.config_records[records.CONFIG]
     (silo,) = records.whole_numbers(config, "silo")
     metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
@@ -152,6 +152,6 @@ def stream(message: Message, context: Context) -> RecordDict:
 @app.train(records.ALONE)
 @replying
 def alone(message: Message, context: Context) -> RecordDict:
-    """Train the target's silo without peers; return its accuracy after each epoch."""
-    pool = pool_of(context)
-    return records.to_content({records.ACCURACY: train_alone(pool.config, pool)}, {})
+    """Train the target's silo without peers; return its figures, and the gain of a model."""
+    pool, model = pool_of(context), records.content_to_points(message.content)
+    return records.to_content(train_alone(pool.config, pool, model), {})

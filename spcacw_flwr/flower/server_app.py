@@ -126,7 +126,7 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     strategy.start(grid, arrays, config.run.epochs * federation.rounds_per_epoch)
     if config.run.compare_alone and config.run.method != "local":
         try:
-            recorder.accuracy_alone = strategy.nodes.train_alone()
+            recorder.alone = strategy.nodes.train_alone(strategy.method.personal)
         except SpcacwError as error:  # a comparison that failed must not cost a finished training
             log(logging.WARNING, "There is no comparison with training alone: %s", error)
 

@@ -31,6 +31,7 @@ from spcacw_flwr.flower.grid import GridSilos
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.batches import find_device
+from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.protocol import Federation, Silos
 
 
@@ -87,7 +88,7 @@ class GradientStrategy(Strategy):
         for line in self.history.epochs:
             round_ = int(line["round"])
             result.train_metrics_clientapp[round_] = MetricRecord({"loss": line["loss"]})
-            found = MetricRecord({records.ACCURACY: line["accuracy"]})
+            found = MetricRecord({name: line[name] for name in METRICS if name in line})
             result.evaluate_metrics_clientapp[round_] = found
         if evaluate_fn and (metrics := evaluate_fn(num_rounds, result.arrays)):
             result.evaluate_metrics_serverapp[num_rounds] = metrics
