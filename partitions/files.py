@@ -51,6 +51,9 @@ class SiloFiles(OwnSilos):
         test = super().test(silo)
         return SiloData(test.x, test.y, self._weights[silo])
 
+    def _untested(self, silo: int) -> str:
+        return f"{self._path(silo)} has no test.x and test.y"
+
     def _function(self, silo: int) -> Any:
         """Return (train, test) of a silo."""
         parts = self._read(silo)

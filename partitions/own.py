@@ -91,14 +91,12 @@ class OwnSilos(Setting):
         """Return the test data of ``silo``; SpcacwError if it has none."""
         test = self._checked(silo)[1]
         if test is None:
-            raise SpcacwError(
-                f"{self._place(silo)} has no test data: the target needs some to be judged by."
-            )
+            raise SpcacwError(f"{self._untested(silo)}: the target needs data to be tested on.")
         return test
 
-    def _place(self, silo: int) -> str:
-        """Return where the data of a silo are from, for a sentence."""
-        return f"Silo {silo} of {self._source}"
+    def _untested(self, silo: int) -> str:
+        """Say that a silo has no test data."""
+        return f"Silo {silo} of {self._source} has no test data"
 
     def _checked(self, silo: int) -> tuple[SiloData, SiloData | None]:
         self.check_silo(silo)

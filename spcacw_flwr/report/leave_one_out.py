@@ -108,11 +108,11 @@ class Rerun:
 
 def _timed(pool: SiloPool, absent: tuple[int, ...], what: str, say: Say) -> Rerun:
     begin, metric = time.perf_counter(), METRICS[pool.config.run.metric]
-    history, model = train_without(pool, absent)
+    history = train_without(pool, absent)
     values = [line[metric.name] for line in history.epochs]
     took = duration(time.perf_counter() - begin)
     say(f"{what}: {metric.label} {metric.text(values[-1])} ({took})")
-    cases, _ = pool.cases(model, pool.config.run.target)
+    cases, _ = pool.cases(pool.layout.flatten(history.state), pool.config.run.target)
     return Rerun((values[-1], values[metric.best(values)]), history.alphas, cases)
 
 
@@ -150,14 +150,11 @@ class Remaining:
         return self.pool.evaluate(vector, self.kept[silo])
 
 
-def train_without(pool: SiloPool, absent: Collection[int]) -> tuple[History, Tensor]:
-    """Run the configuration of a pool that holds all silos, without those that are absent.
-
-    Returns what happened, and the last model.
-    """
+def train_without(pool: SiloPool, absent: Collection[int]) -> History:
+    """Run the configuration of a pool that holds all silos, without those that are absent."""
     remaining = Remaining(pool, absent)
     config, history = remaining.config, History(remaining.config)
     method = method_for(config, remaining.describe(), pool)
     with threads(config.run.threads, len(remaining.kept) * config.samples_per_round, pool):
         train(remaining, method, history)
-    return history, method.personal
+    return history

@@ -42,7 +42,7 @@ def _against_alone(course: Course, local: bool) -> list[str]:
     both = f"{what} against {metric.text(course.alone[-1])}"
     way = "better" if gain > 0 else "worse"
     if not metric.percent and not metric.higher:
-        way += ", which is " + ("less" if gain > 0 else "more")
+        way += f", which is {'less' if gain > 0 else 'more'},"
     how = "exactly as well as" if gain == 0 else f"{metric.gap(gain)} {way} than"
     return [f"Training with the peers ended {how} training alone ({both}).", *_chance(course)]
 
@@ -58,7 +58,7 @@ def _chance(course: Course) -> list[str]:
     """Say what the test cases tell of the gain over training alone."""
     if course.gain_interval is None or course.verdict is None:
         if len(course.tail) < 2 or abs(course.gain or 0.0) > course.swing:
-            return ["How much of this is chance was not recorded."]
+            return []
         return [
             f"Over its last {len(course.tail)} epochs the {course.metric.label} itself moved by "
             f"{course.metric.gap(course.swing)}, so this difference may be chance."

@@ -139,7 +139,7 @@ class Metric:
         value, error = found.value, standard_error(found.influence)
         if not self.share:
             low = value - Z * error
-            return (low if self.higher else max(0.0, low)), value + Z * error
+            return (low if self.higher else max(low, 0.0)), value + Z * error
         inside = max(0.0, value * (1 - value))
         told = inside > 1e-12 and error > 1e-12  # else the cases agree: only their number tells
         count = inside / error**2 if told else 1 / found.one

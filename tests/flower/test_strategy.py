@@ -133,9 +133,14 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
     local = small(method="local")
     grid = LocalGrid(config, 7)
     strategy, pool = play(config, grid, rounds=1), make_pool(local)
-    assert strategy.nodes.train_alone() == train_alone(local, pool)
-    expected = [pool.evaluate(bare(local, t).parameters, 0)[0] for t in (7, 14)]
-    assert train_alone(local, pool) == expected
+    model = strategy.method.personal
+    assert strategy.nodes.train_alone(model) == (found := train_alone(local, pool, model))
+    models = [bare(local, t).parameters for t in (7, 14)]
+    expected = [pool.evaluate(one, 0).figures for one in models]
+    assert found["accuracy"] == [one["accuracy"] for one in expected]
+    ours, theirs = (pool.cases(one, 0)[0] for one in (model, models[-1]))
+    assert found["brier-gain"] == ours.gains(theirs)["brier"]
+    assert found["accuracy-gain"][0] == ours.figures()["accuracy"] - expected[-1]["accuracy"]
 
 
 def test_only_whom_the_method_wants_is_asked():
@@ -302,7 +307,9 @@ def test_artefacts_of_a_run(tmp_path):
     assert alpha.iloc[:, 1:].sum(axis=1).tolist() == pytest.approx([1, 1, 1])
     model = load_file(directory / "model.safetensors")
     pool = make_pool(config)
-    assert pool.evaluate(pool.layout.flatten(model), 0)[0] == summary["last_accuracy"]
+    assert (
+        pool.evaluate(pool.layout.flatten(model), 0).figures["accuracy"] == summary["last_accuracy"]
+    )
     for picture in ("accuracy.png", "alpha.png"):
         assert (directory / picture).read_bytes().startswith(b"\x89PNG")
     assert list((directory / "tensorboard").iterdir())
