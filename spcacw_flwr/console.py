@@ -93,12 +93,10 @@ def metrics_table(summary: dict[str, Any]) -> Table:
     Beside it training alone (α = e₀), if that was run, and how much better than it the model is.
     """
     on, cases = "held-out" if summary.get("holdout") else "test", summary[CASES]
-    table = Table(
-        title=f"{summary['setting']}: silo {summary['target']} by {summary['method']}, "
-        f"{cases:,.0f} {on} cases, after the last epoch"
-    )
-    for name in ("", "last", "95 % interval"):
-        table.add_column(name, justify="right" if name else "left")
+    table = Table(title=f"{summary['setting']}: {cases:,.0f} {on} cases")
+    table.add_column(f"silo {summary['target']}, {summary['method']}")
+    for name in ("last", "95 % interval"):
+        table.add_column(name, justify="right")
     if summary["alone"]:
         for name in ("alone", "better by", "95 % interval"):
             table.add_column(name, justify="right")

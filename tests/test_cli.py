@@ -139,7 +139,7 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
         "run", "--seed", "4", "--method", "local", "--set", "beta=0.3", "--output", str(output)
     )
     assert done.exit_code == 0, done.output
-    assert "silo 0 by local, 48 test cases" in done.output
+    assert "digits-relabel: 48 test cases" in done.output
     assert "0.890 │ 0.780 to 0.950" in done.output
     assert "best epoch: 1, AUROC 0.900" in done.output
     assert str(output) in done.output

@@ -16,7 +16,7 @@ ENGINES = ("ray", "in-process")
 PASS, SAMPLED = "pass", "sampled"
 MESSAGE, STREAM = "message", "stream"
 FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
-METRICS = ("accuracy", "balanced-accuracy", "auroc", "log-loss", "brier", "r2", "mse")
+METRICS = ("accuracy", "balanced", "auroc", "log-loss", "brier", "r2", "mse")
 WIRES = (FLOAT32, FLOAT16, BFLOAT16, INT8)
 
 

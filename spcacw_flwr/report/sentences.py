@@ -90,14 +90,17 @@ def advice(course: Course) -> list[str]:
     half = (high - low) / 2
     said = [f"Too little data to say: {course.on} tell a difference only from about "
             f"{course.metric.gap(half)} on."]  # fmt: skip
-    if gain and (needed := course.cases * (half / gain) ** 2) < MOST_CASES:
-        said.append(f"If the difference is what it seems, about {_rounded(needed)} would tell it.")
+    if gain and (needed := POWER * course.cases * (half / gain) ** 2) < MOST_CASES:
+        said.append(f"If the difference is what it seems, {_rounded(needed)} cases would tell it "
+                    "four times out of five.")  # fmt: skip
     else:
         said.append("What was seen is so small that it hardly matters which of both is used.")
     said.append("Going on costs the peers' time and privacy; going on alone costs nothing.")
     return said
 
 
+POWER = ((1.960 + 0.842) / 1.960) ** 2
+"""How many times as many cases tell a difference in four draws of five as in every second one."""
 MOST_CASES = 100_000
 """Test cases that nobody will gather."""
 

@@ -152,7 +152,7 @@ METRICS = {
     one.name: one
     for one in (
         Metric("accuracy", "accuracy", _right, percent=True),
-        Metric("balanced-accuracy", "balanced accuracy", _right, _balanced, percent=True),
+        Metric("balanced", "balanced accuracy", _right, _balanced, percent=True),
         Metric("auroc", "AUROC", _margin, _auroc),
         Metric("log-loss", "log-loss", losses_of, higher=False, share=False),
         Metric("brier", "Brier score", _brier, higher=False, share=False),
@@ -170,7 +170,7 @@ def applying(y: Tensor, classes: int) -> list[Metric]:
         names = ["accuracy", "log-loss", "brier"]
     else:
         both = ["auroc"] if classes == 2 and len(y.unique()) == 2 else []
-        names = ["accuracy", "balanced-accuracy", *both, "log-loss", "brier"]
+        names = ["accuracy", "balanced", *both, "log-loss", "brier"]
     return [METRICS[name] for name in names]
 
 

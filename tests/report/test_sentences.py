@@ -25,9 +25,10 @@ def facts(tmp_path, **keys):
 @pytest.mark.parametrize(
     ("alone", "said"),
     [
-        ((40.0, 60.0, 86.5), "ended 3.5 points of accuracy better than training alone (test accuracy 90.00 %"),
-        ((40.0, 60.0, 91.2), "ended 1.2 points of accuracy worse than training alone (test accuracy "
-         "90.00 % against 91.20 %)."),
+        ((40.0, 60.0, 86.5), "ended 3.5 points of accuracy better than training alone (test "
+         "accuracy 90.00 %"),
+        ((40.0, 60.0, 91.2), "ended 1.2 points of accuracy worse than training alone (test "
+         "accuracy 90.00 % against 91.20 %)."),
         ((40.0, 60.0, 90.0), "ended exactly as well as training alone"),
         ((40.0, 60.0, 89.96), "ended 0.04 points of accuracy better than training alone"),
     ],
@@ -81,8 +82,10 @@ def test_a_difference_that_few_cases_cannot_tell_is_not_called_one(tmp_path):
     said = sentences.advice(found.course)
     assert said[0].startswith("Too little data to say: 48 test cases tell a difference only from")
     assert "about 0.070 of AUROC on." in said[0]
-    # 48 · (.07 / .021)² = 533.3
-    assert said[1] == "If the difference is what it seems, about 540 would tell it."
+    # 48 · (.07 / .021)² · ((1.96 + .842) / 1.96)² = 1,090
+    assert said[1] == (
+        "If the difference is what it seems, 1,100 cases would tell it four times out of five."
+    )
     zero = judged(tmp_path / "zero", 0.0, -0.07, 0.07)
     assert "exactly as well as" in sentences.headline(zero)[0]
     assert "so small" in sentences.advice(zero.course)[1]
@@ -260,7 +263,8 @@ def test_with_several_seeds_they_say_what_is_chance(tmp_path):
     seeds = 4.303 * 0.1 / math.sqrt(3)
     assert found.absences[0].margin == pytest.approx(math.hypot(seeds, 0.5), rel=1e-3)
     assert (
-        "Given the draw of 400 test samples and of 3 seeds, leaving out silo 1 clearly made it worse, leaving out silo 3 clearly made "
+        "Given the draw of 400 test samples and of 3 seeds, leaving out silo 1 clearly made it "
+        "worse, leaving out silo 3 clearly made "
         "it better and leaving out silo 2 made no difference that can be told from chance (95 % "
         "intervals)."
     ) in sentences.without(found)

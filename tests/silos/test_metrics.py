@@ -42,7 +42,7 @@ def test_five_cases_by_hand():
     found = cases(OUTPUTS, Y)
     value = {name: found.found(name).value for name in found.scores}
     assert value["accuracy"] == pytest.approx(3 / 5)
-    assert value["balanced-accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert value["balanced"] == pytest.approx((2 / 3 + 1 / 2) / 2)
     # Of the 6 pairs, 1 > 0, 3 > 0, 3 > 2, 3 > 1 are right, 1 = 1 is half right, 1 < 2 is wrong.
     assert value["auroc"] == pytest.approx(4.5 / 6)
     p = 1 / (1 + np.exp(-(MARGIN.numpy() - 1.5)))
@@ -117,7 +117,7 @@ def test_values_are_scikit_learns(classes, weighted):
     some = {"sample_weight": weight}
     expected = {
         "accuracy": metrics.accuracy_score(y, told, **some),
-        "balanced-accuracy": metrics.balanced_accuracy_score(y, told, **some),
+        "balanced": metrics.balanced_accuracy_score(y, told, **some),
         "log-loss": metrics.log_loss(y, p, **some),
         "brier": np.average(
             ((p - np.eye(classes)[y]) ** 2).sum(1) / (2 if classes == 2 else 1), weights=weight
@@ -141,7 +141,7 @@ def test_regression_is_scikit_learns(weighted):
     assert [found.found(name).value for name in ("r2", "mse")] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["balanced-accuracy", "auroc", "log-loss", "brier", "r2"])
+@pytest.mark.parametrize("name", ["balanced", "auroc", "log-loss", "brier", "r2"])
 def test_errors_are_those_of_leaving_each_case_out(name):
     """The influence of a case is n − 1 times what its absence changes, up to 1/n."""
     outputs, y = random(60, 2)
@@ -182,7 +182,7 @@ def test_what_applies_depends_on_the_labels():
     def names(y, classes):
         return [one.name for one in applying(y, classes)]
 
-    assert names(Y, 2) == ["accuracy", "balanced-accuracy", "auroc", "log-loss", "brier"]
+    assert names(Y, 2) == ["accuracy", "balanced", "auroc", "log-loss", "brier"]
     assert "auroc" not in names(Y, 3)
     assert "auroc" not in names(torch.zeros(4, dtype=torch.int64), 2)
     assert names(torch.zeros(4, 3, dtype=torch.int64), 5) == ["accuracy", "log-loss", "brier"]
