@@ -92,25 +92,20 @@ def metrics_table(summary: dict[str, Any]) -> Table:
 
     Beside it training alone (α = e₀), if that was run, and how much better than it the model is.
     """
-    on, cases = "held-out" if summary.get("holdout") else "test", summary[CASES]
-    table = Table(title=f"{summary['setting']}: {cases:,.0f} {on} cases")
-    table.add_column(f"silo {summary['target']}, {summary['method']}")
-    for name in ("last", "95 % interval"):
-        table.add_column(name, justify="right")
+    table = Table(caption="Of accuracies, differences are in points.")
+    for name in ("metric", "last", "95 % interval"):
+        table.add_column(name, justify="left" if name == "metric" else "right")
     if summary["alone"]:
         for name in ("alone", "better by", "95 % interval"):
             table.add_column(name, justify="right")
     found = summary["metrics"]
     for name in dict.fromkeys((summary["metric"], *found)):
         metric, row = METRICS[name], found[name]
-        cells = [metric.text(row["last"]), span(metric, row["interval"])]
+        cells = [metric.text(row["last"]), span(metric, row["interval"], unit=False)]
         if summary["alone"]:
-            cells += [metric.text(row["alone"]), signed(metric, row["gain"]),
-                      span(metric, row["gain_interval"], signs=True)]  # fmt: skip
-        table.add_row(metric.label, *cells)
-    best = found[summary["metric"]]
-    told = METRICS[summary["metric"]].text(best["best"])
-    table.caption = f"best epoch: {best['best_epoch']}, {METRICS[summary['metric']].label} {told}"
+            gain = span(metric, row["gain_interval"], signs=True, unit=False)
+            cells += [metric.text(row["alone"]), signed(metric, row["gain"]), gain]
+        table.add_row(name, *cells)
     return table
 
 
@@ -135,7 +130,14 @@ def alpha_table(summary: dict[str, Any]) -> Table:
 def print_report(console: Console, directory: Path) -> None:
     """Print both tables and where everything lies."""
     summary = json.loads((directory / "summary.json").read_text())
+    on = "held-out" if summary["holdout"] else "test"
+    who = f"{summary['setting']}: silo {summary['target']} by {summary['method']}"
+    console.print(f"{who}, {summary[CASES]:,.0f} {on} cases", highlight=False)
     console.print(metrics_table(summary))
+    metric = METRICS[summary["metric"]]
+    best = summary["metrics"][metric.name]
+    said = f"The best epoch, known with hindsight: {best['best_epoch']}, {metric.label} "
+    console.print(said + metric.text(best["best"]), highlight=False)
     if summary["alpha"] is not None:
         console.print(alpha_table(summary))
     console.print(

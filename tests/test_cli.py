@@ -126,7 +126,7 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
         assert config.run.output == str(output)
         summary = {
             "setting": "digits-relabel", "method": "local", "target": 0, "alone": None,
-            "metric": "auroc", "test-cases": 48, "alpha": [1.0, 0.0], "rounds": 14,
+            "holdout": 0.0, "metric": "auroc", "test-cases": 48, "alpha": [1.0, 0.0], "rounds": 14,
             "metrics": {"auroc": {"best": 0.9, "best_epoch": 1, "last": 0.89,
                                   "interval": [0.78, 0.95]}},
             "groups": [None, 1.0], "epochs": 2, "seconds": 1.0, "target_gradients": 14,
@@ -139,9 +139,9 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
         "run", "--seed", "4", "--method", "local", "--set", "beta=0.3", "--output", str(output)
     )
     assert done.exit_code == 0, done.output
-    assert "digits-relabel: 48 test cases" in done.output
+    assert "silo 0 by local, 48 test cases" in done.output
     assert "0.890 │ 0.780 to 0.950" in done.output
-    assert "best epoch: 1, AUROC 0.900" in done.output
+    assert "known with hindsight: 1, AUROC 0.900" in done.output
     assert str(output) in done.output
 
 

@@ -34,13 +34,16 @@ def signed(metric: Metric, difference: float | None) -> str:
     return f"{difference:+.{places}f}".replace("-", "−")
 
 
-def span(metric: Metric, ends: Sequence[float | None], signs: bool = False) -> str:
+def span(
+    metric: Metric, ends: Sequence[float | None], signs: bool = False, unit: bool = True
+) -> str:
     """Return an interval, ``70.4 to 91.3 %`` or, of a difference, ``−9.1 to +4.9 points``."""
     if any(end is None or math.isnan(end) for end in ends):
         return "–"
     places, sign = (1 if metric.percent else 3), "+" if signs else ""
     low, high = (f"{end:{sign}.{places}f}".replace("-", "−") for end in ends)
-    return f"{low} to {high}" + ((" points" if signs else " %") if metric.percent else "")
+    units = (" points" if signs else " %") if unit and metric.percent else ""
+    return f"{low} to {high}{units}"
 
 
 def listed(words: Sequence[str]) -> str:
