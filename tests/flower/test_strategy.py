@@ -286,8 +286,10 @@ def test_artefacts_of_a_run(tmp_path):
     assert (summary["rounds"], summary["epochs"], summary["seed"]) == (14, 2, 0)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [7, 14]
-    assert set(lines[0]) == {
-        "epoch", "round", "loss", "accuracy", "L", "lambda_reg", "cost", "seconds",
+    metrics = {f"{name}{end}" for name in ("accuracy", "balanced", "log-loss", "brier")
+               for end in ("", "-low", "-high")}  # fmt: skip
+    assert set(lines[0]) == metrics | {
+        "test-cases", "epoch", "round", "loss", "accuracy", "L", "lambda_reg", "cost", "seconds",
         "target_gradients", "floats", "bytes", "cumulative_cost", "best_fixed_cost", "regret",
         "regret_bound", "rejected", "quarantined",
     }  # fmt: skip
@@ -296,6 +298,12 @@ def test_artefacts_of_a_run(tmp_path):
     np.testing.assert_array_equal(silos.alpha[7:], summary["alpha"])
     np.testing.assert_array_equal(silos.sigma[7:], summary["figures"]["sigma"])
     assert summary["last_accuracy"] == lines[-1]["accuracy"]
+    found = summary["metrics"]["log-loss"]
+    values = [line["log-loss"] for line in lines]
+    assert (found["best"], found["last"]) == (min(values), values[-1])
+    assert values[found["best_epoch"] - 1] == min(values)
+    assert found["gain"] == pytest.approx(found["alone"] - found["last"])
+    assert found["gain_interval"][0] < found["gain"] < found["gain_interval"][1]
     assert summary["best_accuracy"] == max(line["accuracy"] for line in lines)
     assert lines[-1]["lambda_reg"] > 0
     assert [line["target_gradients"] for line in lines] == [7, 14]

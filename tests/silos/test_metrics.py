@@ -12,6 +12,7 @@ from spcacw_flwr.config import keys
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower import records
 from spcacw_flwr.silos.evaluation import Cases
 from spcacw_flwr.silos.metrics import METRICS, applying
 
@@ -245,3 +246,10 @@ def test_a_metric_that_does_not_apply_is_one_sentence_before_training():
         simulate(Config.from_keys(metric="auroc"))
     with pytest.raises(SpcacwError, match=r"Silo 1 of .* has no test data: the target needs"):
         simulate(Config.from_keys(**REGRESSION, metric="mse", target=1))
+
+
+def test_an_evaluation_without_the_runs_metric_is_refused():
+    found = records.to_evaluation({"auroc": 0.9, "auroc-low": 0.8, "silo": 3}, {}, "auroc")
+    assert found.figures == {"auroc": 0.9, "auroc-low": 0.8}
+    with pytest.raises(SpcacwError, match="auroc is None where numbers were expected"):
+        records.to_evaluation({"accuracy": 90.0}, {}, "auroc")
