@@ -34,8 +34,8 @@ class SiloFiles(OwnSilos):
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Check the keys; reads no file yet. SpcacwError without ``silos``."""
         super().__init__(keys, seed)
-        self._tests: dict[int, tuple[bool, Tensor | None]] = {}
-        """Of each silo that was read: whether it has test data, and their weights."""
+        self._weights: dict[int, Tensor | None] = {}
+        """The weights of the test data of each silo that was read."""
 
     def _named(self) -> str:
         if not self.keys.data_dir:
@@ -49,20 +49,17 @@ class SiloFiles(OwnSilos):
     def test(self, silo: int) -> SiloData:
         """Return the test data of ``silo``; SpcacwError if its file has none."""
         test = super().test(silo)
-        tested, weight = self._tests[silo]
-        if not tested:
-            raise SpcacwError(
-                f"{self._path(silo)} has no test.x and test.y: the target needs data to be tested "
-                "on."
-            )
-        return SiloData(test.x, test.y, weight)
+        return SiloData(test.x, test.y, self._weights[silo])
+
+    def _untested(self, silo: int) -> str:
+        return f"{self._path(silo)} has no test.x and test.y"
 
     def _function(self, silo: int) -> Any:
-        """Return (train, test) of a silo; of one without test data, its training data twice."""
+        """Return (train, test) of a silo."""
         parts = self._read(silo)
-        self._tests[silo] = "test.x" in parts, parts.get("test.weight")
-        train = parts["train.x"], parts["train.y"]
-        return train, (parts["test.x"], parts["test.y"]) if "test.x" in parts else train
+        self._weights[silo] = parts.get("test.weight")
+        test = (parts["test.x"], parts["test.y"]) if "test.x" in parts else None
+        return (parts["train.x"], parts["train.y"]), test
 
     def _path(self, silo: int) -> Path:
         return silo_file(Path(self.keys.data_dir).expanduser(), silo)

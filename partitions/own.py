@@ -5,8 +5,9 @@
 ``load(silo)`` returns ``(train, test)``. Each is a pair of tensors (x, y), or a PyTorch Dataset of
 such pairs, which is read once: a random transform in it is frozen. ``x`` is float, (n, …) with the
 same shape everywhere, or whole numbers (n, L) for tokens; ``y`` holds whole numbers in 0 …
-``classes`` − 1, (n,), or (n, L) beside tokens of that shape. In an app of one's own
-(``silo_app``) ``classes`` is 0: the model's scores say how many they are.
+``classes`` − 1, (n,), or (n, L) beside tokens of that shape; or, with ``classes`` = 1, numbers to
+be predicted, float (n,). In an app of one's own (``silo_app``) ``classes`` is 0: the model's
+outputs say how many they are. ``test`` is None of a peer that has none; the target needs it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class OwnSilos(Setting):
         self._source = self._named()
         self._silos = counted_silos(keys, self.name)
         self.num_classes = keys.classes
-        self._kept: dict[int, tuple[SiloData, SiloData]] = {}
+        self._kept: dict[int, tuple[SiloData, SiloData | None]] = {}
 
     def _named(self) -> str:
         """Return what a sentence calls the source of the data; SpcacwError if none is named."""
@@ -95,15 +96,22 @@ class OwnSilos(Setting):
         return self._checked(silo)[0]
 
     def test(self, silo: int) -> SiloData:
-        """Return the test data of ``silo``."""
-        return self._checked(silo)[1]
+        """Return the test data of ``silo``; SpcacwError if it has none."""
+        test = self._checked(silo)[1]
+        if test is None:
+            raise SpcacwError(f"{self._untested(silo)}: the target needs data to be tested on.")
+        return test
 
-    def _checked(self, silo: int) -> tuple[SiloData, SiloData]:
+    def _untested(self, silo: int) -> str:
+        """Say that a silo has no test data."""
+        return f"Silo {silo} of {self._source} has no test data"
+
+    def _checked(self, silo: int) -> tuple[SiloData, SiloData | None]:
         self.check_silo(silo)
         train, test = self._load(silo)
         says = "input-shape says" if self.keys.input_shape else f"silo {self._first} has"
         for data in (train, test):
-            if tuple(data.x.shape[1:]) != self.input_shape:
+            if data and tuple(data.x.shape[1:]) != self.input_shape:
                 raise SpcacwError(
                     f"Silo {silo} of {self._source} has inputs of shape "
                     f"{tuple(data.x.shape[1:])}, not {self.input_shape} as {says}: all silos train "
@@ -111,7 +119,7 @@ class OwnSilos(Setting):
                 )
         return train, test
 
-    def _load(self, silo: int) -> tuple[SiloData, SiloData]:
+    def _load(self, silo: int) -> tuple[SiloData, SiloData | None]:
         if silo not in self._kept:
             where = f"Silo {silo} of {self._source}"
             try:
@@ -132,11 +140,13 @@ def describe(thing: object) -> str:
     return f"a {kind} of {len(thing)}" if isinstance(thing, tuple | list) else f"a {kind}"
 
 
-def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData]:
+def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData | None]:
     """Return the training and test data; SpcacwError beginning with ``where`` if they are wrong."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise SpcacwError(f"{where} is {describe(pair)}: the function must return (train, test).")
     train = _part(pair[0], num_classes, f"{where}, training data")
+    if pair[1] is None:
+        return train, None
     test = _part(pair[1], num_classes, f"{where}, test data")
     if train.x.shape[1:] != test.x.shape[1:] or train.x.dtype != test.x.dtype:
         raise SpcacwError(
@@ -152,7 +162,9 @@ def _part(part: Any, num_classes: int, where: str) -> SiloData:
         raise SpcacwError(
             f"{where}: {len(x)} inputs and {len(y)} labels, which must be equally many, and some."
         )
-    return SiloData(_inputs(x, where), _labels(x, y, num_classes, where))
+    numbers = num_classes == 1 or (not num_classes and y.is_floating_point())
+    labels = _numbers if numbers else _labels
+    return SiloData(_inputs(x, where), labels(x, y, num_classes, where))
 
 
 def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
@@ -197,9 +209,22 @@ def _inputs(x: Tensor, where: str) -> Tensor:
     )
 
 
+def _numbers(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
+    y = y.float() if y.is_floating_point() or y.dtype in _WHOLE else y
+    if y.dim() != 1 or not y.is_floating_point() or not y.isfinite().all():
+        raise SpcacwError(
+            f"{where}: with classes = 1 labels must be finite numbers (n,), but are {y.dtype} of "
+            f"shape {tuple(y.shape)}."
+        )
+    return y
+
+
 def _labels(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
     if y.dtype not in (*_WHOLE, torch.uint8):
-        raise SpcacwError(f"{where}: labels are {y.dtype}; they must be whole numbers.")
+        raise SpcacwError(
+            f"{where}: labels are {y.dtype}; they must be whole numbers, or "
+            "classes = 1 for numbers to be predicted."
+        )
     if y.dim() != 1 and y.shape != x.shape:
         raise SpcacwError(
             f"{where}: labels have shape {tuple(y.shape)}, which is neither (n,) nor that of the "

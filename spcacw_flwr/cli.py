@@ -191,6 +191,8 @@ def keys(
     all_: Annotated[bool, typer.Option("--all", help="every key")] = False,
 ) -> None:
     """List run-config keys: where they live, their default, what they may be and mean."""
+    import textwrap
+
     from rich.markup import escape
     from rich.padding import Padding
 
@@ -206,8 +208,10 @@ def keys(
         if table != above:
             console.print(f"[dim]# {table}[/]", highlight=False)
         above = table
-        head = escape(f"{json.dumps(default, ensure_ascii=False)}  ({allowed(field)})")
-        console.print(f"[bold]{key}[/] = {head}", highlight=False)
+        head = f"{key} = {json.dumps(default, ensure_ascii=False)}  ({allowed(field)})"
+        lines = textwrap.wrap(head, console.width, subsequent_indent=4 * " ")
+        rest = escape("\n".join(lines).removeprefix(key))
+        console.print(f"[bold]{key}[/]{rest}", highlight=False)
         console.print(
             Padding(escape(field.metadata.get("doc", "A key of your own.")), (0, 0, 0, 4)),
             highlight=False,

@@ -20,7 +20,9 @@ from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.report.facts import MOST_SILOS
 from spcacw_flwr.report.page import write_report_if_possible
-from spcacw_flwr.report.words import called
+from spcacw_flwr.report.words import called, signed, span
+from spcacw_flwr.silos.evaluation import CASES
+from spcacw_flwr.silos.metrics import METRICS
 
 LARGEST = 4
 """Weights shown while training: the current largest ones."""
@@ -69,10 +71,11 @@ class Display:
 
 
 def describe(status: dict[str, Any]) -> str:
-    """Say accuracy, loss and the largest weights of a status in one line."""
-    if status.get("accuracy") is None:
+    """Say the metric, the loss and the largest weights of a status in one line."""
+    if status.get("value") is None:
         return ""
-    text = f"accuracy {status['accuracy']:.2f} %  loss {status['loss']:.4f}"
+    metric = METRICS[status["metric"]]
+    text = f"{metric.label} {metric.text(status['value'])}  loss {status['loss']:.4f}"
     if not (alpha := status["alpha"]):
         return text
     largest = _heaviest(alpha)[:LARGEST]
@@ -84,16 +87,25 @@ def _heaviest(alpha: list[float]) -> list[int]:
     return sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))
 
 
-def accuracy_table(summary: dict[str, Any]) -> Table:
-    """Return best and last accuracy, beside the same run with α = e₀ when it was made."""
-    on = "held-out" if summary.get("holdout") else "test"
-    table = Table(title=f"{summary['setting']}: {on} accuracy")
-    table.add_column(f"target silo {called(summary, summary['target'])}, method")
-    table.add_column("best %", justify="right")
-    table.add_column("last %", justify="right")
-    for name, row in ((summary["method"], summary), ("alone (α = e₀)", summary["alone"])):
-        if row:
-            table.add_row(name, f"{row['best_accuracy']:.2f}", f"{row['last_accuracy']:.2f}")
+def metrics_table(summary: dict[str, Any]) -> Table:
+    """Return each metric of the last model with its interval, that of the run first.
+
+    Beside it training alone (α = e₀), if that was run, and how much better than it the model is.
+    """
+    table = Table(caption="Of accuracies, differences are in points.")
+    for name in ("metric", "last", "95 % interval"):
+        table.add_column(name, justify="left" if name == "metric" else "right")
+    if summary["alone"]:
+        for name in ("alone", "better by", "95 % interval"):
+            table.add_column(name, justify="right")
+    found = summary["metrics"]
+    for name in dict.fromkeys((summary["metric"], *found)):
+        metric, row = METRICS[name], found[name]
+        cells = [metric.text(row["last"]), span(metric, row["interval"], unit=False)]
+        if summary["alone"]:
+            gain = span(metric, row["gain_interval"], signs=True, unit=False)
+            cells += [metric.text(row["alone"]), signed(metric, row["gain"]), gain]
+        table.add_row(name, *cells)
     return table
 
 
@@ -119,7 +131,14 @@ def alpha_table(summary: dict[str, Any]) -> Table:
 def print_report(console: Console, directory: Path) -> None:
     """Print both tables and where everything lies."""
     summary = json.loads((directory / "summary.json").read_text())
-    console.print(accuracy_table(summary))
+    on = "held-out" if summary["holdout"] else "test"
+    who = f"{summary['setting']}: silo {called(summary, summary['target'])} by {summary['method']}"
+    console.print(f"{who}, {summary[CASES]:,.0f} {on} cases", highlight=False)
+    console.print(metrics_table(summary))
+    metric = METRICS[summary["metric"]]
+    best = summary["metrics"][metric.name]
+    said = f"The best epoch, known with hindsight: {best['best_epoch']}, {metric.label} "
+    console.print(said + metric.text(best["best"]), highlight=False)
     if summary["alpha"] is not None:
         console.print(alpha_table(summary))
     console.print(

@@ -20,8 +20,8 @@ from spcacw_flwr.console import Display, describe
 from spcacw_flwr.flower import launch
 
 STATUS = {
-    "state": "training", "round": 9, "rounds": 14, "epoch": 1, "epochs": 2, "accuracy": 91.5,
-    "loss": 0.25, "alpha": [0.5, 0.0, 0.1, 0.15, 0.05, 0.2],
+    "state": "training", "round": 9, "rounds": 14, "epoch": 1, "epochs": 2, "metric": "accuracy",
+    "value": 91.5, "loss": 0.25, "alpha": [0.5, 0.0, 0.1, 0.15, 0.05, 0.2],
 }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_the_display_names_the_four_largest_weights():
         "accuracy 91.50 %  loss 0.2500  α  "
         "silo 0: 0.500  silo 5: 0.200  silo 3: 0.150  silo 2: 0.100"
     )
-    assert describe(STATUS | {"accuracy": None}) == ""
+    assert describe(STATUS | {"value": None}) == ""
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -97,7 +97,7 @@ def test_the_display_shows_epochs_live_or_line_by_line(terminal):
     console = Console(file=out, force_terminal=terminal, width=120, color_system=None)
     display = Display(console)
     with display.running():
-        for status in ({}, STATUS | {"rounds": 0, "epoch": 0, "accuracy": None}, STATUS, STATUS):
+        for status in ({}, STATUS | {"rounds": 0, "epoch": 0, "value": None}, STATUS, STATUS):
             display.show(status)
     said = out.getvalue()
     assert "91.50 %" in said
@@ -126,7 +126,9 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
         assert config.run.output == str(output)
         summary = {
             "setting": "digits-relabel", "method": "local", "target": 0, "alone": None,
-            "best_accuracy": 90.0, "last_accuracy": 89.0, "alpha": [1.0, 0.0], "rounds": 14,
+            "holdout": 0.0, "metric": "auroc", "test-cases": 48, "alpha": [1.0, 0.0], "rounds": 14,
+            "metrics": {"auroc": {"best": 0.9, "best_epoch": 1, "last": 0.89,
+                                  "interval": [0.78, 0.95]}},
             "groups": [None, 1.0], "epochs": 2, "seconds": 1.0, "target_gradients": 14,
             "floats": 0,
         }  # fmt: skip
@@ -137,7 +139,9 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
         "run", "--seed", "4", "--method", "local", "--set", "beta=0.3", "--output", str(output)
     )
     assert done.exit_code == 0, done.output
-    assert "90.00" in done.output
+    assert "silo 0 by local, 48 test cases" in done.output
+    assert "0.890 │ 0.780 to 0.950" in done.output
+    assert "known with hindsight: 1, AUROC 0.900" in done.output
     assert str(output) in done.output
 
 

@@ -16,6 +16,7 @@ ENGINES = ("ray", "in-process")
 PASS, SAMPLED = "pass", "sampled"
 MESSAGE, STREAM = "message", "stream"
 FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
+METRICS = ("accuracy", "balanced", "auroc", "log-loss", "brier", "r2", "mse")
 WIRES = (FLOAT32, FLOAT16, BFLOAT16, INT8)
 
 
@@ -80,6 +81,12 @@ class RunKeys:
     compare_alone: bool = key(
         True, "Also train the target alone (α = e₀, same seed and batches) for comparison."
     )
+    metric: str = key(
+        "accuracy",
+        "What a run is judged by, on the target's test data: its best epoch, tables and report; r2 "
+        "and mse are for labels that are numbers, auroc for two classes.",
+        choices=METRICS,
+    )
     tensorboard: bool = key(False, "Write TensorBoard scalars beside the other results.")
     node_timeout: float = key(
         120.0, "Seconds to wait for nodes that hold all silos before giving up.", above=0
@@ -116,8 +123,8 @@ class TrainingKeys:
     )
     loss: str = key(
         "cross-entropy",
-        "ℓ: cross-entropy, or 'package.module:function' of your own: outputs, labels → the loss "
-        "of each sample.",
+        "ℓ: cross-entropy, squared-error (labels that are numbers), or 'package.module:function' "
+        "of your own: outputs, labels → the loss of each sample.",
     )
     participation: float = key(
         1.0, "p, chance that a peer is asked in a round (Prop. partial participation).",
@@ -213,7 +220,10 @@ class PartitionKeys:
         "package.module:function.",
     )
     classes: int = key(
-        10, "setting = 'own' or 'files': C, the number of labels, which are 0 … C−1.", least=2
+        10,
+        "setting = 'own' or 'files': C, the number of labels, which are 0 … C−1; 1 where labels "
+        "are numbers (float), and the model predicts one.",
+        least=1,
     )
     input_shape: str = key(
         "",

@@ -22,6 +22,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, SiloInfo, Silos
 
@@ -43,7 +44,8 @@ class History:
         self.gate: Gate | None = None
         """Who answered badly; set by the engine."""
         self.rounds = self.round = 0
-        self.accuracy_alone: list[float] = []
+        self.alone: dict[str, list[float]] = {}
+        """What :func:`train_alone` returned; empty if it was not called."""
         self.state: Mapping[str, Tensor] = {}
         """The model after the last epoch, as ``state_dict`` names it."""
         self._started = time.perf_counter()
@@ -168,17 +170,21 @@ def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> N
     assert method.federation.layout is not None  # every engine knows its model
     report = method.epoch_report() | history.gate.report()
     personal, figures = method.personal.clone(), method.figures()
-    accuracy, _, buffers = silos.evaluate(personal, history.config.run.target)
+    found, buffers = silos.evaluate(personal, history.config.run.target)
     state = method.federation.layout.unflatten(personal) | buffers
-    history.epoch(round_, {"accuracy": accuracy} | report, figures, state)
+    history.epoch(round_, found | report, figures, state)
     history.privacy = method.ledger.summary()
-    log.info("round %s: accuracy %.2f %%, loss %.4f", round_, accuracy, report["loss"])
+    metric = METRICS[history.config.run.metric]
+    value = metric.text(found[metric.name])
+    log.info("round %s: %s %s, loss %.4f", round_, metric.label, value, report["loss"])
 
 
-def train_alone(config: Config, pool: SiloPool) -> list[float]:
+def train_alone(config: Config, pool: SiloPool, model: Tensor) -> dict[str, list[float]]:
     """Train the target with its own data only, by the method Local and the run's own seed.
 
-    Returns its accuracy (percent) after each epoch.
+    Returns each figure after each epoch and, as ``<metric>-gain``, by how much the run's ``model``
+    (d,) is better on the same test cases: the difference, and its paired 95 % interval. They are
+    compared here, so that no test case leaves its silo.
     """
     target = config.run.target
     (info,) = (info for info in pool.describe() if info.silo == target)
@@ -187,4 +193,6 @@ def train_alone(config: Config, pool: SiloPool) -> list[float]:
     local = method_class("local")(config, federation, pool.initial_parameters())
     history = History(config)
     train(pool, local, history)
-    return [line["accuracy"] for line in history.epochs]
+    ours, theirs = (pool.cases(vector, target)[0] for vector in (model, local.personal))
+    columns = {name: [line[name] for line in history.epochs] for name in theirs.figures()}
+    return columns | {f"{name}-gain": gain for name, gain in ours.gains(theirs).items()}

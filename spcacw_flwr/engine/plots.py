@@ -1,4 +1,4 @@
-"""The two pictures of a run: the target's accuracy over epochs, and α over time.
+"""The two pictures of a run: the target's metric over epochs, and α over time.
 
 They are drawn without a display (Matplotlib's Agg canvas, no pyplot state), so that a worker thread
 can write them. :func:`heat` draws every heat-map of weights, here, in reports and in experiments.
@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from spcacw_flwr.silos.metrics import Metric
 from spcacw_flwr.silos.protocol import Federation
 
 HEAT = ListedColormap(matplotlib.colormaps["magma_r"](np.linspace(0.1, 1, 256)))
@@ -65,38 +66,41 @@ def thin(count: int) -> list[int]:
     return sorted({round(x) for x in np.linspace(0, count - 1, min(count, MOST_POINTS))})
 
 
-def draw_accuracy(
-    axes: Axes, epochs: Sequence[float], values: Sequence[float], alone: Sequence[float]
-) -> None:
-    """Draw the target's accuracy (percent) over epochs, beside training alone where that is known.
+def draw_metric(
+    axes: Axes, metric: Metric, epochs: Sequence[float], values: Sequence[float],
+    alone: Sequence[float],
+) -> None:  # fmt: skip
+    """Draw a metric over epochs, beside training alone where that is known.
 
     ``alone`` is by epoch; a single value is that after the last one.
     """
     at = thin(len(values))
     mark = "o" if len(at) == 1 else ""
     axes.plot([epochs[k] for k in at], [values[k] for k in at], color=BLUE, lw=2.2,
-              marker=mark, label=f"this run: {values[-1]:.2f} %")  # fmt: skip
+              marker=mark, label=f"this run: {metric.text(values[-1])}")  # fmt: skip
     if len(alone) > 1:
         at = thin(len(alone))
         axes.plot([k + 1 for k in at], [alone[k] for k in at], color=ORANGE, lw=1.8,
-                  ls="--", label=f"alone: {alone[-1]:.2f} %")  # fmt: skip
+                  ls="--", label=f"alone: {metric.text(alone[-1])}")  # fmt: skip
     elif alone:
         axes.axhline(alone[-1], color=ORANGE, lw=1.8, ls="--",
-                     label=f"alone, at its end: {alone[-1]:.2f} %")  # fmt: skip
+                     label=f"alone, at its end: {metric.text(alone[-1])}")  # fmt: skip
     axes.set_xlabel("epoch (the target's pass over its data)")
-    axes.set_ylabel("accuracy (%)")
+    better = "" if metric.higher else ", less is better"
+    axes.set_ylabel(metric.label + (" (%)" if metric.percent else better))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="lower right" if metric.higher else "upper right")
 
 
-def save_accuracy(
-    path: Path, epochs: Sequence[Mapping[str, float]], alone: Sequence[float]
-) -> None:
-    """Save the picture of the target's accuracy over epochs."""
+def save_metric(
+    path: Path, metric: Metric, epochs: Sequence[Mapping[str, float]],
+    alone: Mapping[str, Sequence[float]],
+) -> None:  # fmt: skip
+    """Save the picture of a metric of the target over epochs."""
     figure = new_figure(6.4, 4.0, dpi=120)
-    numbers, values = ([line[name] for line in epochs] for name in ("epoch", "accuracy"))
-    draw_accuracy(figure.add_subplot(), numbers, values, alone)
+    numbers, values = ([line[name] for line in epochs] for name in ("epoch", metric.name))
+    draw_metric(figure.add_subplot(), metric, numbers, values, alone.get(metric.name, ()))
     figure.savefig(path)
 
 

@@ -4,8 +4,8 @@
 ``metrics.jsonl`` (a line per epoch), ``silos.csv`` (what the method found out about each silo, a
 row per epoch and silo), ``model.safetensors`` (after every epoch), ``status.json``
 (where the run is, or the one sentence that ended it), and at the end ``summary.json``,
-``accuracy.png`` and ``alpha.png`` (of methods with weights); TensorBoard events by a switch. The
-directory ``checkpoint`` is what a run that was stopped goes on from
+``accuracy.png`` (of the run's metric) and ``alpha.png`` (of methods with weights); TensorBoard
+events by a switch. The directory ``checkpoint`` is what a run that was stopped goes on from
 (:mod:`spcacw_flwr.engine.checkpoint`): the growing files are then cut to where they were.
 """
 
@@ -35,6 +35,8 @@ from spcacw_flwr.engine import directory as places
 from spcacw_flwr.engine.checkpoint import Keeper
 from spcacw_flwr.engine.directory import Stop, Stopped, claim_directory
 from spcacw_flwr.engine.loop import History
+from spcacw_flwr.silos.evaluation import CASES
+from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,11 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def best_and_last(accuracy: Sequence[float]) -> dict[str, float]:
+    """Return the two accuracies that every summary had before there were other metrics."""
+    return {"best_accuracy": max(accuracy), "last_accuracy": accuracy[-1]}
 
 
 class Recorder(History):
@@ -224,7 +231,8 @@ class Recorder(History):
 
         summary = as_json(self.summary(), indent=2)
         write_atomically(self.directory / "summary.json", summary.encode())
-        plots.save_accuracy(self.directory / "accuracy.png", self.epochs, self.accuracy_alone)
+        metric = METRICS[self.config.run.metric]
+        plots.save_metric(self.directory / f"{metric.name}.png", metric, self.epochs, self.alone)
         if self.federation is not None and self.alphas:
             circular = setting_class(self.config.run.setting).group_kind == "angle"
             plots.save_alpha(self.directory / "alpha.png", self.alphas, self.federation, circular)
@@ -244,17 +252,20 @@ class Recorder(History):
 
     def summary(self) -> dict[str, Any]:
         """Return the run in a few figures; accuracies in percent."""
-        run, accuracy = self.config.run, [line["accuracy"] for line in self.epochs]
-        last, setting, alone = self.epochs[-1], setting_class(run.setting), None
-        if by_epoch := self.accuracy_alone:
-            alone = {"best_accuracy": max(by_epoch), "last_accuracy": by_epoch[-1],
-                     "accuracy": by_epoch}  # fmt: skip
+        run, last = self.config.run, self.epochs[-1]
+        setting, accuracy = setting_class(run.setting), {}
+        alone: Any = None
+        if "accuracy" in last:
+            accuracy = best_and_last([line["accuracy"] for line in self.epochs])
+        if self.alone:
+            alone = best_and_last(self.alone["accuracy"]) if accuracy else {}
+            alone |= {name: by for name, by in self.alone.items() if name in METRICS}
         assert self.federation is not None
         return {
             "setting": run.setting, "method": run.method, "engine": self.engine,
             "device": run.device, "seed": run.seed, "target": run.target, "rounds": self.rounds,
-            "holdout": run.holdout, "epochs": len(self.epochs),
-            "best_accuracy": max(accuracy), "last_accuracy": accuracy[-1],
+            "holdout": run.holdout, "epochs": len(self.epochs), **accuracy,
+            "metric": run.metric, "metrics": self._metrics(), CASES: last[CASES],
             "alone": alone, "alpha": self.alphas[-1][1].tolist() if self.alphas else None,
             **{name: last[name] for name in ("target_gradients", "floats", "bytes")},
             "figures": {name: values.tolist() for name, values in self.figures.items()},
@@ -265,6 +276,26 @@ class Recorder(History):
             "seconds": round(self.seconds, 3), "versions": versions(),
         }  # fmt: skip
 
+    def _metrics(self) -> dict[str, dict[str, Any]]:
+        """Return of each metric its best and last value, 95 % intervals, and the gain over alone.
+
+        A gain is better than 0 where more of the metric is worse, too.
+        """
+        found, last = {}, self.epochs[-1]
+        for name, metric in METRICS.items():
+            if name not in last:
+                continue
+            values = [line[name] for line in self.epochs]
+            best = metric.best(values)
+            found[name] = {
+                "best": values[best], "best_epoch": best + 1, "last": values[-1],
+                "interval": [last.get(f"{name}-{end}", math.nan) for end in ("low", "high")],
+            }  # fmt: skip
+            if gain := self.alone.get(f"{name}-gain"):
+                found[name] |= {"alone": self.alone[name][-1], "gain": gain[0]}
+                found[name]["gain_interval"] = gain[1:]
+        return found
+
     def _status(self, state: str, **more: Any) -> None:
         self._told = time.perf_counter()
         last = self.epochs[-1] if self.epochs else {}
@@ -272,6 +303,7 @@ class Recorder(History):
             "state": state, "round": self.round, "rounds": self.rounds,
             "epoch": len(self.epochs), "epochs": self.config.run.epochs,
             "accuracy": last.get("accuracy"), "loss": last.get("loss"),
+            "metric": self.config.run.metric, "value": last.get(self.config.run.metric),
             "alpha": self.alphas[-1][1].tolist() if self.alphas else [],
             **({places.FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
         }  # fmt: skip

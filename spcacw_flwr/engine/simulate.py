@@ -44,13 +44,14 @@ class Result:
 
     config: Config
     epochs: list[dict[str, float]]
-    """A table per epoch: accuracy (percent), loss, L, … as in metrics.jsonl."""
+    """A table per epoch: metrics (accuracy in percent), loss, L, … as in metrics.jsonl."""
     alphas: list[tuple[int, NDArray[np.float64]]]
     """Round and weights (M,) at every update; empty for a method without weights."""
     parameters: dict[str, Tensor]
     """The trained model: its parameters, and the buffers that it was evaluated with."""
-    accuracy_alone: list[float]
-    """Accuracy after each epoch of training alone; empty unless ``compare-alone``."""
+    alone: dict[str, list[float]]
+    """Each figure after each epoch of training alone, and ``accuracy-gain``, …: the gain over it
+    with its paired 95 % interval; empty unless ``compare-alone``."""
     directory: Path | None
     """Where the artefacts are; None if the key ``output`` was empty."""
     privacy: Mapping[str, Mapping[str, Any]]
@@ -60,6 +61,11 @@ class Result:
     def accuracy(self) -> list[float]:
         """Accuracy (percent) after each epoch."""
         return [line["accuracy"] for line in self.epochs]
+
+    @property
+    def accuracy_alone(self) -> list[float]:
+        """Accuracy after each epoch of training alone; empty unless ``compare-alone``."""
+        return self.alone.get("accuracy", [])
 
     @property
     def alpha(self) -> NDArray[np.float64] | None:
@@ -92,12 +98,12 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         with threads(config.run.threads, setting.num_silos * config.samples_per_round, pool):
             train(pool, method, history)
             if config.run.compare_alone and config.run.method != "local":
-                history.accuracy_alone = train_alone(config, pool)
+                history.alone = train_alone(config, pool, method.personal)
         history.finish()
     return Result(
         config, history.epochs, history.alphas,
         {name: part.clone() for name, part in history.state.items()},
-        history.accuracy_alone, output, history.privacy,
+        history.alone, output, history.privacy,
     )  # fmt: skip
 
 

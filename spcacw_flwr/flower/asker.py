@@ -117,7 +117,7 @@ class Asker:
                 f"Target silo {silo} did not answer when asked to evaluate its model{why}: "
                 "check the node that holds it."
             )
-        return records.to_evaluation(one.heard.told, one.heard.arrays)
+        return records.to_evaluation(one.heard.told, one.heard.arrays, self.config.run.metric)
 
     def _asked(self, request: Request) -> dict[int, Asked]:
         """Return a question as it goes to each node."""

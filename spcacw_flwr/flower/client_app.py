@@ -2,8 +2,8 @@
 
 Query: which silos the node holds. Train: the clipped mini-batch gradient of each silo that is
 asked, with its loss and sample count, or its losses at several models, and L where the target is
-asked for it. Evaluate: accuracy and loss on a silo's test data, and the buffers that the model was
-evaluated with, if it has any (BatchNorm).
+asked for it. Evaluate: metrics on a silo's test data, and the buffers that the model was evaluated
+with, if it has any (BatchNorm).
 Train, action ``alone``: the target's silo trains without peers. Train, action ``stream``: the node
 opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.flower.silo`).
 
@@ -171,7 +171,7 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 
 def evaluate(pool: SiloPool, message: Message, context: Context) -> RecordDict:
-    """Return accuracy (percent) and loss on the test data of one silo."""
+    """Return how good a model is on the test data of one silo."""
     (silo,) = records.whole_numbers(message.content.config_records[records.CONFIG], "silo")
     metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
     return records.to_content(metrics, buffers, records.BUFFERS)
@@ -187,8 +187,9 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 
 def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
-    """Train the target's silo without peers; return its accuracy after each epoch."""
-    return records.to_content({records.ACCURACY: train_alone(pool.config, pool)}, {})
+    """Train the target's silo without peers; return its figures, and the gain of a model."""
+    model = records.content_to_points(message.content)
+    return records.to_content(train_alone(pool.config, pool, model), {})
 
 
 def app_of(own: Own | None = None, mods: list[Any] | None = None) -> ClientApp:

@@ -218,15 +218,18 @@ class GridSilos:
         node = self.found.nodes[silo]
         message = self._message(MessageType.EVALUATE, node, arrays, {"silo": silo})
         content = self._one_answer([message], self.timeout)
-        return records.to_evaluation(*records.from_content(content, records.BUFFERS))
+        return records.to_evaluation(
+            *records.from_content(content, records.BUFFERS), self.config.run.metric
+        )
 
-    def train_alone(self) -> list[float]:
-        """Let the target's silo train without peers; return its accuracy after each epoch."""
+    def train_alone(self, model: Tensor) -> dict[str, list[float]]:
+        """Let the target's silo train without peers; see :func:`~.engine.loop.train_alone`."""
         node = self.found.nodes[self.config.run.target]
-        message = self._message(f"train.{records.ALONE}", node, None, {})
+        arrays = records.model_to_arrays(self.layout, model)
+        message = self._message(f"train.{records.ALONE}", node, arrays, {})
         content = self._one_answer([message], 10 * self.timeout)  # a whole training, not a round
-        metrics, _ = records.from_content(content, records.ARRAYS)
-        return records.numbers(metrics, records.ACCURACY)
+        told, _ = records.from_content(content, records.ARRAYS)
+        return {name: records.numbers(told, name) for name in told}
 
     def _one_answer(self, messages: Iterable[Message], timeout: float) -> RecordDict:
         for reply in self.grid.send_and_receive(messages, timeout=timeout):

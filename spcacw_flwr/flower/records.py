@@ -24,17 +24,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.keys import METRICS as METRIC_NAMES
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Fold
+from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.layout import Layout, difference
 from spcacw_flwr.silos.privacy import BATCHES, Mechanism
 from spcacw_flwr.silos.protocol import Evaluation, Replies, Request, SiloInfo
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
-"""With an accuracy: what the model holds beside its parameters (BatchNorm's statistics)."""
-SMOOTHNESS, ACCURACY = "smoothness", "accuracy"
-"""What the target's silo is asked for: L beside its gradient, accuracy in an evaluation."""
+"""With metrics: what the model holds beside its parameters (BatchNorm's statistics)."""
+SMOOTHNESS = "smoothness"
+"""What the target's silo is asked for beside its gradient: L."""
+FIGURES = (CASES, *METRIC_NAMES)
+"""What the names of figures in an evaluation begin with."""
 GONE = (
     ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE,
     ErrorCode.CLIENT_APP_CRASHED,
@@ -49,8 +53,8 @@ STREAM = "stream"
 PRIVACY, PRIVATE = "privacy", "private"
 """What a silo does for its privacy; and which rows of a reply have their noise already."""
 TOLD = (
-    "seed", "target", "epochs", "holdout", "device", "eta", "momentum", "weight-decay", "max-norm",
-    "clip", "batch-size", "curvature", "smoothness-iterations", "wire", "local-batches",
+    "seed", "target", "epochs", "holdout", "metric", "device", "eta", "momentum", "weight-decay",
+    "max-norm", "clip", "batch-size", "curvature", "smoothness-iterations", "wire", "local-batches",
     "privacy-noise", "privacy-silos", "privacy-clip", "privacy-batches", "privacy-delta",
 )  # fmt: skip
 """The keys that :class:`~.strategy.SPCACW` tells the silos with each message."""
@@ -254,11 +258,13 @@ def from_content(content: RecordDict, name: str) -> tuple[Told, Arrays]:
     return told, {part: arrays[part].numpy() for part in read if part in arrays}
 
 
-def to_evaluation(told: Told, arrays: Arrays) -> Evaluation:
-    """Return what a node says of a model; SpcacwError for nonsense."""
-    (accuracy,), (loss,) = numbers(told, ACCURACY), numbers(told, "loss")
+def to_evaluation(told: Told, arrays: Arrays, metric: str) -> Evaluation:
+    """Return what a node says of a model; SpcacwError for nonsense, or without the run's metric."""
+    figures = {}
+    for name in (metric, *(other for other in told if other.startswith(FIGURES))):
+        (figures[name],) = map(float, numbers(told, name))
     buffers = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-    return Evaluation(accuracy, loss, buffers)
+    return Evaluation(figures, buffers)
 
 
 def replies_to_metrics(

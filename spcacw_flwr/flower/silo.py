@@ -39,10 +39,8 @@ def answer(pool: SiloPool, request: Request) -> Said:
 
 def evaluation(pool: SiloPool, silo: int, model: Tensor) -> Said:
     """Return what a node says of a model (d,): metrics, and the buffers that it used."""
-    accuracy, loss, buffers = pool.evaluate(model, silo)
-    metrics = {records.ACCURACY: accuracy, "loss": loss}
-    metrics["num-examples"] = len(pool.setting.test(silo).y)
-    return metrics, {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
+    figures, buffers = pool.evaluate(model, silo)
+    return figures, {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
 
 
 def ledger_of(pool: SiloPool) -> Ledger:

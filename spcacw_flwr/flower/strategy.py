@@ -40,6 +40,7 @@ from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.silos.batches import find_device
+from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.protocol import Federation, Silos
 
 
@@ -130,19 +131,19 @@ class GradientStrategy(Strategy):
         for line in self.history.epochs:
             round_ = int(line["round"])
             result.train_metrics_clientapp[round_] = MetricRecord({"loss": line["loss"]})
-            found_ = MetricRecord({records.ACCURACY: line["accuracy"]})
-            result.evaluate_metrics_clientapp[round_] = found_
+            figures = MetricRecord({name: line[name] for name in METRICS if name in line})
+            result.evaluate_metrics_clientapp[round_] = figures
         if evaluate_fn and (metrics := evaluate_fn(num_rounds, result.arrays)):
             result.evaluate_metrics_serverapp[num_rounds] = metrics
         return result
 
     def compare(self) -> None:
-        """Let the target train alone as well, if it is to, and note its accuracies."""
+        """Let the target train alone as well, if it is to, and note its figures."""
         run = self.config.run
         if not run.compare_alone or run.method == "local":
             return
         try:
-            self.history.accuracy_alone = self.nodes.train_alone()
+            self.history.alone = self.nodes.train_alone(self.method.personal)
         except SpcacwError as error:  # a comparison that failed must not cost a finished training
             log(WARNING, "There is no comparison with training alone: %s", error)
 

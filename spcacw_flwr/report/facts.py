@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 from spcacw_flwr.config.registry import SETTINGS, setting_class
 from spcacw_flwr.report.read import Artefacts
 from spcacw_flwr.report.words import called
+from spcacw_flwr.silos.evaluation import CASES
+from spcacw_flwr.silos.metrics import METRICS, Metric, Z
 
 Vector = NDArray[np.float64]
 TAIL = 10
-"""Epochs at the end over which the accuracy's own movement is measured."""
+"""Epochs at the end over which the metric's own movement is measured."""
 ENOUGH_SEEDS = 3
 """Seeds from which on they tell how much of a difference is chance."""
 MOST_SILOS = 12
@@ -24,30 +27,63 @@ SETTLED = 0.01
 """Share of the weight below which an update counts as small."""
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """How good the target's model was, in percent."""
+Interval = tuple[float, float]
 
+
+@dataclass(frozen=True)
+class Course:
+    """How good the target's model was, by the run's metric; accuracies in percent."""
+
+    metric: Metric
     epochs: list[int]
     values: list[float]
     alone: list[float]
     """After each epoch of training alone; a single value if only the last is known; or none."""
     held_out: bool
     """Whether it was measured on held-out training data rather than on test data."""
+    cases: int | None = None
+    """Test cases; like the intervals, None of runs of older versions."""
+    interval: Interval | None = None
+    """The 95 % interval of the last value."""
+    gain_interval: Interval | None = None
+    """The 95 % interval of the gain, paired by test case."""
+    table: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the summary has of each metric."""
 
     @property
     def gain(self) -> float | None:
-        """Points that training with the peers ended above training alone; None if not known."""
-        return self.values[-1] - self.alone[-1] if self.values and self.alone else None
+        """By how much training with peers ended better than training alone; None if not known."""
+        if not (self.values and self.alone):
+            return None
+        return (1 if self.metric.higher else -1) * (self.values[-1] - self.alone[-1])
+
+    @property
+    def verdict(self) -> int | None:
+        """1 or −1 where the test cases tell that the peers helped or harmed, else 0 or None."""
+        if self.gain_interval is None:
+            return None
+        low, high = self.gain_interval
+        return 1 if low > 0 else -1 if high < 0 else 0
+
+    @property
+    def where(self) -> str:
+        """What the metric was measured on: ``test`` or ``held-out``."""
+        return "held-out" if self.held_out else "test"
+
+    @property
+    def on(self) -> str:
+        """The same with its size, ``48 test cases``."""
+        count = "an unknown number of" if self.cases is None else f"{self.cases:,}"
+        return f"{count} {self.where} case{'' if self.cases == 1 else 's'}"
 
     @property
     def tail(self) -> list[float]:
-        """The accuracies of the last epochs."""
+        """The values of the last epochs."""
         return self.values[-TAIL:]
 
     @property
     def swing(self) -> float:
-        """Points between the best and the worst of the last epochs."""
+        """What lies between the best and the worst of the last epochs."""
         return max(self.tail) - min(self.tail)
 
 
@@ -106,10 +142,12 @@ class Absence:
     silo: int
     alpha: float
     """The peer's last α with all silos, mean over seeds."""
-    accuracy: float
-    """The last accuracy without it (percent), mean over seeds."""
+    value: float
+    """The last value of the metric without it, mean over seeds."""
     lost: Vector
-    """(seeds,) points that the target lost without it; negative: it gained."""
+    """(seeds,) by how much the target got worse without it; negative: it gained."""
+    chance: float
+    """Half the 95 % interval of a loss by the draw of the test cases, mean over seeds."""
 
     @property
     def mean(self) -> float:
@@ -117,31 +155,37 @@ class Absence:
         return float(self.lost.mean())
 
     @property
-    def margin(self) -> float | None:
-        """Half the 95 % interval of the mean loss, by Student's t; None of fewer than 3 seeds."""
+    def margin(self) -> float:
+        """Half the 95 % interval of the mean loss.
+
+        The draw of the test cases, which all seeds may share, and from 3 seeds on what they differ
+        by, by Student's t.
+        """
         count = len(self.lost)
         if count < ENOUGH_SEEDS:
-            return None
+            return self.chance
         from scipy.stats import t as student  # here: it takes most of a second
 
-        return float(student.ppf(0.975, count - 1) * self.lost.std(ddof=1) / math.sqrt(count))
+        seeds = float(student.ppf(0.975, count - 1) * self.lost.std(ddof=1) / math.sqrt(count))
+        return math.hypot(seeds, self.chance)
 
 
 @dataclass(frozen=True)
 class LeaveOneOut:
     """Runs in which one peer was absent, beside one with all."""
 
+    metric: Metric
     absences: list[Absence]
-    accuracy: float
-    """The last accuracy with all silos (percent), mean over seeds."""
+    value: float
+    """The last value with all silos, mean over seeds."""
     seeds: int
     test_samples: int
     recorded: tuple[float, float] | None
-    """The last accuracy of the recorded run, and of its rerun with all silos."""
+    """The last value of the recorded run, and of its rerun with all silos."""
 
     @property
     def correlation(self) -> float | None:
-        """Spearman's rank correlation of α and the mean points lost; None where undefined."""
+        """Spearman's rank correlation of α and the mean loss; None where undefined."""
         if len(self.absences) < 3:
             return None
         alpha = [one.alpha for one in self.absences]
@@ -152,16 +196,6 @@ class LeaveOneOut:
 
         return float(spearmanr(alpha, lost).statistic)
 
-    @property
-    def chance(self) -> float:
-        """Points by which two runs may differ through the draw of the test data alone.
-
-        Two standard errors of the difference of two accuracies, as if runs erred independently; on
-        the same test data they differ by less.
-        """
-        p = self.accuracy / 100
-        return 200 * math.sqrt(2 * p * (1 - p) / self.test_samples)
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -171,7 +205,7 @@ class Facts:
     state: str
     """finished, failed, or where an unfinished run is."""
     target: int
-    accuracy: Accuracy
+    course: Course
     weights: Weights | None
     """None of a method without weights, or before training."""
     leave_one_out: LeaveOneOut | None
@@ -202,15 +236,32 @@ class Facts:
 def facts_of(run: Artefacts) -> Facts:
     """Compute the figures of a run."""
     state, target = str(run.status.get("state", "unknown")), int(run.config.get("target", 0))
-    return Facts(run, state, target, _accuracy(run), _weights(run, target), _leave_one_out(run))
+    return Facts(run, state, target, _course(run), _weights(run, target), _leave_one_out(run))
 
 
-def _accuracy(run: Artefacts) -> Accuracy:
-    known = [line for line in run.epochs if line.get("accuracy") is not None]
-    epochs, values = [int(line["epoch"]) for line in known], [line["accuracy"] for line in known]
+def metric_of(run: Artefacts) -> Metric:
+    """Return the metric that a run is judged by; those of older versions had accuracy."""
+    return METRICS[run.config.get("metric", "accuracy")]
+
+
+def _course(run: Artefacts) -> Course:
+    metric = metric_of(run)
+    known = [line for line in run.epochs if line.get(metric.name) is not None]
+    epochs, values = [int(line["epoch"]) for line in known], [line[metric.name] for line in known]
     alone: dict[str, Any] = run.summary.get("alone") or {}
-    by_epoch = alone.get("accuracy") or ([alone["last_accuracy"]] if alone else [])
-    return Accuracy(epochs, values, by_epoch, bool(run.config.get("holdout")))
+    by_epoch = alone.get(metric.name) or ([alone["last_accuracy"]] if alone else [])
+    last, table = known[-1] if known else {}, run.summary.get("metrics") or {}
+    ends = (last.get(f"{metric.name}-{end}") for end in ("low", "high"))
+    gain, cases = table.get(metric.name, {}).get("gain_interval") or (None,), last.get(CASES)
+    return Course(
+        metric, epochs, values, by_epoch, bool(run.config.get("holdout")),
+        None if cases is None else int(cases), _interval(ends), _interval(gain), table,
+    )  # fmt: skip
+
+
+def _interval(ends: Iterable[float | None]) -> Interval | None:
+    known = [end for end in ends if end is not None]
+    return (known[0], known[1]) if len(known) == 2 else None
 
 
 def _weights(run: Artefacts, target: int) -> Weights | None:
@@ -231,19 +282,28 @@ def _weights(run: Artefacts, target: int) -> Weights | None:
 
 
 def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:
-    rows, seed = run.left_out, str(run.config.get("seed"))
-    whole = {row["seed"]: float(row["accuracy"]) for row in rows if not row["without"]}
+    metric, rows, seed = metric_of(run), run.left_out, str(run.config.get("seed"))
+    whole = {row["seed"]: float(row[metric.name]) for row in rows if not row["without"]}
     if not whole:
         return None
-    absences = []
+    absences, sign = [], 1 if metric.higher else -1
+    samples, mean = int(rows[0]["test_samples"]), float(np.mean([*whole.values()]))
     for silo in dict.fromkeys(row["without"] for row in rows if row["without"]):
         some = [row for row in rows if row["without"] == silo and row["seed"] in whole]
-        lost = [whole[row["seed"]] - float(row["accuracy"]) for row in some]
+        values = [float(row[metric.name]) for row in some]
+        lost = [sign * (whole[row["seed"]] - v) for row, v in zip(some, values, strict=True)]
         alpha = [float(row["alpha"]) for row in some if row["alpha"]]
-        accuracy = float(np.mean([float(row["accuracy"]) for row in some]))
-        mean = float(np.mean(alpha)) if alpha else math.nan
-        absences.append(Absence(int(silo), mean, accuracy, np.array(lost)))
-    last = run.summary.get("last_accuracy")
+        chance = [float(row.get("chance") or _unpaired(mean, samples)) for row in some]
+        absences.append(Absence(
+            int(silo), float(np.mean(alpha)) if alpha else math.nan, float(np.mean(values)),
+            np.array(lost), float(np.mean(chance)),
+        ))  # fmt: skip
+    last = next((line[metric.name] for line in reversed(run.epochs) if metric.name in line), None)
     recorded = (last, whole[seed]) if last is not None and seed in whole else None
-    samples, mean = int(rows[0]["test_samples"]), float(np.mean([*whole.values()]))
-    return LeaveOneOut(absences, mean, len(whole), samples, recorded)
+    return LeaveOneOut(metric, absences, mean, len(whole), samples, recorded)
+
+
+def _unpaired(accuracy: float, samples: int) -> float:
+    """Return the chance of older tables: as if two runs erred independently on the test data."""
+    p = accuracy / 100
+    return 100 * Z * math.sqrt(2 * p * (1 - p) / samples)

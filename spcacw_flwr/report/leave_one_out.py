@@ -1,7 +1,8 @@
 """Leave-one-out: rerun a configuration in this process without a peer, and see what it costs.
 
 Rows of ``leave_one_out.csv``: the run's seed, the silo that was absent (empty: none), its last α
-with all silos, the target's last and best accuracy (percent), the test samples.
+with all silos, the target's last and best value of the run's metric (accuracy in percent), the test
+samples, and half the 95 % interval, paired by test sample, of what its absence cost.
 
 Without some silos the method sees a federation in which they never were: those that remain have the
 numbers 0 … M−k−1, and FedAvg's shares or Krum's neighbours are those of so many silos. Each of them
@@ -15,10 +16,12 @@ import csv
 import io
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
@@ -29,11 +32,12 @@ from spcacw_flwr.engine.simulate import method_for, threads
 from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.read import LEAVE_ONE_OUT, read
 from spcacw_flwr.report.words import duration, listed
+from spcacw_flwr.silos.evaluation import Cases
+from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Request, SiloInfo
 from spcacw_flwr.silos.setup import checked_setting
 
-COLUMNS = ("seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples")
 Say = Callable[[str], None]
 
 
@@ -62,10 +66,12 @@ def leave_one_out(
     say(f"Leave-one-out: {runs} runs in this process (with all silos, and without each of silos "
         f"{names}; {seeds} seed{'s' if seeds > 1 else ''}){about}.")  # fmt: skip
     rows: list[tuple[Any, ...]] = []
+    name = config.run.metric
+    head = ("seed", "without", "alpha", name, f"best_{name}", "test_samples", "chance")
     for seed in range(config.run.seed, config.run.seed + seeds):
         rows += _one_seed(Config.from_flat(config.to_flat() | {"seed": seed}), chosen, say)
         text = io.StringIO()
-        csv.writer(text).writerows([COLUMNS, *rows])
+        csv.writer(text).writerows([head, *rows])
         write_atomically(directory / LEAVE_ONE_OUT, text.getvalue().encode())
 
 
@@ -81,24 +87,33 @@ def _one_seed(config: Config, chosen: Sequence[int], say: Say) -> Iterator[tuple
         raise SpcacwError(
             f"Leave-one-out reruns the training here, with the data of all silos: {error}"
         ) from error
-    yield (seed, "", "", *_accuracies(whole), samples)
+    yield (seed, "", "", *whole.values, samples, "")
     for silo in chosen:
         alpha = float(whole.alphas[-1][1][silo]) if whole.alphas else ""
-        history = _timed(pool, (silo,), f"seed {seed}, without silo {silo}", say)
-        yield (seed, silo, alpha, *_accuracies(history), samples)
+        found = _timed(pool, (silo,), f"seed {seed}, without silo {silo}", say)
+        _, low, high = whole.cases.gains(found.cases)[config.run.metric]
+        yield (seed, silo, alpha, *found.values, samples, (high - low) / 2)
 
 
-def _timed(pool: SiloPool, absent: tuple[int, ...], what: str, say: Say) -> History:
-    begin = time.perf_counter()
+@dataclass(frozen=True)
+class Rerun:
+    """A run with some or all silos."""
+
+    values: tuple[float, float]
+    """The last and the best value of the metric."""
+    alphas: list[tuple[int, NDArray[np.float64]]]
+    cases: Cases
+    """The last model on each test case."""
+
+
+def _timed(pool: SiloPool, absent: tuple[int, ...], what: str, say: Say) -> Rerun:
+    begin, metric = time.perf_counter(), METRICS[pool.config.run.metric]
     history = train_without(pool, absent)
-    say(f"{what}: {_accuracies(history)[0]:.2f} % ({duration(time.perf_counter() - begin)})")
-    return history
-
-
-def _accuracies(history: History) -> tuple[float, float]:
-    """Return the last and the best accuracy."""
-    values = [line["accuracy"] for line in history.epochs]
-    return values[-1], max(values)
+    values = [line[metric.name] for line in history.epochs]
+    took = duration(time.perf_counter() - begin)
+    say(f"{what}: {metric.label} {metric.text(values[-1])} ({took})")
+    cases, _ = pool.cases(pool.layout.flatten(history.state), pool.config.run.target)
+    return Rerun((values[-1], values[metric.best(values)]), history.alphas, cases)
 
 
 class Remaining:

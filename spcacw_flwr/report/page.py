@@ -15,10 +15,11 @@ from spcacw_flwr.config.config import MOVED, Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.recorder import write_atomically
 from spcacw_flwr.report import sentences
-from spcacw_flwr.report.facts import MOST_SILOS, Facts, LeaveOneOut, Weights, facts_of
+from spcacw_flwr.report.facts import MOST_SILOS, Course, Facts, LeaveOneOut, Weights, facts_of
 from spcacw_flwr.report.read import read
 from spcacw_flwr.report.template import PAGE, STYLE
-from spcacw_flwr.report.words import called, duration, percent, signed
+from spcacw_flwr.report.words import called, duration, percent, signed, span
+from spcacw_flwr.silos.metrics import METRICS
 
 if TYPE_CHECKING:
     from spcacw_flwr.report.pictures import Picture
@@ -59,11 +60,13 @@ def sections(facts: Facts) -> Iterator[Section]:
     """Yield the parts of a run's report; a part of which nothing is known is left out."""
     from spcacw_flwr.report import pictures  # not before: Matplotlib takes a second
 
-    accuracy, weights = facts.accuracy, facts.weights
-    if accuracy.values:
-        yield Section("result", "How good the model became", sentences.learning(accuracy),
-                      [pictures.accuracy(accuracy)])  # fmt: skip
-    if weights is None and accuracy.values:
+    course, weights = facts.course, facts.weights
+    if course.values:
+        yield Section("result", "How good the model became", sentences.learning(course),
+                      [pictures.course(course)], [_metrics_table(course)])  # fmt: skip
+    if said := sentences.advice(course):
+        yield Section("advice", "Go on with these peers?", said)
+    if weights is None and course.values:
         method = facts.run.config.get("method")
         none = f"The method {method} puts no weight on silos, so this run cannot tell who helped."
         yield Section("helpers", "Who helped", [none])
@@ -89,19 +92,46 @@ def sections(facts: Facts) -> Iterator[Section]:
 
 def tiles(facts: Facts) -> list[tuple[str, str]]:
     """Return the few figures at the top: a label and a value each."""
-    accuracy, weights, found = facts.accuracy, facts.weights, []
-    if accuracy.values:
-        found.append(("accuracy at the end", f"{accuracy.values[-1]:.2f} %"))
-    if accuracy.alone and facts.run.config.get("method") != "local":
-        found.append(("training alone", f"{accuracy.alone[-1]:.2f} %"))
-    if accuracy.gain is not None:
-        found.append(("points of difference", signed(accuracy.gain)))
+    course, weights, found = facts.course, facts.weights, []
+    metric = course.metric
+    if course.values:
+        found.append((f"{metric.label} at the end", metric.text(course.values[-1])))
+    if course.interval and course.cases:
+        found.append((f"95 % interval, {course.on}", span(metric, course.interval)))
+    if course.alone and facts.run.config.get("method") != "local":
+        found.append(("training alone", metric.text(course.alone[-1])))
+    if course.gain is not None:
+        unit = " points" if metric.percent else ""
+        found.append(("better than alone by", signed(metric, course.gain) + unit))
+    if course.gain_interval:
+        ends = span(metric, course.gain_interval, signs=True)
+        found.append(("95 % interval of that", ends))
     if weights is not None and weights.shares:
         share = float(weights.final[weights.peers].sum())
         found.append(("weight of the peers", percent(share)))
     if seconds := facts.run.summary.get("seconds") or facts.total("seconds"):
         found.append(("time", duration(seconds)))
     return found
+
+
+def _metrics_table(course: Course) -> Table:
+    """List all metrics, that of the run first; of runs of older versions none is known."""
+    compared = any("gain" in row for row in course.table.values())
+    head = ["metric", "at the end", "95 % interval"]
+    head += ["alone", "better by", "95 % interval"] if compared else []
+    rows = []
+    for name in dict.fromkeys((course.metric.name, *course.table)):
+        if row := course.table.get(name):
+            metric = METRICS[name]
+            cells = [metric.text(row["last"]), span(metric, row["interval"])]
+            if compared:
+                cells += [metric.text(row["alone"]), signed(metric, row["gain"]),
+                          span(metric, row["gain_interval"], signs=True)]  # fmt: skip
+            rows.append([metric.label, *cells])
+    caption = f"The last model on {course.on}, by every metric that applies to them."
+    if compared:
+        caption += " Better by: than training alone, on the same cases; less than 0 is worse."
+    return Table(caption, head, rows)
 
 
 def _silo_table(weights: Weights) -> Table:
@@ -136,13 +166,16 @@ def _decimal(value: np.floating[Any]) -> str:
 
 
 def _absence_table(found: LeaveOneOut) -> Table:
+    metric = found.metric
     rows = [
-        [str(one.silo), f"{one.alpha:.4f}".replace("nan", "–"), f"{one.accuracy:.2f} %",
-         signed(one.mean), "–" if one.margin is None else f"± {one.margin:.2f}"]
+        [str(one.silo), f"{one.alpha:.4f}".replace("nan", "–"), metric.text(one.value),
+         signed(metric, one.mean), f"± {metric.text(one.margin).removesuffix(' %')}"]
         for one in found.absences
     ]  # fmt: skip
-    head = ["without silo", "weight", "accuracy", "points lost", "95 % interval"]
-    return Table("The target's last accuracy without each peer, and what that cost.", head, rows)
+    lost = "points lost" if metric.percent else "lost"
+    head = ["without silo", "weight", metric.label, lost, "95 % interval"]
+    caption = f"The target's last {metric.label} without each peer, and what that cost."
+    return Table(caption, head, rows)
 
 
 def _reply_table(facts: Facts) -> Table:

@@ -19,9 +19,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.plots import BLUE, ORANGE, new_figure, thin
-from spcacw_flwr.report.facts import ENOUGH_SEEDS, MOST_SILOS, Accuracy, LeaveOneOut, Weights
+from spcacw_flwr.report.facts import MOST_SILOS, Course, LeaveOneOut, Weights
 from spcacw_flwr.report.sentences import largest
-from spcacw_flwr.report.words import percent
+from spcacw_flwr.report.words import percent, signed, span
 
 GREY = "#595959"
 WIDTH, DPI = 4.5, 150
@@ -51,14 +51,21 @@ def _picture(figure: Figure, alt: str) -> Picture:
 
 
 @matplotlib.rc_context(STYLE)
-def accuracy(found: Accuracy) -> Picture:
-    """Draw the target's accuracy over epochs, beside training alone."""
-    figure = new_figure(WIDTH, 3.1, DPI)
+def course(found: Course) -> Picture:
+    """Draw the target's metric over epochs, beside training alone; a bar is the last interval."""
+    figure, metric = new_figure(WIDTH, 3.1, DPI), found.metric
     axes = figure.add_subplot()
-    plots.draw_accuracy(axes, found.epochs, found.values, found.alone)
-    alone = f"; training alone ended at {found.alone[-1]:.2f} %" if found.alone else ""
-    return _picture(figure, f"Accuracy over {len(found.values)} epochs, from "
-                    f"{found.values[0]:.2f} % to {found.values[-1]:.2f} %{alone}.")  # fmt: skip
+    plots.draw_metric(axes, metric, found.epochs, found.values, found.alone)
+    told = metric.label[0].upper() + metric.label[1:]
+    alone = f"; training alone ended at {metric.text(found.alone[-1])}" if found.alone else ""
+    if found.interval:
+        last, (low, high) = found.values[-1], found.interval
+        axes.errorbar([found.epochs[-1]], [last], [[max(0.0, last - low)], [max(0.0, high - last)]],
+                      color=BLUE, capsize=4, lw=1.4, clip_on=False)  # fmt: skip
+        alone += f"; the last one's 95 % interval is {span(metric, found.interval)}"
+    return _picture(figure, f"{told} over {len(found.values)} epochs, from "
+                    f"{metric.text(found.values[0])} to "
+                    f"{metric.text(found.values[-1])}{alone}.")  # fmt: skip
 
 
 @matplotlib.rc_context(STYLE)
@@ -194,15 +201,13 @@ def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> Non
 
 @matplotlib.rc_context(STYLE)
 def leave_one_out(found: LeaveOneOut) -> Picture:
-    """Draw the points that the target lost without each peer; below 0 it gained."""
+    """Draw what the target lost without each peer, with its interval; below 0 it gained."""
     some = sorted(found.absences, key=lambda one: (-one.alpha, one.silo))
-    lost = [one.mean for one in some]
-    seeds = found.seeds >= ENOUGH_SEEDS
+    lost, metric = [one.mean for one in some], found.metric
     figure = new_figure(WIDTH, 1.2 + 0.34 * len(some), DPI)
     axes, rows = figure.add_subplot(), np.arange(len(some))
-    if not seeds:
-        axes.axvspan(-found.chance, found.chance, color="#d9d9d9", alpha=0.6, lw=0)
     axes.barh(rows, lost, height=0.5, color=[BLUE if x >= 0 else ORANGE for x in lost])
+    axes.errorbar(lost, rows, xerr=[one.margin for one in some], fmt="none", ecolor=GREY, capsize=3)
     for row, one in enumerate(some):
         if found.seeds > 1:
             axes.plot(one.lost, [row] * found.seeds, ".", color="black", ms=5)
@@ -211,7 +216,7 @@ def leave_one_out(found: LeaveOneOut) -> Picture:
               for one in some]  # fmt: skip
     axes.set_yticks(rows, labels)
     axes.invert_yaxis()
-    axes.set_xlabel("points lost without it (" + ("dots: seeds)" if seeds else "grey: chance)"))
-    said = ", ".join(f"without silo {one.silo} {x:+.2f}" for one, x in zip(some, lost,
-                     strict=True))  # fmt: skip
-    return _picture(figure, f"Points of accuracy lost without a peer: {said}.")
+    what = f"{'points of ' if metric.percent else ''}{metric.label}"
+    axes.set_xlabel(f"{what} lost without it" + ("\n(dots: seeds)" if found.seeds > 1 else ""))
+    said = ", ".join(f"without silo {one.silo} {signed(metric, one.mean)}" for one in some)
+    return _picture(figure, f"What the target lost of its {metric.label} without a peer: {said}.")

@@ -5,16 +5,18 @@ How it ended, who helped, when the weights changed, what it took, and what leavi
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from spcacw_flwr.report.facts import ENOUGH_SEEDS, SETTLED, Accuracy, Facts, LeaveOneOut, Weights
-from spcacw_flwr.report.words import duration, listed, percent, points, silos, size
+from spcacw_flwr.report.facts import ENOUGH_SEEDS, SETTLED, Course, Facts, LeaveOneOut, Weights
+from spcacw_flwr.report.words import duration, listed, percent, silos, size, span
 
 
 def headline(facts: Facts) -> list[str]:
     """Say first what matters most: a failure, then whether the peers helped."""
-    said, accuracy = [], facts.accuracy
-    done, wanted = len(accuracy.values), facts.run.config.get("epochs")
+    said, course = [], facts.course
+    done, wanted = len(course.values), facts.run.config.get("epochs")
     if facts.state == "failed":
         reason = str(facts.run.status.get("error") or "no reason was noted").rstrip(".")
         said.append(f"The run did not finish: {reason}.")
@@ -22,50 +24,111 @@ def headline(facts: Facts) -> list[str]:
                     if done else "It ended before its first epoch was complete.")  # fmt: skip
     elif facts.state != "finished":
         said.append(f"The run has not ended ({facts.state}): {done} of {wanted} epochs are done.")
-    return said + _against_alone(accuracy, facts.run.config.get("method") == "local")
+    return said + _against_alone(course, facts.run.config.get("method") == "local")
 
 
-def _against_alone(accuracy: Accuracy, local: bool) -> list[str]:
-    if not accuracy.values:
+def _against_alone(course: Course, local: bool) -> list[str]:
+    if not course.values:
         return []
-    last, gain = accuracy.values[-1], accuracy.gain
-    where = "held-out" if accuracy.held_out else "test"
+    metric, gain = course.metric, course.gain
+    what = f"{course.where} {metric.label} {metric.text(course.values[-1])}"
     if local:
-        return [f"The target trained alone and ended at {last:.2f} % {where} accuracy."]
+        return [f"The target trained alone and ended with {what}{_within(course)}."]
     if gain is None:
         return [
-            f"The target's model ended at {last:.2f} % {where} accuracy. Training alone was not "
-            "run beside it, so whether the peers helped is not known."
+            f"The target's model ended with {what}{_within(course)}. Training alone was not run "
+            "beside it, so whether the peers helped is not known."
         ]
-    both = f"{where} accuracy {last:.2f} % against {accuracy.alone[-1]:.2f} %"
-    if gain == 0:
-        return [f"Training with the peers ended exactly as well as training alone ({both})."]
-    way, end = ("above", ".") if gain > 0 else (
-        "below", ": in this run the target would have done better alone.")  # fmt: skip
-    said = [f"Training with the peers ended {points(gain)} {way} training alone ({both}){end}"]
-    if len(accuracy.tail) > 1 and abs(gain) <= accuracy.swing:
-        said.append(
-            f"Over its last {len(accuracy.tail)} epochs the accuracy itself moved by "
-            f"{points(accuracy.swing)}, so this difference may be chance."
-        )
+    both = f"{what} against {metric.text(course.alone[-1])}"
+    way = "better" if gain > 0 else "worse"
+    if not metric.percent and not metric.higher:
+        way += f", which is {'less' if gain > 0 else 'more'},"
+    how = "exactly as well as" if gain == 0 else f"{metric.gap(gain)} {way} than"
+    return [f"Training with the peers ended {how} training alone ({both}).", *_chance(course)]
+
+
+def _within(course: Course) -> str:
+    """Return the last value's interval as a part of a sentence, or nothing."""
+    if course.interval is None:
+        return ""
+    return f" (95 % interval {span(course.metric, course.interval)}, from {course.on})"
+
+
+def _chance(course: Course) -> list[str]:
+    """Say what the test cases tell of the gain over training alone."""
+    if course.gain_interval is None or course.verdict is None:
+        if len(course.tail) < 2 or abs(course.gain or 0.0) > course.swing:
+            return []
+        return [
+            f"Over its last {len(course.tail)} epochs the {course.metric.label} itself moved by "
+            f"{course.metric.gap(course.swing)}, so this difference may be chance."
+        ]
+    told = {
+        1: "the peers helped, by more than chance explains",
+        0: "too few to say whether the peers helped",
+        -1: "the target is better off alone, by more than chance explains",
+    }[course.verdict]
+    ends = span(course.metric, course.gain_interval, signs=True)
+    return [f"On {course.on}, the same for both, the 95 % interval of the gain is {ends}: {told}."]
+
+
+def advice(course: Course) -> list[str]:
+    """Answer whether to go on with these peers; nothing where that cannot be said."""
+    gain, verdict = course.gain, course.verdict
+    if gain is None or verdict is None or course.gain_interval is None or not course.cases:
+        return []
+    low, high = course.gain_interval
+    if verdict > 0:
+        least = course.metric.gap(low)
+        return [f"Go on: with these peers the target is better by at least {least}, as far as "
+                f"{course.on} can tell."]  # fmt: skip
+    if verdict < 0:
+        return [
+            "Stop, or change something first: these peers made the target's model worse. Try a "
+            "smaller eta, the key guard, or the method local, and look at who has weight below."
+        ]
+    half = (high - low) / 2
+    said = [f"Too little data to say: {course.on} tell a difference only from about "
+            f"{course.metric.gap(half)} on."]  # fmt: skip
+    if gain and (needed := POWER * course.cases * (half / gain) ** 2) < MOST_CASES:
+        said.append(f"If the difference is what it seems, {_rounded(needed)} cases would tell it "
+                    "four times out of five.")  # fmt: skip
+    else:
+        said.append("What was seen is so small that it hardly matters which of both is used.")
+    said.append("Going on costs the peers' time and privacy; going on alone costs nothing.")
     return said
 
 
-def learning(accuracy: Accuracy) -> list[str]:
-    """Say how the accuracy went over the epochs."""
-    values = accuracy.values
-    best = int(np.argmax(values))
-    said = [f"After {len(values)} epochs the accuracy was {values[-1]:.2f} %."]
-    if values[best] > values[-1]:
+POWER = ((1.960 + 0.842) / 1.960) ** 2
+"""How many times as many cases tell a difference in four draws of five as in every second one."""
+MOST_CASES = 10_000
+"""Test cases that nobody will gather."""
+
+
+def _rounded(count: float) -> str:
+    """Return a number of cases, rounded up to two digits."""
+    step = 10 ** max(0, len(str(int(count))) - 2)
+    return f"{math.ceil(count / step) * step:,}"
+
+
+def learning(course: Course) -> list[str]:
+    """Say how the metric went over the epochs."""
+    values, metric, many = course.values, course.metric, len(course.values) != 1
+    best = metric.best(values)
+    said = [f"After {len(values)} epoch{'s' * many} the {metric.label} was "
+            f"{metric.text(values[-1])}{_within(course)}."]  # fmt: skip
+    if values[best] != values[-1]:
         said.append(
-            f"The best epoch was {accuracy.epochs[best]} ({values[best]:.2f} %), which is known "
-            "only with hindsight."
+            f"The best epoch was {course.epochs[best]} ({metric.text(values[best])}), which is "
+            "known only with hindsight."
         )
-    if len(accuracy.tail) > 1:
+    if len(course.tail) > 1:
         said.append(
-            f"Over the last {len(accuracy.tail)} epochs it stayed between "
-            f"{min(accuracy.tail):.2f} % and {max(accuracy.tail):.2f} %."
+            f"Over the last {len(course.tail)} epochs it stayed between "
+            f"{metric.text(min(course.tail))} and {metric.text(max(course.tail))}."
         )
+    if not metric.higher:
+        said.append(f"Less {metric.label} is better.")
     return said
 
 
@@ -280,56 +343,47 @@ MOST_NAMED = 4
 """Peers whose absence is told one by one; the table has all."""
 WORSE, BETTER = "clearly made it worse", "clearly made it better"
 UNCLEAR = "made no difference that can be told from chance"
-ALIKE = 0.005
-"""Points below which a rerun counts as equal to the recorded run."""
 
 
 def without(found: LeaveOneOut) -> list[str]:
     """Say what became of the target without each of some peers, and whether α told it."""
-    parts = []
+    parts, metric = [], found.metric
     some = found.absences
     if len(some) > MOST_NAMED:
         some = sorted(some, key=lambda one: -abs(one.mean))[:MOST_NAMED]
     for one in some:
-        way = "lower" if one.mean > 0 else "higher"
-        how = "the same" if abs(one.mean) < ALIKE else f"{points(one.mean)} {way}"
-        parts.append(f"without silo {one.silo} at {one.accuracy:.2f} % ({how})")
+        alike = metric.text(one.value) == metric.text(found.value)
+        way = "worse" if one.mean > 0 else "better"
+        how = "the same" if alike else f"{metric.gap(one.mean)} {way}"
+        parts.append(f"without silo {one.silo} at {metric.text(one.value)} ({how})")
     seeds = "" if found.seeds == 1 else f", on average over {found.seeds} seeds"
-    said = [f"With all silos the target ended at {found.accuracy:.2f} %{seeds}; {listed(parts)}."]
+    said = [f"With all silos the target ended at {metric.label} {metric.text(found.value)}{seeds}; "
+            f"{listed(parts)}."]  # fmt: skip
     if len(some) < len(found.absences):
         said.append("No other peer's absence mattered more.")
-    if found.recorded and abs(found.recorded[0] - found.recorded[1]) >= ALIKE:
+    if found.recorded and len({metric.text(value) for value in found.recorded}) > 1:
         said.append(
-            f"The recorded run ended at {found.recorded[0]:.2f} %, its repetition at "
-            f"{found.recorded[1]:.2f} %: compare these runs with each other only."
+            f"The recorded run ended at {metric.text(found.recorded[0])}, its repetition at "
+            f"{metric.text(found.recorded[1])}: compare these runs with each other only."
         )
-    enough = found.seeds >= ENOUGH_SEEDS
-    said += [*(_by_seeds(found) if enough else _by_test_data(found)), _agreement(found)]
-    if not enough:
+    said += [_told_from_chance(found), _agreement(found)]
+    if found.seeds < ENOUGH_SEEDS:
         few = "one seed" if found.seeds == 1 else f"{found.seeds} seeds"
         said.append(f"These are runs of {few}; --seeds 5 tells better what is chance.")
     return said
 
 
-def _by_seeds(found: LeaveOneOut) -> list[str]:
-    """Say which costs differ from 0 by more than they vary over the seeds."""
+def _told_from_chance(found: LeaveOneOut) -> str:
+    """Say which losses differ from 0 by more than test cases and seeds let them."""
     found_to: dict[str, list[int]] = {WORSE: [], BETTER: [], UNCLEAR: []}
     for one in found.absences:
-        clear = abs(one.mean) > max(one.margin or 0.0, ALIKE)
+        clear = abs(one.mean) > one.margin
         found_to[UNCLEAR if not clear else WORSE if one.mean > 0 else BETTER].append(one.silo)
     parts = [f"leaving out {silos(sorted(some))} {what}" for what, some in found_to.items() if some]
-    return [f"Over the seeds, {listed(parts)} (95 % intervals)."]
-
-
-def _by_test_data(found: LeaveOneOut) -> list[str]:
-    """Compare the costs with what the draw of the test data may do."""
-    chance, samples = points(found.chance), f"{found.test_samples:,} test samples"
-    if max(abs(one.mean) for one in found.absences) <= found.chance:
-        return [
-            f"None of these differences exceeds the {chance} by which two runs may differ by "
-            f"chance on {samples} (two standard errors): they say little about any single peer."
-        ]
-    return [f"Differences below about {chance} may be chance on {samples} (two standard errors)."]
+    chance = f"the draw of {found.test_samples:,} test samples"
+    if found.seeds >= ENOUGH_SEEDS:
+        chance += f" and of {found.seeds} seeds"
+    return f"Given {chance}, {listed(parts)} (95 % intervals)."
 
 
 def _agreement(found: LeaveOneOut) -> str:

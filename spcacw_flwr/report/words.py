@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from spcacw_flwr.silos.metrics import Metric
 
 MOST_NAMES = 8
 """Silos that a sentence names one by one."""
@@ -24,15 +27,24 @@ def percent(share: float) -> str:
     )
 
 
-def points(difference: float) -> str:
-    """Return an absolute difference of percentages, in points."""
-    size = abs(difference)
-    return f"{size:.1f} points" if size >= 0.095 else f"{size:.2f} points"
+def signed(metric: Metric, difference: float | None) -> str:
+    """Return a difference with its sign, which is a true minus: ``+2.10`` points, ``−0.021``."""
+    if difference is None or math.isnan(difference):
+        return "–"
+    places = 2 if metric.percent else 3
+    return f"{difference:+.{places}f}".replace("-", "−")
 
 
-def signed(difference: float) -> str:
-    """Return a difference with its sign, which is a true minus."""
-    return f"{difference:+.2f}".replace("-", "−")
+def span(
+    metric: Metric, ends: Sequence[float | None], signs: bool = False, unit: bool = True
+) -> str:
+    """Return an interval, ``70.4 to 91.3 %`` or, of a difference, ``−9.1 to +4.9 points``."""
+    if any(end is None or math.isnan(end) for end in ends):
+        return "–"
+    places, sign = (1 if metric.percent else 3), "+" if signs else ""
+    low, high = (f"{end:{sign}.{places}f}".replace("-", "−") for end in ends)
+    units = (" points" if signs else " %") if unit and metric.percent else ""
+    return f"{low} to {high}{units}"
 
 
 def listed(words: Sequence[str]) -> str:

@@ -10,8 +10,10 @@ and would mix in the statistics of weights that are gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spcacw_flwr.silos.layout import call
-from spcacw_flwr.silos.losses import Loss
+from spcacw_flwr.silos.metrics import METRICS, Found, Z, standard_error
 from spcacw_flwr.silos.setting import SiloData
 from spcacw_flwr.silos.streams import STATISTICS, stream
 
@@ -94,18 +96,66 @@ CHUNK = 1024
 
 
 @torch.no_grad()
-def accuracy_and_loss(
-    model: nn.Module, state: dict[str, Tensor], data: SiloData, loss: Loss, device: torch.device
-) -> tuple[float, float]:
-    """Return accuracy in percent and mean loss, weighted as ``data`` says (READING 13).
+def scores_of(
+    model: nn.Module, state: dict[str, Tensor], data: SiloData,
+    scores: Mapping[str, Callable[[Tensor, Tensor], Tensor]], device: torch.device,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Return what functions (outputs, labels) → (n,) say of each sample, in evaluation mode.
 
     ``state`` holds the parameters and buffers to use.
     """
-    right, losses = [], []
+    parts: dict[str, list[Tensor]] = {name: [] for name in scores}
     with evaluating(model):
         for x, y in zip(data.x.split(CHUNK), data.y.split(CHUNK), strict=True):
             x, y = x.to(device), y.to(device)
             outputs = call(model, state, x)
-            right.append((outputs.argmax(dim=-1) == y).cpu())
-            losses.append(loss(outputs, y).cpu())
-    return 100.0 * data.mean(torch.cat(right)), data.mean(torch.cat(losses))
+            for name, score in scores.items():
+                parts[name].append(score(outputs, y).cpu())
+    return {name: torch.cat(some) for name, some in parts.items()}
+
+
+CASES = "test-cases"
+"""The figure that says how many test cases there are."""
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What some metrics' scores say of each test case of a model."""
+
+    scores: Mapping[str, Tensor]
+    """(n,) by the name of the metric."""
+    y: Tensor
+    weight: Tensor | None
+
+    def found(self, name: str) -> Found:
+        """Return a metric; NaN where the model has diverged."""
+        scores = self.scores[name].double()
+        if not scores.isfinite().all():
+            return Found(math.nan, torch.full_like(scores, math.nan), 1.0)
+        return METRICS[name].find(scores, self.y, self.weight)
+
+    def figures(self) -> dict[str, float]:
+        """Return each metric with its 95 % interval, ``auroc``, ``auroc-low``, ``auroc-high``."""
+        figures: dict[str, float] = {CASES: len(self.y)}
+        for name in self.scores:
+            found, scale = self.found(name), 100.0 if METRICS[name].percent else 1.0
+            low, high = METRICS[name].interval(found)
+            ends = {name: found.value, f"{name}-low": low, f"{name}-high": high}
+            figures |= {key: scale * value for key, value in ends.items()}
+        return figures
+
+    def gains(self, other: Cases) -> dict[str, list[float]]:
+        """Return by how much these are better than another model's: the gain, low, high.
+
+        Where cases are right or wrong, one more on which the models differ widens the interval, as
+        in A. Agresti and Y. Min (Statistics in Medicine 24, 2005).
+        """
+        gains = {}
+        for name in self.scores:
+            metric, ours, theirs = METRICS[name], self.found(name), other.found(name)
+            scale = (100.0 if metric.percent else 1.0) * (1 if metric.higher else -1)
+            error = standard_error(ours.influence - theirs.influence)
+            more = Z * math.hypot(error, ours.one if metric.percent else 0.0) * abs(scale)
+            gain = scale * (ours.value - theirs.value)
+            gains[name] = [gain, gain - more, gain + more]
+        return gains

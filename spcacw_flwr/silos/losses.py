@@ -1,4 +1,4 @@
-"""The loss of each sample: cross-entropy, or a function of the user's own."""
+"""The loss of each sample: cross-entropy, squared error, or a function of the user's own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,12 @@ def losses_and_gradient(
     return losses.detach(), delta
 
 
-LOSSES: dict[str, Loss] = {"cross-entropy": losses_of}
+def squared_errors(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the squared error of each sample, (n,); ``outputs`` is (n, 1) for labels (n,)."""
+    return (outputs.squeeze(-1) - y).square()
+
+
+LOSSES: dict[str, Loss] = {"cross-entropy": losses_of, "squared-error": squared_errors}
 
 
 def make_loss(name: str) -> Loss:

@@ -228,7 +228,7 @@ def try_model(
                 f"{tuple(x.shape[1:])} ({one_line(error)})."
             ) from error
     if not classes and isinstance(outputs, Tensor) and outputs.ndim == y.ndim + 1:
-        classes = outputs.shape[-1]
+        classes = 1 if y.is_floating_point() else outputs.shape[-1]
     shape, found = (*y.shape, classes or "C"), getattr(outputs, "shape", type(outputs).__name__)
     if not isinstance(outputs, Tensor) or outputs.shape != shape:
         raise SpcacwError(

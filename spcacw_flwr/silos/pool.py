@@ -1,4 +1,4 @@
-"""What a silo computes for the target: mini-batch gradients, L, accuracy. Nothing is remembered.
+"""What a silo computes for the target: mini-batch gradients, L, metrics. Nothing is remembered.
 
 The functions know a model and tensors, not methods. All silos of a node are one batched call, since
 they share the model w_t (:mod:`spcacw_flwr.silos.gradients`).
@@ -28,10 +28,17 @@ from spcacw_flwr.silos.batches import (
     rounds_per_pass,
 )
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
-from spcacw_flwr.silos.evaluation import accuracy_and_loss, buffers_at, evaluating, shuffled_batches
+from spcacw_flwr.silos.evaluation import (
+    Cases,
+    buffers_at,
+    evaluating,
+    scores_of,
+    shuffled_batches,
+)
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
 from spcacw_flwr.silos.losses import make_loss
+from spcacw_flwr.silos.metrics import applying, check_metric
 from spcacw_flwr.silos.models import make_model, try_model
 from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
@@ -116,8 +123,12 @@ class SiloPool:
             # Only the target's true cluster is ever used; with many silos, all are M² numbers.
             oracle = tuple(setting.oracle(silo)) if silo == self.config.run.target else ()
             private = self.private.mechanisms.get(silo)
-            counts = tuple(data.label_counts(setting.num_classes).tolist()) if not private else ()
+            told = not private and not data.y.is_floating_point()
+            counts = tuple(data.label_counts(setting.num_classes).tolist()) if told else ()
             infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle, private))
+            if silo == self.config.run.target and not private:
+                name, y = self.config.run.metric, setting.test(silo).y
+                check_metric(name, y, setting.num_classes, silo)
         return infos
 
     def _try_model(self) -> None:
@@ -138,10 +149,10 @@ class SiloPool:
         """Take the model's word for the number of classes; SpcacwError if a label is beyond."""
         self.setting.num_classes = classes
         for silo in self.silos:
-            largest = max(
-                int(part(silo).y.max()) for part in (self.setting.train, self.setting.test)
-            )
-            if largest >= classes:
+            largest = int(self.setting.train(silo).y.max())
+            if silo == self.config.run.target:  # the only one that is tested
+                largest = max(largest, int(self.setting.test(silo).y.max()))
+            if largest >= classes and not self.setting.train(silo).y.is_floating_point():
                 raise SpcacwError(
                     f"Silo {silo} has a label {largest}, and model = "
                     f"{self.config.training.model!r} gives scores of {classes} classes: it must "
@@ -283,7 +294,8 @@ class SiloPool:
             x, y = x[at], y[at]
         weights = self.layout.unflatten(vector)
         state = weights | buffers_at(self.model, weights, self._statistics_batches(silo))
-        return accuracy_and_loss(self.model, state, SiloData(x, y), self.loss, self.device)[1]
+        data, loss = SiloData(x, y), {"loss": self.loss}
+        return data.mean(scores_of(self.model, state, data, loss, self.device)["loss"])
 
     def smoothness(
         self, vector: Tensor, round_: int, silo: int, fold: Fold | None = None
@@ -325,12 +337,19 @@ class SiloPool:
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good w is on the test data of ``silo``, with its BatchNorm statistics."""
+        cases, buffers = self.cases(vector, silo)
+        return Evaluation(cases.figures(), buffers)
+
+    def cases(self, vector: Tensor, silo: int) -> tuple[Cases, dict[str, Tensor]]:
+        """Return what metrics say of w on each test case of ``silo``; and what else w held."""
         self.private.refuse([silo], "accuracy")
         weights = self.layout.unflatten(vector.to(self.device))
         buffers = buffers_at(self.model, weights, self._statistics_batches(silo))
-        state, data = weights | buffers, self.setting.test(silo)
-        found = accuracy_and_loss(self.model, state, data, self.loss, self.device)
-        return Evaluation(*found, others_of(self.model, weights, buffers))
+        data = self.setting.test(silo)
+        scores = {one.name: one.score for one in applying(data.y, self.setting.num_classes)}
+        found = scores_of(self.model, weights | buffers, data, scores, self.device)
+        weight = None if data.weight is None else data.weight.double()
+        return Cases(found, data.y, weight), others_of(self.model, weights, buffers)
 
     def _statistics_batches(self, silo: int) -> Iterator[Tensor]:
         """Yield the inputs of a silo's training data; a model without BatchNorm asks for none."""

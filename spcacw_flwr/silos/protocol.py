@@ -124,10 +124,8 @@ class Answers:
 class Evaluation(NamedTuple):
     """What an evaluation found."""
 
-    accuracy: float
-    """Percent of the labels (of all positions, for sequences) that the model finds."""
-    loss: float
-    """Mean loss."""
+    figures: dict[str, float]
+    """Each metric that applies, with its interval (:meth:`~.metrics.Cases.figures`)."""
     buffers: dict[str, Tensor]
     """What the model holds beside its trained parameters: BatchNorm's statistics, say."""
 

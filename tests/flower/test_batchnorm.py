@@ -67,11 +67,11 @@ def test_flower_and_the_bare_loop_evaluate_and_save_the_same_model(nodes, tmp_pa
     expected = pool.layout.unflatten(method.parameters) | found[-1].buffers
     assert set(saved) == set(expected) == set(pool.model.state_dict())
     if nodes == 1:
-        assert accuracies == [one.accuracy for one in found]
+        assert accuracies == [one.figures["accuracy"] for one in found]
         np.testing.assert_array_equal(strategy.method.alpha, method.alpha)
         assert all(torch.equal(saved[name], expected[name]) for name in expected)
     else:
-        assert accuracies == pytest.approx([one.accuracy for one in found], abs=0.3)
+        assert accuracies == pytest.approx([one.figures["accuracy"] for one in found], abs=0.3)
         np.testing.assert_allclose(strategy.method.alpha, method.alpha, atol=1e-4)
         for name in expected:
             torch.testing.assert_close(saved[name], expected[name], rtol=1e-2, atol=1e-3)

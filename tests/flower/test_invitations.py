@@ -116,7 +116,7 @@ def test_one_message_to_each_node_trains_as_in_process(tmp_path):
     recorder = run(grid, config)
     bare = simulate(small("", participation=0.6))
     assert_same_training(tmp_path / "run", bare)
-    assert recorder.accuracy_alone == pytest.approx(bare.accuracy_alone, abs=0.3)
+    assert recorder.alone["accuracy"] == pytest.approx(bare.accuracy_alone, abs=0.3)
     assert sorted(grid.invited) == sorted(grid.contexts)
     kinds = [m.metadata.message_type for m in grid.sent]
     assert sorted(kinds) == ["query"] * 3 + ["train.alone"] + ["train.stream"] * 3

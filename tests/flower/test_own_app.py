@@ -90,7 +90,7 @@ def test_the_same_run_as_in_process(nodes, tmp_path, monkeypatch):
         found = torch.from_numpy(result.arrays[name].numpy().copy())
         torch.testing.assert_close(found, part, rtol=1e-3, atol=1e-4)
     network().load_state_dict({n: torch.from_numpy(a.numpy()) for n, a in result.arrays.items()})
-    assert strategy.history.accuracy_alone == pytest.approx(expected.accuracy_alone, abs=2)
+    assert strategy.history.alone["accuracy"] == pytest.approx(expected.accuracy_alone, abs=2)
     rounds = {n: m["accuracy"] for n, m in result.evaluate_metrics_clientapp.items()}
     assert rounds == dict(zip((3, 6, 9, 12), expected.accuracy, strict=True))
 
@@ -168,6 +168,27 @@ def test_a_loss_of_ones_own():
     result = strategy.start(grid_of(silo_app(load, network, squares)), initial(), num_rounds=3)
     assert 0 < result.train_metrics_clientapp[3]["loss"] < 1
     assert strategy.nodes.layout.size == sum(part.numel() for part in network().parameters())
+
+
+def heights(silo):
+    """Numbers to be predicted; only the target, silo 0, has test data."""
+    (x, _), (tested, _) = load(silo)
+    return (x, x[:, 0]), (tested, tested[:, 0]) if silo == 0 else None
+
+
+def distances(outputs, y):
+    return (outputs[:, 0] - y).square()
+
+
+def test_a_regression_with_peers_that_have_no_test_data():
+    strategy = SPCACW(**KEYS, metric="r2")
+    app = silo_app(heights, lambda: nn.Linear(30, 1), distances)
+    result = strategy.start(grid_of(app), initial(lambda: nn.Linear(30, 1)), num_rounds=30)
+    found = result.evaluate_metrics_clientapp[30]
+    assert set(found) == {"r2", "mse"}
+    assert found["r2"] > 0.3
+    with one_sentence("outputs of shape", "the 1 classes for labels"):
+        start(silo_app(heights, lambda: nn.Linear(30, 2), distances))
 
 
 def test_two_apps_in_one_process_keep_apart():

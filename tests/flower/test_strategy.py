@@ -133,9 +133,14 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
     local = small(method="local")
     grid = LocalGrid(config, 7)
     strategy, pool = play(config, grid, rounds=1), make_pool(local)
-    assert strategy.nodes.train_alone() == train_alone(local, pool)
-    expected = [pool.evaluate(bare(local, t).parameters, 0)[0] for t in (7, 14)]
-    assert train_alone(local, pool) == expected
+    model = strategy.method.personal
+    assert strategy.nodes.train_alone(model) == (found := train_alone(local, pool, model))
+    models = [bare(local, t).parameters for t in (7, 14)]
+    expected = [pool.evaluate(one, 0).figures for one in models]
+    assert found["accuracy"] == [one["accuracy"] for one in expected]
+    ours, theirs = (pool.cases(one, 0)[0] for one in (model, models[-1]))
+    assert found["brier-gain"] == ours.gains(theirs)["brier"]
+    assert found["accuracy-gain"][0] == ours.figures()["accuracy"] - expected[-1]["accuracy"]
 
 
 def test_only_whom_the_method_wants_is_asked():
@@ -274,8 +279,10 @@ def test_artefacts_of_a_run(tmp_path):
     assert (summary["rounds"], summary["epochs"], summary["seed"]) == (14, 2, 0)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [7, 14]
-    assert set(lines[0]) == {
-        "epoch", "round", "loss", "accuracy", "L", "lambda_reg", "cost", "seconds",
+    metrics = {f"{name}{end}" for name in ("accuracy", "balanced", "log-loss", "brier")
+               for end in ("", "-low", "-high")}  # fmt: skip
+    assert set(lines[0]) == metrics | {
+        "test-cases", "epoch", "round", "loss", "accuracy", "L", "lambda_reg", "cost", "seconds",
         "target_gradients", "floats", "bytes", "cumulative_cost", "best_fixed_cost", "regret",
         "regret_bound", "rejected", "quarantined",
     }  # fmt: skip
@@ -284,6 +291,12 @@ def test_artefacts_of_a_run(tmp_path):
     np.testing.assert_array_equal(silos.alpha[7:], summary["alpha"])
     np.testing.assert_array_equal(silos.sigma[7:], summary["figures"]["sigma"])
     assert summary["last_accuracy"] == lines[-1]["accuracy"]
+    found = summary["metrics"]["log-loss"]
+    values = [line["log-loss"] for line in lines]
+    assert (found["best"], found["last"]) == (min(values), values[-1])
+    assert values[found["best_epoch"] - 1] == min(values)
+    assert found["gain"] == pytest.approx(found["alone"] - found["last"])
+    assert found["gain_interval"][0] < found["gain"] < found["gain_interval"][1]
     assert summary["best_accuracy"] == max(line["accuracy"] for line in lines)
     assert lines[-1]["lambda_reg"] > 0
     assert [line["target_gradients"] for line in lines] == [7, 14]
@@ -295,7 +308,9 @@ def test_artefacts_of_a_run(tmp_path):
     assert alpha.iloc[:, 1:].sum(axis=1).tolist() == pytest.approx([1, 1, 1])
     model = load_file(directory / "model.safetensors")
     pool = make_pool(config)
-    assert pool.evaluate(pool.layout.flatten(model), 0)[0] == summary["last_accuracy"]
+    assert (
+        pool.evaluate(pool.layout.flatten(model), 0).figures["accuracy"] == summary["last_accuracy"]
+    )
     for picture in ("accuracy.png", "alpha.png"):
         assert (directory / picture).read_bytes().startswith(b"\x89PNG")
     assert list((directory / "tensorboard").iterdir())

@@ -15,9 +15,9 @@ ALPHAS = [(0, [1, 0, 0, 0]), (7, [0.6, 0.2, 0.1, 0.1]), (14, [0.7, 0.25, 0, 0.05
 def write_run(
     directory: Path, *, accuracy=(50.0, 80.0, 90.0), alone=(40.0, 60.0, 86.5), alphas=ALPHAS,
     figures=None, groups=(0.0, 0.0, 1.0, 1.0), kind="cluster", state="finished", config=None,
-    lines=None, **summary,
+    lines=None, alone_of=None, **summary,
 ) -> Path:  # fmt: skip
-    """Write a run's files; ``lines`` are further figures of every epoch."""
+    """Write a run's files; ``lines`` are further figures of every epoch, ``alone_of`` of alone."""
     directory.mkdir(parents=True, exist_ok=True)
     table = CONFIG | (config or {})
     toml = "".join(f"{name} = {json.dumps(value)}\n" for name, value in table.items())
@@ -43,7 +43,7 @@ def write_run(
         found = {"last_accuracy": accuracy[-1], "alone": None}
         if alone:
             both = {"best_accuracy": max(alone), "last_accuracy": alone[-1], "accuracy": alone}
-            found["alone"] = both
+            found["alone"] = both | (alone_of or {})
         found |= {"groups": groups, "group_kind": kind, "seconds": 2.0, **summary}
         (directory / "summary.json").write_text(json.dumps(found))
     return directory

@@ -96,7 +96,7 @@ def test_a_full_report_is_one_well_formed_file(tmp_path):
     ]  # fmt: skip
     assert len(page.images) == 5
     assert "0 (target) 0.7000 0.7667 0.0000 0.4000 1.0000 0 1 0.2500" in page.text
-    assert "1 0.2500 85.00 % +5.00 –" in page.text
+    assert "1 0.2500 85.00 % +5.00 ± 2.63" in page.text
     assert "2 larger than allowed 3" in page.text
     assert "1 2 1e-05 21" in page.text
     assert "seed 3 0" in page.text  # differs from its default
@@ -154,7 +154,7 @@ def test_old_artefacts_without_newer_columns(tmp_path):
     text = text.replace('"accuracy": [40.0, 60.0, 86.5]', '"old": 1')
     (run / "summary.json").write_text(text.replace('"group_kind": "cluster"', '"old": 1'))
     page = page_of(run)
-    assert "3.5 points above training alone" in page.text
+    assert "3.5 points of accuracy better than training alone" in page.text
     assert "Silo 1 is of the target's true group" in page.text  # digits-relabel has clusters
 
 

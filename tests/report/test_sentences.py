@@ -11,10 +11,11 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.read import read
-from spcacw_flwr.report.words import duration, percent, points, silos, size
+from spcacw_flwr.report.words import duration, percent, signed, silos, size, span
+from spcacw_flwr.silos.metrics import METRICS
 from tests.report.artefacts import write_csv, write_run
 
-LEFT_OUT = ["seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples"]
+LEFT_OUT = ["seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples", "chance"]
 
 
 def facts(tmp_path, **keys):
@@ -24,11 +25,12 @@ def facts(tmp_path, **keys):
 @pytest.mark.parametrize(
     ("alone", "said"),
     [
-        ((40.0, 60.0, 86.5), "ended 3.5 points above training alone (test accuracy 90.00 %"),
-        ((40.0, 60.0, 91.2), "ended 1.2 points below training alone (test accuracy 90.00 % against "
-         "91.20 %): in this run the target would have done better alone."),
+        ((40.0, 60.0, 86.5), "ended 3.5 points of accuracy better than training alone (test "
+         "accuracy 90.00 %"),
+        ((40.0, 60.0, 91.2), "ended 1.2 points of accuracy worse than training alone (test "
+         "accuracy 90.00 % against 91.20 %)."),
         ((40.0, 60.0, 90.0), "ended exactly as well as training alone"),
-        ((40.0, 60.0, 89.96), "ended 0.04 points above training alone"),
+        ((40.0, 60.0, 89.96), "ended 0.04 points of accuracy better than training alone"),
     ],
 )  # fmt: skip
 def test_the_first_sentence_says_which_was_better(alone, said, tmp_path):
@@ -40,8 +42,8 @@ def test_a_difference_within_the_last_epochs_own_movement_may_be_chance(tmp_path
     accuracy = (10.0, 70.0, 88.0, *[90.0] * 8, 89.0)
     within = facts(tmp_path, accuracy=accuracy, alone=(87.5,))
     assert sentences.headline(within)[1] == (
-        "Over its last 10 epochs the accuracy itself moved by 2.0 points, so this difference may "
-        "be chance."
+        "Over its last 10 epochs the accuracy itself moved by 2.0 points of accuracy, so this "
+        "difference may be chance."
     )
     beyond = facts(tmp_path, accuracy=accuracy, alone=(86.9,))
     assert len(sentences.headline(beyond)) == 1
@@ -49,12 +51,63 @@ def test_a_difference_within_the_last_epochs_own_movement_may_be_chance(tmp_path
 
 @pytest.mark.parametrize(("keys", "words"), [
     ({}, "whether the peers helped is not known"),
-    ({"method": "local"}, "The target trained alone and ended at 90.00 % test accuracy."),
-    ({"holdout": 0.2}, "90.00 % held-out accuracy"),
+    ({"method": "local"}, "The target trained alone and ended with test accuracy 90.00 %."),
+    ({"holdout": 0.2}, "held-out accuracy 90.00 %"),
 ])  # fmt: skip
 def test_without_a_run_alone_nothing_is_claimed(keys, words, tmp_path):
     (said,) = sentences.headline(facts(tmp_path, alone=None, config=keys))
     assert words in said
+
+
+def judged(tmp_path, gain, low, high, cases=48, metric="auroc", alone=0.8):
+    """A run of 3 epochs with a gain over alone and its interval."""
+    sign = -1 if metric in ("log-loss", "brier", "mse") else 1
+    last = alone + sign * gain
+    lines = {metric: last, f"{metric}-low": last - 0.1, f"{metric}-high": last + 0.05,
+             "test-cases": cases}  # fmt: skip
+    table = {metric: {"last": last, "interval": [last - 0.1, last + 0.05], "alone": alone,
+                      "gain": gain, "gain_interval": [low, high]}}  # fmt: skip
+    return facts(tmp_path, config={"metric": metric}, lines=lines, metrics=table,
+                 alone_of={metric: [alone]})  # fmt: skip
+
+
+def test_a_difference_that_few_cases_cannot_tell_is_not_called_one(tmp_path):
+    found = judged(tmp_path, -0.021, -0.091, 0.049)
+    assert sentences.headline(found) == [
+        "Training with the peers ended 0.021 of AUROC worse than training alone (test AUROC 0.779 "
+        "against 0.800).",
+        "On 48 test cases, the same for both, the 95 % interval of the gain is −0.091 to +0.049: "
+        "too few to say whether the peers helped.",
+    ]
+    said = sentences.advice(found.course)
+    assert said[0].startswith("Too little data to say: 48 test cases tell a difference only from")
+    assert "about 0.070 of AUROC on." in said[0]
+    # 48 · (.07 / .021)² · ((1.96 + .842) / 1.96)² = 1,090
+    assert said[1] == (
+        "If the difference is what it seems, 1,100 cases would tell it four times out of five."
+    )
+    zero = judged(tmp_path / "zero", 0.0, -0.07, 0.07)
+    assert "exactly as well as" in sentences.headline(zero)[0]
+    assert "so small" in sentences.advice(zero.course)[1]
+
+
+def test_a_difference_that_the_cases_tell(tmp_path):
+    helped = judged(tmp_path, 0.05, 0.01, 0.09, cases=300)
+    assert "+0.010 to +0.090: the peers helped" in sentences.headline(helped)[1]
+    assert "better by at least 0.010 of AUROC" in sentences.advice(helped.course)[0]
+    harmed = judged(tmp_path / "bad", -0.05, -0.09, -0.01, cases=300)
+    assert "the target is better off alone" in sentences.headline(harmed)[1]
+    assert sentences.advice(harmed.course)[0].startswith("Stop")
+
+
+def test_where_less_is_better_a_gain_is_a_fall(tmp_path):
+    found = judged(tmp_path, 0.1, 0.02, 0.18, metric="log-loss", alone=0.5)
+    assert found.course.gain == pytest.approx(0.1)
+    (said, told) = sentences.headline(found)
+    assert "ended 0.100 of log-loss better, which is less, than training alone" in said
+    assert "(test log-loss 0.400 against 0.500)" in said
+    assert "+0.020 to +0.180: the peers helped" in told
+    assert "Less log-loss is better." in sentences.learning(found.course)
 
 
 def test_a_run_that_failed_or_goes_on_says_so_first(tmp_path):
@@ -69,9 +122,9 @@ def test_a_run_that_failed_or_goes_on_says_so_first(tmp_path):
 
 
 def test_the_best_epoch_is_named_only_when_it_is_not_the_last(tmp_path):
-    said = " ".join(sentences.learning(facts(tmp_path, accuracy=(50.0, 93.0, 90.0)).accuracy))
+    said = " ".join(sentences.learning(facts(tmp_path, accuracy=(50.0, 93.0, 90.0)).course))
     assert "The best epoch was 2 (93.00 %), which is known only with hindsight." in said
-    assert "best" not in " ".join(sentences.learning(facts(tmp_path).accuracy))
+    assert "best" not in " ".join(sentences.learning(facts(tmp_path).course))
 
 
 def test_who_carries_the_weight(tmp_path):
@@ -160,11 +213,14 @@ def test_leave_one_out_in_words(tmp_path):
             (3, 2, 0.0, 92, 92, 10000)]  # fmt: skip
     found = left_out(tmp_path, rows)
     said = " ".join(sentences.without(found))
-    assert "without silo 1 at 85.00 % (5.0 points lower)" in said
-    assert "without silo 2 at 92.00 % (2.0 points higher)" in said
-    # 2 √(2 · .9 · .1 / 10000) = .85 points
-    assert found.chance == pytest.approx(200 * math.sqrt(0.18 / 10000))
-    assert "Differences below about 0.8 points may be chance on 10,000 test samples" in said
+    assert "without silo 1 at 85.00 % (5.0 points of accuracy worse)" in said
+    assert "without silo 2 at 92.00 % (2.0 points of accuracy better)" in said
+    # An older table: 1.96 √(2 · .9 · .1 / 10000) = .83 points, as if both erred independently.
+    assert found.absences[0].margin == pytest.approx(196 * math.sqrt(0.18 / 10000), rel=1e-4)
+    assert (
+        "Given the draw of 10,000 test samples, leaving out silos 1 and 3 clearly made it worse "
+        "and leaving out silo 2 clearly made it better (95 % intervals)."
+    ) in said
     assert found.correlation == 1
     assert "correlation of weight and cost is 1.00: peers with more weight were mostly" in said
     assert "3 peers are too few to rely on it" in said
@@ -178,8 +234,8 @@ def test_leave_one_out_that_shows_nothing_says_so(tmp_path):
     found = left_out(tmp_path, first + second, accuracy=(50.0, 91.0))
     said = " ".join(sentences.without(found))
     assert [list(one.lost) for one in found.absences] == [[0, 2], [-1, 0]]
-    assert "ended at 89.00 %, on average over 2 seeds" in said
-    assert "None of these differences exceeds the 8.8 points" in said
+    assert "ended at accuracy 89.00 %, on average over 2 seeds" in said
+    assert "silos 1 and 2 made no difference that can be told from chance" in said
     assert "no rank correlation" in said
     assert "The recorded run ended at 91.00 %, its repetition at 90.00 %" in said
     assert "These are runs of 2 seeds" in said
@@ -188,7 +244,9 @@ def test_leave_one_out_that_shows_nothing_says_so(tmp_path):
 def test_of_many_absent_peers_the_largest_differences_are_named(tmp_path):
     rows = [(3, "", "", 90, 91, 400), *((3, i, 0.1, 90 - i / 10, 91, 400) for i in range(1, 8))]
     said = sentences.without(left_out(tmp_path, rows))
-    assert said[0].startswith("With all silos the target ended at 90.00 %; without silo 7 at 89.30")
+    assert said[0].startswith(
+        "With all silos the target ended at accuracy 90.00 %; without silo 7 at 89.30"
+    )
     assert "silo 4" in said[0]
     assert "silo 3" not in said[0]
     assert said[1] == "No other peer's absence mattered more."
@@ -196,14 +254,17 @@ def test_of_many_absent_peers_the_largest_differences_are_named(tmp_path):
 
 def test_with_several_seeds_they_say_what_is_chance(tmp_path):
     lost = {3: (1, 0, -2.1), 4: (1.2, 0.5, -2), 5: (1.1, -0.5, -1.9)}
-    rows = [(seed, "", "", 90, 90, 400) for seed in lost]
-    rows += [(seed, silo, 0.1, 90 - x, 90, 400)
+    rows = [(seed, "", "", 90, 90, 400, "") for seed in lost]
+    rows += [(seed, silo, 0.1, 90 - x, 90, 400, 0.5)
              for seed, points in lost.items() for silo, x in enumerate(points, 1)]  # fmt: skip
     found = left_out(tmp_path, rows)
-    # Standard deviation .1 over three seeds; t = 4.303 with two degrees of freedom.
-    assert found.absences[0].margin == pytest.approx(4.303 * 0.1 / math.sqrt(3), rel=1e-3)
+    # Standard deviation .1 over three seeds, t = 4.303 with two degrees of freedom; and the cases,
+    # which all three seeds share: ± .5.
+    seeds = 4.303 * 0.1 / math.sqrt(3)
+    assert found.absences[0].margin == pytest.approx(math.hypot(seeds, 0.5), rel=1e-3)
     assert (
-        "Over the seeds, leaving out silo 1 clearly made it worse, leaving out silo 3 clearly made "
+        "Given the draw of 400 test samples and of 3 seeds, leaving out silo 1 clearly made it "
+        "worse, leaving out silo 3 clearly made "
         "it better and leaving out silo 2 made no difference that can be told from chance (95 % "
         "intervals)."
     ) in sentences.without(found)
@@ -266,7 +327,7 @@ def test_lines_that_a_crash_cut_off_are_passed_over(tmp_path):
         with (run / name).open("a") as file:
             file.write(end)
     found = facts_of(read(run))
-    assert found.accuracy.epochs == [1, 2, 3]
+    assert found.course.epochs == [1, 2, 3]
     assert list(found.weights.rounds) == [0, 7, 14, 21]
     assert found.weights.figures["sigma"].tolist() == [4, 5, 6, 7]
 
@@ -275,7 +336,15 @@ def test_numbers_as_people_read_them():
     shares = {0: "0 %", 0.0004: "less than 0.1 %", 0.05: "5.0 %", 0.126: "13 %", 0.0999: "10 %",
               0.9993: "more than 99.9 %", 1: "100 %", 0.997: "99.7 %"}  # fmt: skip
     assert {share: percent(share) for share in shares} == shares
-    assert (points(-1.26), points(0.04)) == ("1.3 points", "0.04 points")
+    accuracy, auroc = METRICS["accuracy"], METRICS["auroc"]
+    assert [accuracy.gap(x) for x in (-1.26, 0.04)] == [
+        "1.3 points of accuracy", "0.04 points of accuracy",
+    ]  # fmt: skip
+    assert (auroc.text(0.8726), auroc.gap(-0.021)) == ("0.873", "0.021 of AUROC")
+    assert signed(auroc, -0.0214) == "−0.021"
+    assert span(accuracy, (-9.12, 4.9), signs=True) == "−9.1 to +4.9 points"
+    assert span(auroc, (0.7, 0.9)) == "0.700 to 0.900"
+    assert span(auroc, (None, 0.9)) == METRICS["mse"].text(None) == "–"
     assert silos([1]) == "silo 1"
     assert silos([1, 2, 6], capital=True) == "Silos 1, 2 and 6"
     assert silos(range(9)) == "9 silos"

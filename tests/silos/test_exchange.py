@@ -77,7 +77,7 @@ def test_flower_and_the_loop_have_one_trajectory(nodes, participation):
     torch.testing.assert_close(strategy.method.models, method.models, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(strategy.method.parameters, method.parameters, rtol=1e-4, atol=1e-6)
     first, last = strategy.history.epochs
-    assert last["accuracy"] == pool.evaluate(method.personal, 0)[0]
+    assert last["accuracy"] == pool.evaluate(method.personal, 0).figures["accuracy"]
     assert first["accuracy"] != last["accuracy"]
     report = method.epoch_report()
     assert {name: last[name] for name in ("target_gradients", "floats")}.items() <= report.items()

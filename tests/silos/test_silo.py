@@ -135,9 +135,9 @@ def test_accuracy_counts_the_targets_test_set():
     vector = torch.zeros(pool.layout.size)
     pool.layout.unflatten(vector)["3.bias"][4] = 1.0
     labels = pool.setting.test(3).y
-    accuracy, loss, buffers = pool.evaluate(vector, 3)
-    assert accuracy == pytest.approx(100 * (labels == 4).float().mean().item())
-    assert loss > 0
+    figures, buffers = pool.evaluate(vector, 3)
+    assert figures["accuracy"] == pytest.approx(100 * (labels == 4).float().mean().item())
+    assert figures["log-loss"] > 0
     assert buffers == {}
 
 

@@ -93,8 +93,9 @@ def test_evaluation_uses_the_silos_own_statistics_and_returns_a_model_that_can_b
     pool = pool_of(model)
     vector = pool.initial_parameters() * 1.5
     state = torch.get_rng_state()
-    accuracy, loss, buffers = pool.evaluate(vector, 1)
-    assert pool.evaluate(vector, 1)[:2] == (accuracy, loss)
+    figures, buffers = pool.evaluate(vector, 1)
+    assert pool.evaluate(vector, 1).figures == figures
+    accuracy, loss = figures["accuracy"], figures["log-loss"]
     assert torch.equal(state, torch.get_rng_state())
     other = pool.evaluate(vector, 0).buffers
     statistics = [name for name in buffers if name.endswith("running_mean")]
@@ -157,7 +158,8 @@ def test_accuracy_and_loss_are_weighted_means(monkeypatch):
     monkeypatch.setattr(Sorted, "weight", weight)
     right = (outputs.argmax(1) == data.y).float()
     losses = cross_entropy(outputs, data.y, reduction="none")
-    accuracy, loss, _ = pool.evaluate(vector, 0)
+    figures, _ = pool.evaluate(vector, 0)
+    accuracy, loss = figures["accuracy"], figures["log-loss"]
     assert accuracy == pytest.approx(100 * ((right @ weight) / weight.sum()).item(), rel=1e-5)
     assert loss == pytest.approx(((losses @ weight) / weight.sum()).item(), rel=1e-5)
 
@@ -222,4 +224,4 @@ def test_smoothness_and_accuracy_of_a_recurrent_model():
     pool.model.eval()
     outputs = functional_call(pool.model, pool.layout.unflatten(vector), (test.x,))
     expected = 100 * (outputs.argmax(2) == test.y).double().mean().item()
-    assert pool.evaluate(vector, 0).accuracy == pytest.approx(expected)
+    assert pool.evaluate(vector, 0).figures["accuracy"] == pytest.approx(expected)

@@ -1,0 +1,190 @@
+"""Metrics: how good a model is on test cases, each with a 95 % interval that their number allows.
+
+A metric has two parts. ``score`` gives a number to each test case, from its outputs and its label.
+``find`` makes the metric of these numbers, and says how much each case moves it: its influence φ,
+where √Σφ²/n is the metric's standard error (the infinitesimal jackknife). For accuracy that is the
+binomial one, for AUROC that of E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson (Biometrics 44,
+1988). Two models on the same cases differ with the error of φ − φ′: McNemar's, and DeLong's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.silos.losses import losses_of, squared_errors
+
+Z = 1.959964
+"""Standard errors on each side of a 95 % interval."""
+
+
+class Found(NamedTuple):
+    """A metric on some cases."""
+
+    value: float
+    influence: Tensor
+    """φ (n,), float64."""
+    one: float
+    """The most that one case can move a share of cases, or of pairs of them."""
+
+
+def _right(outputs: Tensor, y: Tensor) -> Tensor:
+    right = (outputs.argmax(dim=-1) == y).double()
+    return right.flatten(1).mean(1) if right.ndim > 1 else right
+
+
+def _margin(outputs: Tensor, y: Tensor) -> Tensor:
+    return outputs[:, 1] - outputs[:, 0]
+
+
+def _brier(outputs: Tensor, y: Tensor) -> Tensor:
+    wrong = outputs.softmax(-1) - torch.nn.functional.one_hot(y, outputs.shape[-1])
+    each = wrong.square().sum(-1) / (2 if outputs.shape[-1] == 2 else 1)
+    return each.flatten(1).mean(1) if each.ndim > 1 else each
+
+
+def _mean(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
+    if weight is None:
+        value = scores.mean()
+        return Found(float(value), scores - value, 1 / len(scores))
+    value, share = (scores @ weight) / weight.sum(), weight / weight.mean()
+    return Found(float(value), share * (scores - value), float(share.max()) / len(scores))
+
+
+def _balanced(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
+    influence, values, ones, classes = torch.empty_like(scores), [], [], y.unique()
+    for label in classes:
+        its = y == label
+        found = _mean(scores[its], y, None if weight is None else weight[its])
+        influence[its] = found.influence * len(y) / (its.sum() * len(classes))
+        values.append(found.value)
+        ones.append(found.one / len(classes))
+    return Found(sum(values) / len(values), influence, max(ones))
+
+
+def _auroc(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
+    """Return the chance that a case of class 1 has more margin than one of class 0; ties half."""
+    weight = torch.ones_like(scores) if weight is None else weight
+    values, at = scores.unique(return_inverse=True)
+    better, its = torch.empty_like(scores), (y == 0, y == 1)
+    for own, other in (its, its[::-1]):
+        mass = values.new_zeros(len(values)).index_add_(0, at[other], weight[other])
+        below = (mass.cumsum(0) - mass / 2)[at[own]] / mass.sum()
+        better[own] = below if own is its[1] else 1 - below
+    value = float((better @ (weight * its[1])) / weight[its[1]].sum())
+    influence, ones = torch.empty_like(scores), []
+    for own in its:
+        count, share = int(own.sum()), weight[own] / weight[own].sum()
+        unbiased = math.sqrt(count / max(1, count - 1))
+        influence[own] = unbiased * len(y) * share * (better[own] - value)
+        ones.append(float(share.max()))
+    return Found(value, influence, max(ones))
+
+
+def _r2(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
+    """Return 1 − the mean squared error over the variance of the labels."""
+    y = y.double()
+    error = _mean(scores, y, weight)
+    spread = _mean((y - _mean(y, y, weight).value).square(), y, weight)
+    ratio = error.value / spread.value
+    return Found(1 - ratio, (ratio * spread.influence - error.influence) / spread.value, 0.0)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, its direction, and how it is written."""
+
+    name: str
+    """As in the key ``metric``, and in all tables."""
+    label: str
+    score: Callable[[Tensor, Tensor], Tensor]
+    """(outputs (n, …, classes), labels (n, …)) → (n,)"""
+    find: Callable[[Tensor, Tensor, Tensor | None], Found] = _mean
+    higher: bool = True
+    """Whether more is better."""
+    share: bool = True
+    """Whether it is a share of 1, and its interval Wilson's."""
+    percent: bool = False
+    """Whether it is told in percent, and its differences in points."""
+
+    def text(self, value: float | None) -> str:
+        """Return a value as people read it, ``93.20 %`` or ``0.873``."""
+        if value is None or math.isnan(value):
+            return "–"
+        if self.percent:
+            return f"{value:.2f} %"
+        return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
+
+    def gap(self, difference: float) -> str:
+        """Return the size of a difference, ``2.1 points of accuracy`` or ``0.021 of AUROC``."""
+        size = abs(difference)
+        if not self.percent:
+            return f"{self.text(size)} of {self.label}"
+        return f"{size:.{1 if size >= 0.095 else 2}f} points of {self.label}"
+
+    def best(self, values: Sequence[float]) -> int:
+        """Return the place of the best value, the first of several; NaN is the worst."""
+        sign = 1 if self.higher else -1
+        rank = [-math.inf if math.isnan(value) else sign * value for value in values]
+        return rank.index(max(rank))
+
+    def interval(self, found: Found) -> tuple[float, float]:
+        """Return the 95 % interval: Wilson's for shares, two standard errors for others."""
+        value, error = found.value, standard_error(found.influence)
+        if not self.share:
+            low = value - Z * error
+            return (low if self.higher else max(low, 0.0)), value + Z * error
+        inside = max(0.0, value * (1 - value))
+        told = inside > 1e-12 and error > 1e-12  # else the cases agree: only their number tells
+        count = inside / error**2 if told else 1 / found.one
+        middle, whole = value + Z**2 / (2 * count), 1 + Z**2 / count
+        width = Z * math.sqrt(inside / count + (Z / (2 * count)) ** 2)
+        return (middle - width) / whole, (middle + width) / whole
+
+
+METRICS = {
+    one.name: one
+    for one in (
+        Metric("accuracy", "accuracy", _right, percent=True),
+        Metric("balanced", "balanced accuracy", _right, _balanced, percent=True),
+        Metric("auroc", "AUROC", _margin, _auroc),
+        Metric("log-loss", "log-loss", losses_of, higher=False, share=False),
+        Metric("brier", "Brier score", _brier, higher=False, share=False),
+        Metric("r2", "R²", squared_errors, _r2, share=False),
+        Metric("mse", "mean squared error", squared_errors, higher=False, share=False),
+    )
+}
+
+
+def applying(y: Tensor, classes: int) -> list[Metric]:
+    """Return the metrics that test labels allow: numbers, classes, or those of positions (n, L)."""
+    if y.is_floating_point():
+        names = ["r2", "mse"] if len(y.unique()) > 1 else ["mse"]
+    elif y.ndim > 1:
+        names = ["accuracy", "log-loss", "brier"]
+    else:
+        both = ["auroc"] if classes == 2 and len(y.unique()) == 2 else []
+        names = ["accuracy", "balanced", *both, "log-loss", "brier"]
+    return [METRICS[name] for name in names]
+
+
+def check_metric(name: str, y: Tensor, classes: int, silo: int) -> None:
+    """Raise SpcacwError unless the test labels of a silo allow the metric of a run."""
+    names = [one.name for one in applying(y, classes)]
+    if name not in names:
+        raise SpcacwError(
+            f"metric = {name!r} does not apply to the test labels of silo {silo} "
+            f"({'numbers' if y.is_floating_point() else f'{len(y.unique())} of {classes} classes'})"
+            f": choose one of {', '.join(names)}."
+        )
+
+
+def standard_error(influence: Tensor) -> float:
+    """Return the standard error that belongs to the influence of each case."""
+    return float(influence.square().sum().sqrt()) / len(influence)

@@ -1,0 +1,255 @@
+"""Metrics by hand, beside scikit-learn's; their intervals by hand, and by how often they hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from spcacw_flwr.config import keys
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower import records
+from spcacw_flwr.silos.evaluation import Cases
+from spcacw_flwr.silos.metrics import METRICS, applying
+
+Y = torch.tensor([0, 0, 0, 1, 1])
+MARGIN = torch.tensor([0.0, 2.0, 1.0, 1.0, 3.0])
+OUTPUTS = torch.stack([-MARGIN / 2 + 0.75, MARGIN / 2 - 0.75], dim=1)
+"""Class 1 from a margin of 1.5 on: right, wrong, right, wrong, right."""
+
+
+def cases(outputs, y, weight=None, names=None) -> Cases:
+    chosen = names or [one.name for one in applying(y, outputs.shape[-1])]
+    return Cases({name: METRICS[name].score(outputs, y) for name in chosen}, y, weight)
+
+
+def random(count: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    some = torch.Generator().manual_seed(seed)
+    y = torch.randint(classes, (count,), generator=some)
+    outputs = torch.randn(count, classes, generator=some).double()
+    outputs[torch.arange(count), y] += 1
+    return outputs, y
+
+
+def test_the_key_and_the_table_name_the_same_metrics():
+    assert tuple(METRICS) == keys.METRICS
+
+
+def test_five_cases_by_hand():
+    found = cases(OUTPUTS, Y)
+    value = {name: found.found(name).value for name in found.scores}
+    assert value["accuracy"] == pytest.approx(3 / 5)
+    assert value["balanced"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    # Of the 6 pairs, 1 > 0, 3 > 0, 3 > 2, 3 > 1 are right, 1 = 1 is half right, 1 < 2 is wrong.
+    assert value["auroc"] == pytest.approx(4.5 / 6)
+    p = 1 / (1 + np.exp(-(MARGIN.numpy() - 1.5)))
+    right = np.where(Y.numpy() == 1, p, 1 - p)
+    assert value["log-loss"] == pytest.approx(-np.log(right).mean(), rel=1e-6)
+    assert value["brier"] == pytest.approx(((1 - right) ** 2).mean(), rel=1e-6)
+
+
+def test_delongs_error_by_hand():
+    """Of each case, its share of the pairs that are right: 3/4 is the mean in both classes."""
+    influence = cases(OUTPUTS, Y).found("auroc").influence
+    positives, negatives = [1.5 / 3, 3 / 3], [2 / 2, 1 / 2, 1.5 / 2]
+    variance = np.var(positives, ddof=1) / 2 + np.var(negatives, ddof=1) / 3
+    assert float(influence.square().sum()) / 25 == pytest.approx(variance)
+
+
+def test_wilsons_interval_by_hand():
+    """45 of 48: (p + z²/2n ± z √(pq/n + z²/4n²)) / (1 + z²/n)."""
+    outputs = torch.tensor([[0.0, 1.0]] * 48)
+    y = torch.tensor([1] * 45 + [0] * 3)
+    figures = cases(outputs, y).figures()
+    assert figures["test-cases"] == 48
+    assert figures["accuracy"] == pytest.approx(93.75)
+    assert figures["accuracy-low"] == pytest.approx(83.16, abs=0.01)
+    assert figures["accuracy-high"] == pytest.approx(97.85, abs=0.01)
+
+
+def test_all_right_and_all_alike_still_have_an_interval():
+    outputs = torch.tensor([[1.0, 0.0]] * 10 + [[0.0, 1.0]] * 10)
+    figures = cases(outputs, outputs.argmax(1)).figures()
+    # Wilson's of 20 of 20 begins at 20 / (20 + z²); of AUROC 10 cases of a class are what tells.
+    assert figures["accuracy-low"] == pytest.approx(100 * 20 / (20 + 1.96**2), rel=1e-4)
+    assert figures["auroc-low"] == pytest.approx(10 / (10 + 1.96**2), rel=1e-4)
+    assert figures["auroc"] == pytest.approx(1)
+    assert figures["auroc-high"] == pytest.approx(1)
+    alike = cases(torch.zeros(20, 2), outputs.argmax(1)).figures()
+    assert alike["auroc"] == 0.5
+    assert 0.2 < alike["auroc-low"] < 0.5 < alike["auroc-high"] < 0.8
+
+
+def test_a_paired_gain_by_hand():
+    """Of 48 cases the peers' model is right on 4 that alone gets wrong, and wrong on 5 others."""
+    y = torch.ones(48, dtype=torch.int64)
+    right, wrong = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
+    ours = torch.stack([right] * 4 + [wrong] * 5 + [right] * 39)
+    theirs = torch.stack([wrong] * 4 + [right] * 5 + [right] * 39)
+    gain, low, high = cases(ours, y).gains(cases(theirs, y))["accuracy"]
+    assert gain == pytest.approx(-100 / 48)
+    # (b + c − (b − c)²/n)/n², and one more case on which they differ.
+    error = math.sqrt(9 - 1 / 48 + 1) / 48
+    assert (high - low) / 2 == pytest.approx(196 * error, rel=1e-4)
+    assert low < 0 < high
+    same = cases(ours, y).gains(cases(ours, y))["accuracy"]
+    assert same == pytest.approx([0, -196 / 48, 196 / 48], rel=1e-4)
+
+
+def test_gains_are_more_where_less_is_better():
+    good, y = random(200, 2)
+    gains = cases(good * 1.5, y).gains(cases(-good, y))
+    assert all(low > 0 for _, low, _ in gains.values())
+    assert {"auroc", "log-loss", "brier"} < set(gains)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_values_are_scikit_learns(classes, weighted):
+    metrics = pytest.importorskip("sklearn.metrics")
+    outputs, y = random(150, classes)
+    outputs = (outputs * 4).round() / 4  # with ties
+    weight = torch.linspace(0.1, 2, 150).double() if weighted else None
+    found, p, told = cases(outputs, y, weight), outputs.softmax(1).numpy(), outputs.argmax(1)
+    some = {"sample_weight": weight}
+    expected = {
+        "accuracy": metrics.accuracy_score(y, told, **some),
+        "balanced": metrics.balanced_accuracy_score(y, told, **some),
+        "log-loss": metrics.log_loss(y, p, **some),
+        "brier": np.average(
+            ((p - np.eye(classes)[y]) ** 2).sum(1) / (2 if classes == 2 else 1), weights=weight
+        ),
+    }
+    if classes == 2:
+        expected["auroc"] = metrics.roc_auc_score(y, outputs[:, 1] - outputs[:, 0], **some)
+        assert expected["brier"] == pytest.approx(metrics.brier_score_loss(y, p[:, 1], **some))
+    assert {name: found.found(name).value for name in found.scores} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_regression_is_scikit_learns(weighted):
+    metrics = pytest.importorskip("sklearn.metrics")
+    y = torch.randn(80)
+    outputs = (y + torch.randn(80) / 2).unsqueeze(1)
+    weight = torch.linspace(0.1, 2, 80).double() if weighted else None
+    found = cases(outputs, y, weight)
+    both = metrics.r2_score, metrics.mean_squared_error
+    expected = [one(y, outputs.squeeze(1), sample_weight=weight) for one in both]
+    assert [found.found(name).value for name in ("r2", "mse")] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["balanced", "auroc", "log-loss", "brier", "r2"])
+def test_errors_are_those_of_leaving_each_case_out(name):
+    """The influence of a case is n − 1 times what its absence changes, up to 1/n."""
+    outputs, y = random(60, 2)
+    if name == "r2":
+        outputs, y = outputs[:, :1], outputs[:, 0].double() + outputs[:, 1] / 2
+    whole, keep = cases(outputs, y, names=[name]).found(name), torch.arange(60)
+    without = [cases(outputs[keep != i], y[keep != i], names=[name]).found(name).value
+               for i in range(60)]  # fmt: skip
+    jackknife = 59 * (whole.value - np.array(without))
+    np.testing.assert_allclose(whole.influence, jackknife, atol=0.12, rtol=0.15)
+    assert abs(float(whole.influence.mean())) < 0.02
+
+
+@pytest.mark.parametrize(("name", "least"), [("accuracy", 0.94), ("auroc", 0.92)])
+def test_intervals_hold_the_truth_as_often_as_they_say(name, least):
+    """Two models of margin N(±d, 1): AUROC is Φ(√2 d), accuracy Φ(d); 48 cases each time."""
+    some, held, paired, draws = torch.Generator().manual_seed(1), 0, 0, 400
+    phi = torch.distributions.Normal(0, 1).cdf
+    strong, weak = (float(phi(torch.tensor(d * (math.sqrt(2) if name == "auroc" else 1))))
+                    for d in (1.0, 0.7))  # fmt: skip
+    scale = 100 if name == "accuracy" else 1
+    for _ in range(draws):
+        y = (torch.arange(48) % 2).long()
+        noise = torch.randn(2, 48, generator=some)
+        models = []
+        for d, z in ((1.0, noise[0]), (0.7, 0.8 * noise[0] + 0.6 * noise[1])):
+            margin = (2 * y - 1) * d + z
+            models.append(cases(torch.stack([-margin, margin], 1) / 2, y, names=[name]))
+        figures = models[0].figures()
+        held += figures[f"{name}-low"] <= scale * strong <= figures[f"{name}-high"]
+        _, low, high = models[0].gains(models[1])[name]
+        paired += low <= scale * (strong - weak) <= high
+    assert least <= held / draws
+    assert least <= paired / draws < 0.995
+
+
+def test_what_applies_depends_on_the_labels():
+    def names(y, classes):
+        return [one.name for one in applying(y, classes)]
+
+    assert names(Y, 2) == ["accuracy", "balanced", "auroc", "log-loss", "brier"]
+    assert "auroc" not in names(Y, 3)
+    assert "auroc" not in names(torch.zeros(4, dtype=torch.int64), 2)
+    assert names(torch.zeros(4, 3, dtype=torch.int64), 5) == ["accuracy", "log-loss", "brier"]
+    assert names(torch.rand(4), 1) == ["r2", "mse"]
+    assert names(torch.ones(4), 1) == ["mse"]
+
+
+def test_of_a_sequence_each_position_counts_alike():
+    outputs, y = random(60, 5)
+    flat, shaped = cases(outputs, y), cases(outputs.view(12, 5, 5), y.view(12, 5))
+    for name in shaped.scores:
+        assert shaped.found(name).value == pytest.approx(flat.found(name).value)
+
+
+def test_a_model_that_has_diverged_has_no_probabilities():
+    figures = cases(torch.full((5, 2), math.nan), Y).figures()
+    assert figures["accuracy"] == 60  # the first class
+    for name in ("auroc", "log-loss", "brier"):
+        assert all(math.isnan(figures[f"{name}{end}"]) for end in ("", "-low", "-high"))
+    assert METRICS["auroc"].best([math.nan, 0.5, 0.7, 0.7]) == 2
+    assert METRICS["mse"].best([math.nan, 0.5, 0.7]) == 1
+
+
+def numbers(silo):
+    """A line with noise; only silo 0 has test data."""
+    some = torch.Generator().manual_seed(silo)
+    x = torch.randn(120, 3, generator=some)
+    y = x @ torch.tensor([1.0, -2.0, 0.5]) + 0.1 * torch.randn(120, generator=some)
+    return (x[:60], y[:60]), (x[60:], y[60:]) if silo == 0 else None
+
+
+def line(shape, classes):
+    return torch.nn.Linear(shape[0], classes)
+
+
+REGRESSION = {"setting": "own", "silo": f"{__name__}:numbers", "silos": 3, "classes": 1,
+              "model": f"{__name__}:line", "loss": "squared-error", "eta": 0.05,
+              "max_norm": 0.0}  # fmt: skip
+
+
+def test_a_regression_by_r2_with_peers_that_have_no_test_data(tmp_path):
+    config = Config.from_keys(
+        **REGRESSION, metric="r2", epochs=8, norm_bound=1e6, output=str(tmp_path / "run")
+    )
+    result = simulate(config)
+    last = result.epochs[-1]
+    assert last["r2-low"] < last["r2"] < last["r2-high"] <= 1
+    assert last["r2"] > 0.9
+    assert "accuracy" not in last
+    assert result.accuracy_alone == []
+    assert len(result.alone["mse"]) == 8
+    assert (tmp_path / "run" / "r2.png").is_file()
+
+
+def test_a_metric_that_does_not_apply_is_one_sentence_before_training():
+    with pytest.raises(SpcacwError, match=r"'accuracy' does not apply to the test labels of silo "
+                       r"0 \(numbers\): choose one of r2, mse"):  # fmt: skip
+        simulate(Config.from_keys(**REGRESSION))
+    with pytest.raises(SpcacwError, match=r"'auroc' does not apply .* \(10 of 10 classes\)"):
+        simulate(Config.from_keys(metric="auroc"))
+    with pytest.raises(SpcacwError, match=r"Silo 1 of .* has no test data: the target needs"):
+        simulate(Config.from_keys(**REGRESSION, metric="mse", target=1))
+
+
+def test_an_evaluation_without_the_runs_metric_is_refused():
+    found = records.to_evaluation({"auroc": 0.9, "auroc-low": 0.8, "silo": 3}, {}, "auroc")
+    assert found.figures == {"auroc": 0.9, "auroc-low": 0.8}
+    with pytest.raises(SpcacwError, match="auroc is None where numbers were expected"):
+        records.to_evaluation({"accuracy": 90.0}, {}, "auroc")
