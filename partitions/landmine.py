@@ -7,8 +7,10 @@ Process Priors, JMLR 8, 2007.
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +26,7 @@ class Landmine(NaturalSilos):
 
     name = "landmine"
     names = tuple(f"field-{1 + i}" for i in range(_FIELDS))
+    defaults: ClassVar[Mapping[str, Any]] = NaturalSilos.defaults | {"metric": "auroc"}
     input_shape = (9,)
     group_kind = "cluster"
 
