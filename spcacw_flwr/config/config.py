@@ -125,7 +125,9 @@ def asked_keys(
         own = {kebab(key): value for key, value in chosen.defaults.items()}
         tables.add(f"setting {chosen.name}")
     if method:
-        tables |= {f"method {method_class(method).name}", method_class(method).family}
+        used = method_class(method)
+        own |= {kebab(key): value for key, value in used.defaults.items()}
+        tables |= {f"method {used.name}", used.family}
     if name:
         names = [name]
     elif setting or method:
@@ -203,7 +205,8 @@ class Config:
         known = fields(**named)
         flat = _unfolded(str(flat.pop("own", "")), {method.name, setting.name}) | flat
         _see_known(flat, {**known, **MOVED})
-        defaults = {kebab(name): value for name, value in setting.defaults.items()}
+        own_defaults = {**setting.defaults, **method.defaults}
+        defaults = {kebab(name): value for name, value in own_defaults.items()}
         given = {name: value for name, value in flat.items() if value != AUTO}
         values: dict[str, dict[str, Any]] = {table: {} for table, _ in known.values()}
         for name, value in (defaults | current(given)).items():

@@ -14,6 +14,7 @@ from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path
 
 METHODS = {
     "spcacw": "spcacw_flwr.methods.spcacw:SPCACWMethod",
+    "spcacw-plus": "spcacw_flwr.methods.plus:PlusSPCACW",
     "spcacw-reg": "spcacw_flwr.methods.spcacw:RegularisedSPCACW",
     "spcacw-closed-form": "spcacw_flwr.methods.spcacw:ClosedFormSPCACW",
     "local": "spcacw_flwr.baselines.local:Local",

@@ -47,6 +47,8 @@ class Method:
     """A frozen dataclass of the method's own run-config keys, the table ``[name]``."""
     family: ClassVar[str] = ""
     """The table of run-config keys that it shares with its kin alone."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Configuration keys (field names, of any part of the project) whose default differs here."""
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """What ``spcacw tune`` tries of a method of one's own: values by key; of η six if not named."""
     reveals: ClassVar[str] = ""

@@ -75,6 +75,8 @@ class CostBook:
         self.regret: RegretMeter | None = None
         if diagnostics:
             self.regret = RegretMeter(silos, self.eta, bound, every)
+        self.last: tuple[Matrix, Matrix, NDArray[np.float64]]
+        """B̂B̂ᵀ, GGᵀ and (1/p − 1)‖gᵢ‖² of the last round: (M, M), (M, M), (M,)."""
         self._costs: list[float] = []
         self._silent = np.ones(silos, dtype=bool)  # when asked last; at first nobody was
         self._last: Tensor | None = None  # (M, d), each silo's last gradient, if some are not asked
@@ -97,6 +99,7 @@ class CostBook:
         biases, products = self._products(heard)
         sampling = (1.0 / self.config.training.participation - 1.0) * products.diagonal()
         sampling[self.target] = 0.0
+        self.last = biases, products, sampling
         level = self.bias.level()
         if self.evidence:
             silos, betas = heard.silos, np.zeros(self.num_silos)
