@@ -24,6 +24,8 @@ from spcacw_flwr.methods.spcacw import SPCACWMethod
 from spcacw_flwr.silos.batches import rounds_per_pass
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
+LARGEST_STEP = 1 / 8
+"""Of ηκ: the theorems are about ηL ≤ 1/8, and beyond it the quadratic term is no bound of anything."""
 NOT_ITS = ("solver", "bias_correction", "g_max")
 """Keys of SP-CACW that have no meaning here."""
 
@@ -80,7 +82,7 @@ class PlusSPCACW(SPCACWMethod):
         own = products[self.target, self.target]
         self.population.update(biases, differing, betas, request.round, own)
         if counts:
-            scale = self.config.training.eta * self.smoothness.value
+            scale = min(self.config.training.eta * self.smoothness.value, LARGEST_STEP)
             self.population.add(scale * (products + np.diag(sampling)))
         return found
 
