@@ -1,0 +1,139 @@
+"""Population biases, finite samples and the weights they earn, on silos whose truth is known.
+
+Gradients are means of mini-batches of samples ∇fᵢ + ε, in so many dimensions that inner products
+are within a few percent of their means.
+"""
+
+import numpy as np
+import pytest
+
+from spcacw_flwr.alpha import Population, minimise
+
+D = 20_000
+BETA = 0.1
+
+
+def played(means, sizes, batch, rounds, *, replace=False, scale=1.0, heard=None, curvature=0.0):
+    """Return a Population after rounds of silos with ∇fᵢ = meansᵢ (M, k) and samples of variance 1."""
+    rng = np.random.default_rng(0)
+    M, sizes = len(means), np.array(sizes)
+    passes = -(-sizes // batch)
+    found = Population(0, passes.astype(float), sizes.astype(float), np.zeros(M))
+    # A silo's samples: only their batch means matter, so each pass regroups groups of `batch` samples.
+    samples = [rng.standard_normal((n, D)).astype(np.float32) / np.sqrt(D) for n in sizes]
+    full = np.zeros((M, D))
+    full[:, : means.shape[1]] = means
+    estimate, order = np.zeros((M, D)), [None] * M
+    for t in range(1, rounds + 1):
+        g = full.copy()
+        for i in range(M):
+            step = (t - 1) % passes[i]
+            if step == 0:
+                order[i] = rng.permutation(sizes[i])
+            if replace:
+                g[i] += rng.standard_normal(D) / np.sqrt(D * batch)
+            else:
+                g[i] += samples[i][order[i][step * batch : (step + 1) * batch]].mean(0)
+        g *= scale
+        took = np.ones(M, bool) if heard is None else heard(t)
+        delta = (g - g[0]) * took[:, None]
+        betas = BETA * took
+        estimate += betas[:, None] * (g - g[0] - estimate)
+        found.update(estimate @ estimate.T, delta @ delta.T, betas, t, g[0] @ g[0])
+        found.add(curvature * g @ g.T)
+    return found
+
+
+SHIFTED = np.array([[1.0, 0.0], [1.0, 0.5], [0.4, -0.3]])
+BIASES = (SHIFTED - SHIFTED[0]) @ (SHIFTED - SHIFTED[0]).T
+
+
+def test_biases_are_unbiased_when_samples_are_fresh():
+    found = played(SHIFTED, [64] * 3, 4, 60, replace=True)
+    assert found.biases() == pytest.approx(BIASES, abs=0.02)
+    assert found.variances() == pytest.approx([0.25] * 3, rel=0.05)
+
+
+def test_without_replacement_biases_have_the_finite_sample_in_them_but_for_the_pairs_of_a_pass():
+    found = played(SHIFTED, [64] * 3, 16, 80)
+    errors, left = found.errors(), 1.0 - found.repeats()
+    assert errors == pytest.approx([1 / 64] * 3, rel=0.15)
+    assert 0.05 < left[0] < 1.0
+    shared = left[0] * errors[0] + np.diag(left * errors)
+    shared[0] = shared[:, 0] = 0.0
+    assert found.biases() == pytest.approx(BIASES + shared, abs=0.01)
+
+
+def test_the_first_pass_is_fresh():
+    found = played(SHIFTED, [160] * 3, 16, 10)
+    assert found.repeats() == pytest.approx([1.0] * 3)
+    assert found.biases() == pytest.approx(BIASES, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "by_hand"),
+    [([32] * 4, [0.25] * 4), ([32, 32, 64, 128], np.array([32, 32, 64, 128]) / 256)],
+)
+def test_silos_alike_share_in_proportion_to_their_samples(sizes, by_hand):
+    """Σ αᵢ²/nᵢ is least at αᵢ ∝ nᵢ."""
+    found = played(np.ones((4, 1)), sizes, 8, 60)
+    assert found.weights() == pytest.approx(by_hand, abs=0.05)
+
+
+def test_biased_silos_get_less_and_harmful_ones_hardly_anything():
+    means = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.08], [-1.0, 0.0]])
+    alpha = played(means, [32] * 4, 8, 60).weights()
+    assert alpha[3] < 0.01
+    assert alpha[1] > alpha[2] > 0.0
+    # of the two that are alike, each a half, but for what silo 2 takes
+    assert alpha[0] == pytest.approx(alpha[1], abs=0.08)
+
+
+def test_weights_do_not_depend_on_the_scale_of_the_loss():
+    one, other = (played(SHIFTED, [32] * 3, 8, 12, scale=s, curvature=0.1) for s in (1.0, 1e4))
+    assert one.weights() == pytest.approx(other.weights(), abs=1e-9)
+
+
+def test_without_noise_it_is_the_leader_of_the_papers_cost_with_true_biases():
+    G = SHIFTED @ SHIFTED.T
+    delta = SHIFTED - SHIFTED[0]
+    found = Population(0, np.full(3, 4.0), np.full(3, 64.0), np.zeros(3))
+    estimate = np.zeros_like(delta)
+    for t in range(1, 9):
+        estimate += BETA * (delta - estimate)
+        found.update(estimate @ estimate.T, delta @ delta.T, np.full(3, BETA), t, G[0, 0])
+        found.add(0.3 * G)
+    assert found.weights() == pytest.approx(minimise(delta @ delta.T + 0.3 * G).alpha, abs=1e-9)
+
+
+def test_who_was_heard_once_or_never_gets_nothing():
+    heard = {2: lambda t: t == 3, 3: lambda t: False}
+    found = played(
+        np.ones((4, 1)), [32] * 4, 8, 20,
+        heard=lambda t: np.array([True, True, heard[2](t), heard[3](t)]),
+    )  # fmt: skip
+    assert found.known.tolist() == [True, True, False, False]
+    assert found.weights() == pytest.approx([0.5, 0.5, 0, 0], abs=0.06)
+    assert played(np.ones((2, 1)), [32] * 2, 8, 1).weights().tolist() == [1.0, 0.0]
+
+
+def test_a_silo_heard_rarely_has_the_bias_that_it_has():
+    rng = np.random.default_rng(1)
+    draws = rng.random((120, 3)) < 0.3
+    draws[:, 0] = True
+    found = played(SHIFTED, [64] * 3, 4, 120, replace=True, heard=lambda t: draws[t - 1])
+    assert found.biases() == pytest.approx(BIASES, abs=0.06)
+
+
+def test_a_target_that_sees_all_of_its_data_in_each_batch_has_its_peers_error_of_a_sample():
+    found = played(np.ones((3, 1)), [8, 64, 64], 16, 60)
+    assert found.errors() == pytest.approx([1 / 8, 1 / 64, 1 / 64], rel=0.2)
+    assert found.weights() == pytest.approx([8 / 136, 64 / 136, 64 / 136], abs=0.05)
+
+
+def test_noise_added_on_purpose_is_no_error_of_the_data():
+    found = played(np.ones((3, 1)), [64] * 3, 16, 60)
+    before = found.errors()
+    found.told = np.array([0.0, 0.02, 0.0])
+    assert found.errors()[1] < before[1]
+    assert found.errors()[2] == before[2]
