@@ -12,7 +12,9 @@ from .test_method import make, play
 
 
 def run(method="spcacw-plus", **keys):
-    return simulate(Config.from_keys(method=method, engine="in-process", compare_alone=False, **keys))
+    return simulate(
+        Config.from_keys(method=method, engine="in-process", compare_alone=False, **keys)
+    )
 
 
 @pytest.mark.slow
