@@ -163,7 +163,7 @@ def keys_of(method: str, of_setting: Keys, candidate: Candidate) -> Candidate:
 def defaults(axes: Axes, keys: Keys) -> Candidate:
     """Return the values that the keys of a grid have when nobody sets them."""
     flat = Config.from_flat(keys).to_flat()
-    flat |= flattened(json.loads(flat.get("own", "{}")))
+    flat |= flattened(json.loads(flat.get("own") or "{}"))
     return {axis: flat[axis] for axis in axes}
 
 
