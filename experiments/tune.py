@@ -4,10 +4,10 @@
     spcacw tune --setting experiments/conf/narrow/cifar100-10-narrow.toml --data-dir DIR …
 
 A method tries its default keys, with its own η and with each of the one list of η in
-``experiments/grids.toml``; what makes it Local, if anything does; then the neighbours of the best,
-key by key, until it is better than them all. Lists grow (:func:`around`), so no choice lies at an
-edge. Then methods that tried fewer candidates try more, ever nearer to their best, until all have
-tried the same number.
+``experiments/grids.toml``; then the neighbours of the best, key by key, until it is better than
+them all; then what makes it Local, if anything does, and goes on from there if that is better.
+Lists grow (:func:`around`), so no choice lies at an edge. Then methods that tried fewer candidates
+try more, ever nearer to their best, until all have tried the same number.
 
 Every candidate trains in process without a fifth of the target's training data (the key
 ``holdout``) and is scored there; test data are never looked at (READING.md 21). One that is refused
@@ -128,13 +128,14 @@ def following(
 
     ``ends`` has the keys that make some of them Local.
     """
-    starts = {}
+    starts, todo = {}, {}
     for name, default in first.items():
         starts[name] = [default, *(default | {"eta": eta} for eta in axes[name]["eta"])]
-        if name in ends:
+        of = tried.get(name, {})
+        todo[name] = wanted(axes[name], starts[name], of)
+        if name in ends and not todo[name]:
             eta = (best(tried.get("local", {})) or default)["eta"]
-            starts[name].append(default | ends[name] | {"eta": eta})
-    todo = {name: wanted(axes[name], starts[name], tried.get(name, {})) for name in first}
+            todo[name] = wanted(axes[name], [default | ends[name] | {"eta": eta}], of)
     if any(todo.values()):
         return todo
     counts = {name: sum(not math.isnan(x) for x in of.values()) for name, of in tried.items()}

@@ -121,6 +121,18 @@ def test_defaults_and_what_makes_it_local_are_always_tried():
     assert tune.best(tried["local"])["eta"] == 0.8
 
 
+def test_what_makes_it_local_hides_no_better_candidate():
+    """ρ = 1, the default, is worse than Local; ρ = .1, between them, is better at η = .1."""
+    axes, first = {"local": ETAS, "tied": ETAS | {"rho": [0.0, 0.1, 1.0]}}, {"eta": 0.1}
+    tops = {"local": hill(eta=0.4)}
+    of = {0.0: lambda eta: hill(eta=0.4)({"eta": eta}), 0.1: lambda eta: 1 - abs(eta - 0.1) * 9}
+    tops["tied"] = lambda keys: of.get(keys["rho"], lambda eta: -5 - eta)(keys["eta"])
+    tried, _ = search(
+        tops, axes, {"local": first, "tied": first | {"rho": 1.0}}, {"tied": {"rho": 0.0}}
+    )
+    assert tune.best(tried["tied"]) == {"eta": 0.1, "rho": 0.1}
+
+
 @pytest.mark.parametrize("name", ["ditto", "apfl", "fedamp", "fedcluster"])
 def test_what_the_grids_call_local_is_local(name):
     end = tune.flattened(tune.read(tune.GRIDS)["local"][name])
