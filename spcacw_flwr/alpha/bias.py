@@ -70,10 +70,10 @@ class BiasTracker:
         is relative to β‖g‖, far below the noise of a mini-batch gradient. ValueError if the target
         did not report, since every bias is relative to its gradient, or if a shape is wrong.
 
-        ``gradients`` (k, d) are those of ``silos``, in ascending order. ``reference`` (d,) is
-        subtracted in place of g₀, from data that g₀ has no part in. The target's own row is then
-        moved like any other: its gradient, too, may be biased (cross-fitting,
-        :mod:`spcacw_flwr.methods.cross_fit`).
+        ``gradients`` (k, d), of any floating type, are those of ``silos``, in ascending order.
+        ``reference`` (d,) is subtracted in place of g₀, from data that g₀ has no part in. The
+        target's own row is then moved like any other: its gradient, too, may be biased
+        (cross-fitting, :mod:`spcacw_flwr.methods.cross_fit`).
         """
         shape = (len(silos), self.estimate.shape[1])
         if gradients.shape != shape:
@@ -81,7 +81,8 @@ class BiasTracker:
         if self.target not in silos:
             raise ValueError(f"The target, silo {self.target}, must report in every round.")
         self.reports[list(silos)] += 1
-        own = gradients[silos.index(self.target)] if reference is None else reference
+        gradients = gradients.to(self.estimate.dtype)
+        own = gradients[silos.index(self.target)] if reference is None else reference.to(gradients)
         if len(silos) == len(self.estimate):
             spread(lambda rows: self._fold(rows, gradients[rows], own), shares(len(silos)))
         else:  # row by row: views, where an index of rows would copy both matrices

@@ -48,7 +48,7 @@ class Method:
     family: ClassVar[str] = ""
     """The table of run-config keys that it shares with its kin alone."""
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """What ``spcacw tune`` tries of a method of one's own: values by key; of η six if not named."""
+    """What ``spcacw tune`` tries of a method of one's own: values by key, beside those of η."""
     reveals: ClassVar[str] = ""
     """What it must know of its peers beside gradients, which private silos do not tell."""
 
