@@ -13,8 +13,8 @@ import pandas as pd
 import typer
 
 from ..pages import NONE, table
+from . import claims, pictures, rates
 from . import estimates as estimated
-from . import pictures, rates
 from .trials import Cell, Trial, measured, spread
 
 
@@ -45,6 +45,11 @@ STUDIES: dict[str, Callable[[bool, int], pd.DataFrame]] = {
     "schedule": partial(training, rates.schedules),
     "participation": participation,
     "participation-training": partial(training, estimated.participation_training),
+    "bounds": claims.bounds,
+    "unequal-noise": claims.noises,
+    "regularisers": claims.regularisers,
+    "bounded-bias": claims.bounded,
+    "public-data": claims.public,
 }
 
 

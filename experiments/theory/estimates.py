@@ -65,20 +65,16 @@ def trace(trial: Trial) -> dict[str, list[float]]:
     own = trial.problem.own
     found: dict[str, list[float]] = {"t": [], "estimate": [], "true": [], "estimated": []}
     true = estimated = 0.0
-    before = trial.problem.start
-    for next_round, point, method in trial.play():
-        t = next_round - 1
-        if t > 0:
-            learner = cast(SPCACWMethod, method)
-            b = trial.problem.bias(before, t)
-            rows = learner.bias.estimate.double().numpy()
-            true += float(learner.alpha[own:].sum() ** 2 * (b @ b))
-            estimated += float(np.square(learner.alpha @ rows).sum())
-            if t in noted:
-                error = float(np.square(rows[own:] - b).sum(axis=1).mean())
-                for name, value in zip(found, (t, error, true, estimated), strict=True):
-                    found[name].append(value)
-        before = point
+    for t, point, _, method in trial.play():
+        learner = cast(SPCACWMethod, method)
+        b = trial.problem.bias(point, t)
+        rows = learner.bias.estimate.double().numpy()
+        true += float(learner.alpha[own:].sum() ** 2 * (b @ b))
+        estimated += float(np.square(learner.alpha @ rows).sum())
+        if t in noted:
+            error = float(np.square(rows[own:] - b).sum(axis=1).mean())
+            for name, value in zip(found, (t, error, true, estimated), strict=True):
+                found[name].append(value)
     return found
 
 
