@@ -12,9 +12,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from spcacw_flwr.experiments.theory.__main__ import STUDIES, main
-from spcacw_flwr.experiments.theory.estimates import bias_cells, simulated, traced
 from spcacw_flwr.experiments.theory.problems import Logistic, Pool, Quadratics
-from spcacw_flwr.experiments.theory.rates import slopes
+from spcacw_flwr.experiments.theory.rates import bias_cells, simulated, slopes, traced
 from spcacw_flwr.experiments.theory.trials import (
     AUTARKY,
     ORACLE,

@@ -100,7 +100,7 @@ class Trial:
         )  # fmt: skip
 
     def play(self) -> Iterator[tuple[int, Array, Array, Method]]:
-        """Yield, after each round t = 1…T, t, the w_t (d,) and α_t (M,) it began with, and the method."""
+        """Yield, after each round, t = 1…T, its w_t (d,) and α_t (M,), and the method."""
         config = self.config()
         pool = Pool(self.problem, config)
         federation = Federation(pool.describe(), 0, batch_size=1)
