@@ -122,6 +122,12 @@ def alone(variant: Variant) -> Variant:
     return replace(variant, helpers="target", keys=(*variant.keys, *quiet))
 
 
+def least(H: Array) -> float:
+    """Return min αᵀHα over the simplex."""
+    alpha = minimise(H).alpha
+    return float(alpha @ H @ alpha)
+
+
 def both_sides(trial: Trial) -> dict[str, tuple[float, float]]:
     """Run a trial; return left and right of each inequality, means over rounds.
 
@@ -131,7 +137,7 @@ def both_sides(trial: Trial) -> dict[str, tuple[float, float]]:
     """
     problem, T = cast(Quadratics, trial.problem), trial.rounds
     L, eta, variances, M = problem.smoothness, trial.eta, problem.variances, len(problem.variances)
-    sums: Any = np.zeros(10)
+    sums: Any = np.zeros(9)
     true, seen, largest = np.zeros((M, M)), np.zeros((M, M)), 0.0
     for t, point, alpha, method in trial.play():
         gradient, b = problem.gradient(point), problem.biases(point, t)
@@ -151,9 +157,9 @@ def both_sides(trial: Trial) -> dict[str, tuple[float, float]]:
         sums += (
             slope, step, 2 * slope + 2 * bias + noise, bias + eta * L * step,
             (1 + 2 * eta * L) * each + eta * L * noise + 2 * eta * L * slope, bias, found,
-            found + eta * L * step, np.square(rows - b).sum(axis=1).max(), 0,
+            found + eta * L * step, np.square(rows - b).sum(axis=1).max(),
         )  # fmt: skip
-    slope, step, moment, cost, proxy, bias, found, guess, error, _ = (sums / T).tolist()
+    slope, step, moment, cost, proxy, bias, found, guess, error = (sums / T).tolist()
     first = 2 * problem.gap / (eta * T)
     sides = {
         "Lemma A.2, second moment": (step, moment), "E L ≤ L̄, for Lemma 3.1": (cost, proxy),
@@ -161,8 +167,7 @@ def both_sides(trial: Trial) -> dict[str, tuple[float, float]]:
     }  # fmt: skip
     if not learner:
         return sides
-    best = minimise(true).alpha
-    best, regret = best @ true @ best / T, guess - (a := minimise(seen).alpha) @ seen @ a / T
+    best, regret = least(true) / T, guess - least(seen) / T
     known = eta, L, largest
     growth = 1 + np.log(T)
     R = 64 * (1 / exp_concavity(*known) + gradient_bound(*known) * DIAMETER) * M * growth / T
