@@ -232,7 +232,7 @@ def ended(cells: list[Cell], workers: int) -> pd.DataFrame:
 
 def long(quick: bool) -> tuple[int, int]:
     """Return rounds T and seeds."""
-    return (40, 2) if quick else (400, 5)
+    return (40, 2) if quick else (400, 10)
 
 
 def rivals(problem: Quadratics, T: int) -> list[Variant]:
@@ -254,7 +254,7 @@ def noises(quick: bool, workers: int) -> pd.DataFrame:
     x is σ² of the others over that of the shifted one.
     """
     (T, seeds), cells = long(quick), []
-    for shift, ratio in product((0.2, 1.0), (1.0, 8.0, 64.0)):
+    for shift, ratio in product((0.2, 1.0), (1.0, 4.0, 16.0, 64.0)):
         shifted = Quadratics(2, 1, 40.0, noises=(1, 1, 1 / ratio), shifts=(0, 0, shift))
         for variant in rivals(shifted, T):
             label = f"‖b‖ = {shift:g}: {variant.label}"
