@@ -216,7 +216,8 @@ def noises(path: Path, table: pd.DataFrame) -> None:
         label_each(above, table["x"])
         below.set_xlabel(across)
         below.set_ylabel("α of the shifted silo at the end")
-    panels[0, 1].legend(fontsize=8)
+    known = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*known, loc="outside lower center", ncol=4, fontsize=8)
     figure.savefig(path)
 
 
