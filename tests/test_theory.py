@@ -282,7 +282,10 @@ def test_what_the_page_says_of_regularisers_bounds_and_public_data():
         assert table.loc[label, "off"].is_monotonic_increasing
     corrected = table.loc[CORRECTED.label, "excess"]
     assert 2.5 < corrected[8] / corrected[0] < 3
-    assert table["excess"].drop(AUTARKY.label, level="label").max() < table.loc[AUTARKY.label, "excess"].min()
+    assert (
+        table["excess"].drop(AUTARKY.label, level="label").max()
+        < table.loc[AUTARKY.label, "excess"].min()
+    )
 
 
 SMALL = Quadratics(own=2, off=2)
