@@ -36,6 +36,7 @@ from rich.console import Console
 from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
+from spcacw_flwr.silos.metrics import METRICS
 
 from .conf import HOLDOUT, Job, Keys, chosen, columns, read, rows
 from .results import Table
@@ -46,7 +47,8 @@ GRIDS = Path(__file__).parent / "grids.toml"
 PLACE = ("setting", "method", "keys", "seed", "epochs")
 COLUMNS = (*PLACE, "held_out_accuracy", "seconds")
 LAST = 5
-"""The score is the mean held-out accuracy after the last epochs: of one epoch it would be luck."""
+"""The score is the mean after the last epochs of held-out accuracy, or of the metric that the
+setting has (negative where less is better): of one epoch it would be luck."""
 Candidate = dict[str, Any]
 Axes = Mapping[str, Sequence[Any]]
 Scores = Mapping[str, float]
@@ -186,12 +188,13 @@ def trials(
 
 def score(_: Job, run: Run) -> dict[str, Any] | None:
     """Return the figures of a trial: NaN where the method refused its keys, or diverged."""
-    if run.state != FINISHED:
+    if run.state != FINISHED or run.config is None:
         return None if run.killed else {"held_out_accuracy": math.nan, "seconds": math.nan}
     lines = (run.directory / "metrics.jsonl").read_text().splitlines()
-    last = [json.loads(line) for line in lines[-LAST:]]
-    accuracy = statistics.fmean(line["accuracy"] for line in last)
-    return {"held_out_accuracy": round(accuracy, 3), "seconds": last[-1]["seconds"]}
+    last, metric = [json.loads(line) for line in lines[-LAST:]], METRICS[run.config.run.metric]
+    mean = statistics.fmean(line[metric.name] for line in last) * (1 if metric.higher else -1)
+    figure = round(mean, 3 if metric.percent else 5)
+    return {"held_out_accuracy": figure, "seconds": last[-1]["seconds"]}
 
 
 def tune(

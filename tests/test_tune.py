@@ -16,7 +16,7 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments import tune
 from spcacw_flwr.experiments.conf import tuned_keys
 from spcacw_flwr.experiments.results import Table, read_csv
-from spcacw_flwr.experiments.runs import FAILED, Run
+from spcacw_flwr.experiments.runs import FAILED, FINISHED, Run
 from spcacw_flwr.silos.setup import setting_of
 from tests.baselines.on_digits import distance
 
@@ -133,7 +133,7 @@ def test_what_makes_it_local_hides_no_better_candidate():
     assert tune.best(tried["tied"]) == {"eta": 0.1, "rho": 0.1}
 
 
-@pytest.mark.parametrize("name", ["ditto", "apfl", "fedamp", "fedcluster"])
+@pytest.mark.parametrize("name", tune.read(tune.GRIDS)["local"])
 def test_what_the_grids_call_local_is_local(name):
     end = tune.flattened(tune.read(tune.GRIDS)["local"][name])
     run = simulate(Config.from_flat({"method": name, "epochs": 2, "compare-alone": False} | end))
@@ -208,6 +208,17 @@ def test_a_candidate_whose_process_was_killed_is_tried_again(tmp_path):
     (job,) = jobs_of("local", {})
     assert math.isnan(tune.score(job, Run([job], tmp_path, FAILED))["held_out_accuracy"])
     assert tune.score(job, Run([job], tmp_path, FAILED, killed=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "figures", "expected"),
+    [("accuracy", [90.0, 92.0], 91.0), ("auroc", [0.8, 0.90001], 0.85001), ("mse", [3, 1], -2)],
+)
+def test_the_score_is_of_the_metric_and_more_is_better(tmp_path, metric, figures, expected):
+    lines = [json.dumps({metric: figure, "seconds": 1.0}) for figure in figures]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    run = Run([], tmp_path, FINISHED, config=Config.from_keys(metric=metric))
+    assert tune.score(None, run)["held_out_accuracy"] == pytest.approx(expected, abs=6e-6)
 
 
 def test_without_data_there_is_one_sentence(tmp_path, monkeypatch):
