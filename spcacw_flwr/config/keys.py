@@ -275,13 +275,6 @@ class SPCACWKeys:
     bias_correction: bool = key(
         False, "Take the noise of the bias estimates out of the cost (ours: docs/theory.md)."
     )
-    cross_fit: int = key(
-        0,
-        "F ≥ 2 folds of the target's data: biases are measured at F further models, each against "
-        "the fold that it was not trained on (ours: docs/theory.md); a round then costs "
-        "1 + F of them. 0 compares with the target's training gradient, as the paper does.",
-        least=0,
-    )
     probe: float = key(
         1.0,
         "Chance that a peer of weight 0 is asked in a round (of the p of participation): less "

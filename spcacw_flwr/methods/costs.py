@@ -124,8 +124,7 @@ class CostBook:
         A silo that was not asked keeps the gradient it sent last, whose noise is its own. One that
         was asked and is silent must not look like a free gradient of norm 0, nor like one that goes
         on, or weight would flow to the dead: until it reports again its row is what b̂ predicts,
-        g_0 + b̂_i (− b̂_0, which is 0 unless biases have a reference of their own), which carries
-        all of the target's noise and so promises no variance reduction.
+        g_0 + b̂_i, which carries all of the target's noise and so promises no variance reduction.
         """
         rows, bias, silos = heard.rows, self.bias, list(heard.silos)
         self._silent[heard.silent] = True
@@ -134,8 +133,7 @@ class CostBook:
             self._last[silos] = rows
         if absent := sorted({*range(self.num_silos)} - {*silos}):
             level = torch.from_numpy(bias.level()[absent, None]).to(rows)
-            own = rows[silos.index(self.target)] - bias.estimate[self.target]
-            others = own + level * bias.estimate[absent]
+            others = rows[silos.index(self.target)] + level * bias.estimate[absent]
             if self._last is not None:
                 silent = torch.from_numpy(self._silent[absent, None]).to(rows.device)
                 others = torch.where(silent, others, self._last[absent])

@@ -23,7 +23,6 @@ from spcacw_flwr.config.keys import SPCACWKeys
 from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.costs import CostBook, Heard
-from spcacw_flwr.methods.cross_fit import evidence, make_folds
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, SKETCH, stream
 
@@ -67,7 +66,6 @@ class SPCACWMethod(WeightedGradients):
         self.quarantined = np.zeros(silos, dtype=bool)
         """(M,) silos whose weight is 0 whatever their costs say."""
         self.lambda_reg, self.first_epoch = 0.0, True
-        self.folds = make_folds(config, federation, parameters, self.bias) if keys.cross_fit else []
 
     def _check(self, keys: SPCACWKeys) -> None:
         """See that the keys go together; SpcacwError if not."""
@@ -81,9 +79,6 @@ class SPCACWMethod(WeightedGradients):
                 "With beta = 1 nothing is averaged, and the noise of the bias estimates cannot be "
                 "told from the biases: set beta below 1."
             )
-        if keys.cross_fit and (keys.bias_correction or self.needs_evidence):
-            what = "spcacw-closed-form" if self.needs_evidence else "bias-correction"
-            raise SpcacwError(f"cross-fit does not go with {what}: set it to 0.")
         if keys.sketch > len(self.parameters):
             raise SpcacwError(
                 f"sketch = {keys.sketch} is more than the model's {len(self.parameters)} "
@@ -119,8 +114,6 @@ class SPCACWMethod(WeightedGradients):
         self.step(replies)  # w_t ← w_{t−1} − η Opt(Σ α_{t−1}^(i) g_t^(i)), Eq. (1)
         self.ask_early(request, replies)
         H, norm = self.costs(request, replies)  # b̂_t by Eq. (3); αᵀHα = L̂_t(α), Eq. (2)
-        if self.folds:
-            H, norm = yield from evidence(self, request)
         self.add(round_, H, norm)
         if round_ >= self.config.spcacw.t_start and round_ % self.every == 0:
             self.update(round_)  # α_t ← argmin Σ_τ L̂_τ(α) + λ_reg Σ α³
@@ -155,10 +148,9 @@ class SPCACWMethod(WeightedGradients):
 
     def ask_early(self, request: Request, replies: Replies) -> None:
         """Ask for the next gradients while the target learns from these, if that can be done."""
-        # A new α may ask others; after an epoch the target's silo has a model to evaluate first;
-        # folds are asked in the same round.
-        round_, last = request.round, not self.folds
-        if replies.early and last and round_ % self.every and not self.ends_epoch(round_):
+        # A new α may ask others; after an epoch the target's silo has a model to evaluate first.
+        round_ = request.round
+        if replies.early and round_ % self.every and not self.ends_epoch(round_):
             replies.early(self.request(round_ + 1))
 
     def add(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:

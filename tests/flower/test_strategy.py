@@ -78,7 +78,6 @@ def test_flower_and_the_bare_loop_have_one_trajectory(method, nodes):
         {"solver": "ons"},
         {"solver": "eg"},
         {"method": "spcacw-closed-form"},
-        {"cross_fit": 3, "participation": 0.6},
     ],
 )
 def test_every_option_of_spcacw_has_one_trajectory(keys):
