@@ -89,8 +89,8 @@ class Stripes(Setting):
 class Careful(Learner):
     """Half to the start, half to the silo that cost least."""
 
-    def __init__(self, num_silos, eta=0.0, gradient_bound=None, retention=1.0):
-        super().__init__(num_silos, eta, gradient_bound, retention)
+    def __init__(self, num_silos, eta=0.0, gradient_bound=None):
+        super().__init__(num_silos, eta, gradient_bound)
         self.costs = np.zeros(num_silos)
 
     def add(self, H_t, alpha_played, *, smoothness, gradient_norm=None):
@@ -181,8 +181,8 @@ def test_a_solver(folder, tmp_path):
     alpha = trained(keys).alpha
     assert sorted(alpha)[-2:] == [0.5, 0.5]
     assert alpha[-1] == 0.5
-    with pytest.raises(SpcacwError, match="half-life: use ftl or ftal"):
-        trained({"solver": "mine:Careful", "half-life": 1.0})
+    with pytest.raises(SpcacwError, match="spcacw-reg: use ftl or ftal"):
+        trained({"solver": "mine:Careful", "method": "spcacw-reg"})
     with pytest.raises(SpcacwError, match="solver = 'mine:flat' is no solver"):
         trained({"solver": "mine:flat"})
     # The checkpoint that it left holds the learner of that class.

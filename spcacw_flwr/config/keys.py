@@ -266,12 +266,6 @@ class SPCACWKeys:
         "max-norm/√p where silos clip and none adds noise, and the largest norm seen elsewhere.",
         least=0,
     )
-    half_life: float = key(
-        0.0,
-        "Epochs after which a round counts half in the cumulative cost (ftl, ftal); 0 forgets "
-        "nothing, as in the paper.",
-        least=0,
-    )
     bias_correction: bool = key(
         False, "Take the noise of the bias estimates out of the cost (ours: docs/theory.md)."
     )

@@ -56,13 +56,13 @@ class CostBook:
     """Makes each round's H_t and keeps what is reported of them.
 
     ``bias`` is the method's b̂, read here and never moved. Of the regret's bound, ``bound`` is g_max
-    (None: the largest norm seen) and ``every`` K; ``retention`` is the learner's ρ (``half-life``).
-    ``evidence`` says whether the method itself needs ``self.evidence``.
+    (None: the largest norm seen) and ``every`` K. ``evidence`` says whether the method itself needs
+    ``self.evidence``.
     """
 
     def __init__(
         self, config: Config, federation: Federation, bias: BiasTracker, *,
-        bound: float | None, every: int, retention: float, evidence: bool,
+        bound: float | None, every: int, evidence: bool,
     ) -> None:  # fmt: skip
         keys, silos, self.target = config.spcacw, federation.num_silos, federation.target
         self.config, self.bias, self.num_silos = config, bias, silos
@@ -70,8 +70,8 @@ class CostBook:
         diagnostics = keys.diagnostics and silos <= LOGGED
         self.evidence: Evidence | None = None
         if diagnostics or keys.bias_correction or evidence:
-            self.evidence = Evidence(silos, self.target, retention)
-        self.positive = PositivePart(silos, retention) if keys.bias_correction else None
+            self.evidence = Evidence(silos, self.target)
+        self.positive = PositivePart(silos) if keys.bias_correction else None
         self.regret: RegretMeter | None = None
         if diagnostics:
             self.regret = RegretMeter(silos, self.eta, bound, every)

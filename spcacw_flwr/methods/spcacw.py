@@ -50,17 +50,14 @@ class SPCACWMethod(WeightedGradients):
         clipped = training.clip == "silo" and training.max_norm > 0 and not self.ledger.answers
         largest = training.max_norm / math.sqrt(training.participation)  # of √E‖g̃‖²
         bound = keys.g_max or (largest if clipped else None)
-        fading = keys.half_life * federation.rounds_per_epoch
-        retention = 0.5 ** (1 / fading) if fading else 1.0
-        solver = solver_class(keys.solver)
-        self.learner: Learner = solver(silos, training.eta, bound, retention)
+        self.learner: Learner = solver_class(keys.solver)(silos, training.eta, bound)
         self.smoothness = Smoothed(keys.smoothness_decay)
         if keys.smoothness > 0:
             self.smoothness.update(keys.smoothness)
         self.variance = RunningVariance()
         self.every = keys.update_every or federation.rounds_per_epoch
         self.book = CostBook(
-            config, federation, self.bias, bound=bound, every=self.every, retention=retention,
+            config, federation, self.bias, bound=bound, every=self.every,
             evidence=self.needs_evidence,
         )  # fmt: skip
         self.quarantined = np.zeros(silos, dtype=bool)
@@ -69,10 +66,11 @@ class SPCACWMethod(WeightedGradients):
 
     def _check(self, keys: SPCACWKeys) -> None:
         """See that the keys go together; SpcacwError if not."""
-        exact = solver_class(keys.solver).exact
-        if not exact and (self.regularised or keys.half_life):
-            what = "the cubic term of spcacw-reg" if self.regularised else "half-life"
-            raise SpcacwError(f"solver = {keys.solver!r} does not go with {what}: use ftl or ftal.")
+        if self.regularised and not solver_class(keys.solver).exact:
+            raise SpcacwError(
+                f"solver = {keys.solver!r} does not go with the cubic term of spcacw-reg: use ftl "
+                "or ftal."
+            )
         forgets = keys.beta_schedule == "constant" and keys.beta == 1
         if forgets and (keys.bias_correction or self.needs_evidence):
             raise SpcacwError(

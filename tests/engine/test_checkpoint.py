@@ -85,10 +85,9 @@ class Opening(Wandering):
 
 CASES = [
     *({"method": name} for name in (*METHODS, f"{HERE}:Wandering")),
-    {"half_life": 1.0},
     {"sketch": 64},
     {"bias_correction": True, "probe": 0.5},
-    {"solver": "ftal", "half_life": 1.0, "update_every": 3},
+    {"solver": "ftal", "update_every": 3},
     {"solver": "ons", "update_every": 2},
     {"solver": "eg", "update_every": 2},
     {"beta_schedule": "harmonic", "t_start": 2},

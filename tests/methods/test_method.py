@@ -231,7 +231,6 @@ CLOSED = {"method": "spcacw-closed-form"}
     ("keys", "message"),
     [
         ({"method": "spcacw-reg", "solver": "ons"}, "cubic term"),
-        ({"half_life": 2, "solver": "eg"}, "half-life"),
         ({"beta": 1, "bias_correction": True}, "beta below 1"),
         ({"beta": 1} | CLOSED, "beta below 1"),
         ({"sketch": 5000}, "sketch = 5000 is more than the model's 4810 parameters"),
