@@ -13,14 +13,16 @@ Since all models start alike, α_k (M − 1) ≤ σ is what the first round asks
 (λ/α_k)(w_i − u_i) = λ Σ_j A′(‖w_i − w_j‖²)(w_i − w_j): with one gradient per u_i, α_k decides the
 weights in the log and how large λ may be, and nothing else.
 
-σ is a squared distance of models. A fixed σ that suits the start of training makes ξ_ii ≈ 1 later
-and the method Local, so by default σ is the median squared distance of two silos' models in the
-round, and the unit of the two other keys: α_k and λ are then multiples of σ/(M − 1), that is ::
+σ is a squared distance of models, and models move apart as they train. So by default σ is a share,
+``sigma-share``, of the median squared distance of two silos' models in the round. The median itself
+would be a distance *between* clusters, at which strangers attract nearly like friends: the share is
+below 1. σ is then the unit of the two other keys: α_k and λ are multiples of σ/(M − 1), that is ::
 
     ξ_ij = α/(M − 1) e^{−‖w_i − w_j‖²/σ},    pull = (λ/α) (w_i − u_i)
 
-so that ξ_ii ≥ 0 for every α ≤ 1 and λ is comparable with Ditto's. PFLlib's penalty is built from
-detached tensors and has no gradient; ours is the gradient.
+so that ξ_ii ≥ 0 for every α ≤ 1 and λ is comparable with Ditto's. A fixed ``sigma`` can do as well:
+silos that attract each other stay near, so it need not become Local as training goes on. PFLlib's
+penalty is built from detached tensors and has no gradient; ours is the gradient.
 """
 
 from __future__ import annotations
@@ -57,9 +59,12 @@ class FedAMPKeys:
     )
     sigma: float = key(
         0.0,
-        "σ in A(x) = 1 − e^{−x/σ}, a squared distance of models; 0 is the median one of each "
-        "round (PFLlib 1, easyFL ea07f1d 25: no number suits a whole training).",
+        "σ in A(x) = 1 − e^{−x/σ}, a squared distance of models (PFLlib 1, easyFL ea07f1d 25); 0: "
+        "sigma-share says it.",
         least=0,
+    )
+    sigma_share: float = key(
+        0.1, "σ as a share of the median squared distance of two models in the round.", above=0
     )
 
 
@@ -111,7 +116,7 @@ class FedAMP(OwnModels):
         keys, unit = self.own, 1.0
         squared = squared_distances(self.models)
         if keys.sigma == 0:
-            self.sigma = median_distance(squared)
+            self.sigma = keys.sigma_share * median_distance(squared)
             unit = self.sigma / max(1, len(squared) - 1)
         self.xi = attention(squared, keys.alpha * unit, self.sigma)
         if self.xi.diagonal().min() < -1e-9:

@@ -18,9 +18,8 @@ D is KL(q_i‖T), by default divided by Σ_j D_j, as the authors' code does for 
 when all silos agree. ``kl-raw`` is without the division; ``l2`` is ‖q_i − T‖.
 
 KL is infinite where a silo has labels that T lacks, and the division would turn that into NaN. So
-for KL the target's T counts one more sample of each class (Laplace's rule): divergences are then
-large where classes are missing, and finite. Uniform T has no zeros and stays as it is, and L2
-needs no smoothing.
+for KL the target counts a class that it lacks once: divergences are then large where classes are
+missing, and finite. A T without zeros is what it is.
 """
 
 from __future__ import annotations
@@ -95,5 +94,5 @@ class FedDisco(WeightedGradients):
         """Return T, (C,), for label counts (M, C)."""
         if self.own.reference == "uniform":
             return np.full(counts.shape[1], 1 / counts.shape[1])
-        own = counts[self.target] + (self.own.measure != "l2")
+        own = np.maximum(counts[self.target], self.own.measure != "l2")
         return own / own.sum()

@@ -17,7 +17,9 @@ authors' option that takes them from the test set has no place in a comparison o
 
 Two habits of the authors' code are left out, for the plain recursion above: it replaces each
 iterate by a running mean of those of the round (ten inner steps then move α about as far as three),
-and divides ρ by 10 after 400 rounds. Tune ρ instead.
+and divides ρ by 10 after 400 rounds. Tune ρ instead. It says how fast α leaves the uniform start:
+by factors of e^{ρη⟨g⁺, g⟩} in each inner step. With too small a ρ the run ends near uniform
+weights, with too large a one a few noisy batches decide.
 
 All gradients are as the silos send them, clipped to ``max-norm`` each: then |⟨g⁺, g^{(i)}⟩| ≤ 1 for
 max-norm 1. Under partial participation φ is that of the step which is really taken, along
@@ -50,7 +52,10 @@ class MeritFedKeys:
         least=1,
     )
     rho: float = key(
-        0.1, "ρ, step size of mirror descent, times η in the exponent (authors' mdlr_).", least=0
+        1.0,
+        "ρ, step size of mirror descent, times η in the exponent: how fast α leaves the uniform "
+        "weights (authors' mdlr_ = .1); 1 is the middle of our grid.",
+        least=0,
     )
 
 

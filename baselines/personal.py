@@ -1,4 +1,4 @@
-"""What methods share whose silos own models: FedAMP, pFedGraph, FeSEM, FedALA.
+"""What methods share whose silos own models: FedAMP, pFedGraph, FeSEM, FedALA, pFedMe.
 
 Every silo trains a model w_i of its own and the server recombines them. Our silos keep no state, so
 the method holds all of them, a matrix (M, d), and sends each silo its own with the question. Either
@@ -67,13 +67,19 @@ class OwnModels(Method):
 
 
 @dataclass(frozen=True)
-class MeetingKeys:
-    """The keys of all methods whose silos train at home between meetings."""
+class PeriodKeys:
+    """The key of all methods whose silos train at home between meetings."""
 
     update_every: int = key(
         0, "K, rounds of local training between two meetings; 0 is one epoch of the target.",
         least=0,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MeetingKeys(PeriodKeys):
+    """The keys of those whose target may use its model from before or after the meeting."""
+
     personal: str = key(
         "trained",
         "What the target uses: its model as trained, before the meeting that ends a period, or as "

@@ -1,42 +1,49 @@
 """pFedMe: personal models by Moreau envelopes.
 
 C. T. Dinh, N. H. Tran, T. D. Nguyen, Personalized Federated Learning with Moreau Envelopes,
-NeurIPS 2020, Algorithm 1, with one local round (R = 1) of one mini-batch::
+NeurIPS 2020, Algorithm 1, with one mini-batch in each of the R local rounds of a period::
 
-    θ_i ← w;  K times: θ_i ← θ_i − η_p (g_i(θ_i) + λ (θ_i − w))     all on one mini-batch
-    w_i = w − η λ (w − θ_i)
-    w ← (1 − β) w + β Σ p_i w_i = w − η β λ Σ p_i (w − θ_i)
+    w_i ← w, θ_i ← w                                                when a period begins
+    R times:  K times: θ_i ← θ_i − η_p (g_i(θ_i) + λ (θ_i − w_i))   all on one mini-batch
+              w_i ← w_i − η λ (w_i − θ_i)
+    w ← (1 − β) w + β Σ p_i w_i                                     when it ends
 
 The target uses θ_0. The authors' optimiser hands out references that w_i later overwrites, so that
-their "personalised" accuracy is that of w_i: here θ_0 is a tensor of its own. Their hidden weight
-decay mu = .001 in the inner steps is not in the paper and not here.
+their "personalised" accuracy is that of w_i: here θ is a matrix of its own. Their hidden weight
+decay mu = .001 in the inner steps is not in the paper and not here. As in their code θ goes on from
+one local round to the next (theirs: R = 20). R is ``update-every``, by default an epoch of the
+target, as for all whose silos meet. With R = 1 and clipped gradients θ hardly leaves w, and the
+method is nearly FedAvg.
 
-The inner steps are plain. λ (w − θ_i) is the gradient of the envelope at w, so w takes a step of
-the run's optimiser, with its η and momentum, as every global model of the comparison does; without
-momentum that is the equation above. θ starts at w in every round: the authors' warm start is
-between local rounds, of which there is one.
+The inner steps are plain. λ (w_i − θ_i) is the gradient of the envelope at w_i, so w_i takes a step
+of the run's optimiser, with its η and momentum, as every model of the comparison does; without
+momentum that is the equation above.
 
 Silos keep no state, so each inner step is a question; a real client would take them at home, and
-the traffic counted is w down and w_i up.
+the traffic counted is w down and w_i up. A silo that leaves the last question of a period
+unanswered has no part in the mean.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Method, Weights, weighted_sum
+from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
+
+from .personal import MeetingModels, PeriodKeys
 
 
 @dataclass(frozen=True)
-class PFedMeKeys:
+class PFedMeKeys(PeriodKeys):
     """Hyper-parameters of pFedMe; defaults from main.py of CharlieDinh/pFedMe caf24b1."""
 
-    lambda_: float = key(15.0, "λ, how strongly θ is tied to w (authors' lamda = 15).", least=0)
+    lambda_: float = key(15.0, "λ, how strongly θ is tied to w_i (authors' lamda = 15).", least=0)
     inner_steps: int = key(
         5, "K, gradient steps on θ in a round (Algorithm 1; authors' K = 5).", least=1
     )
@@ -49,15 +56,15 @@ class PFedMeKeys:
     )  # fmt: skip
 
 
-class PFedMe(Method):
-    """θ_0 ≈ argmin f_0(θ) + (λ/2)‖θ − w‖²; the weights logged are those of the silos in w."""
+class PFedMe(MeetingModels):
+    """θ_0 ≈ argmin f_0(θ) + (λ/2)‖θ − w_0‖²; the weights logged are those of the silos in w."""
 
     name = "pfedme"
-    Keys = PFedMeKeys
+    Keys: ClassVar[type | None] = PFedMeKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
-        self.theta = self.parameters.clone()
+        self.theta = self.models.clone()
 
     def initial_weights(self) -> Weights:
         """Return the silos' shares of the samples, their weights in w."""
@@ -66,20 +73,25 @@ class PFedMe(Method):
     @property
     def personal(self) -> Tensor:
         """(d,) θ_0"""
-        return self.theta
+        return self.theta[self.target]
 
     def round(self, round_: int) -> Round:
-        """Take the inner steps of all silos side by side; then w moves towards their θ."""
-        keys, w, dimension = self.own, self.parameters, len(self.parameters)
-        silos = self.sampled(round_)
-        theta = w.repeat(len(silos), 1)
+        """Take the inner steps of all silos side by side, then a step of w_i; maybe meet."""
+        keys, (down, up) = self.own, self.traffic(round_)
+        if self.meets(round_ - 1):  # nobody has anything yet
+            self.models = self.parameters.repeat(self.federation.num_silos, 1)
+            self.theta = self.models.clone()
+        silos = self.participants(round_)
         for step in range(1, keys.inner_steps + 1):
-            traffic = dimension * (step == 1), dimension * (step == keys.inner_steps)
-            replies = yield Request(round_, silos, theta, traffic=traffic)
-            theta = theta[[silos.index(silo) for silo in replies.silos]]
-            silos = replies.silos
-            theta -= keys.personal_learning_rate * (replies.gradients + keys.lambda_ * (theta - w))
-        self.theta = theta[silos.index(self.target)].clone()
-        shares = self.federation.shares[list(silos)]
-        mean = weighted_sum(shares / shares.sum(), theta)
-        self.optimiser.step(w, keys.beta * keys.lambda_ * (w - mean))
+            traffic = down * (step == 1), up * (step == keys.inner_steps)
+            rows = list(silos)
+            replies = yield Request(round_, silos, self.theta[rows], traffic=traffic)
+            silos, rows = replies.silos, list(replies.silos)
+            pulls = keys.lambda_ * (self.theta[rows] - self.models[rows])
+            self.theta[rows] -= keys.personal_learning_rate * (replies.gradients + pulls)
+        for silo in silos:
+            pull = keys.lambda_ * (self.models[silo] - self.theta[silo])
+            self.optimiser.step(self.models[silo], pull, silo)
+        if self.meets(round_):
+            mean = weighted_sum(self.shares(silos), self.models[list(silos)])
+            self.parameters.lerp_(mean, keys.beta)

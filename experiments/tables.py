@@ -163,40 +163,7 @@ def _curve(axes: Axes, rows: pd.DataFrame, column: str, variant: Look, title: st
     )  # fmt: skip
 
 
-def reference(lines: pd.DataFrame) -> str:
-    """Return a table in Markdown: means over seeds, in the order of the study.
-
-    Accuracies ± the sample deviation; "paired" is the last accuracy less that of ``spcacw`` with
-    the same seeds ± the standard error of the mean; α as in ``studies.figures``.
-    """
-    rules = read(STUDIES)["reference"]["values"]["rule"]
-    heads = "rule", "seeds", "last %", "paired", "best %", "α target", "α cluster", "α others", "s"
-    parts = []
-    for (setting, samples, eta), of in lines.groupby(["setting", "samples", "eta"], sort=True):
-        images = f"{samples} images a silo" if samples else "its own number of images"
-        plain = of[of.rule == "spcacw"].set_index("seed").last_accuracy
-        rows = []
-        for rule in (rule for rule in rules if rule in set(of.rule)):
-            cell = of[of.rule == rule].set_index("seed")
-            paired = (cell.last_accuracy - plain).dropna()
-            error = f" ± {paired.sem():.2f}" if len(paired) > 1 else ""
-            better = NONE if rule == "spcacw" or paired.empty else f"{paired.mean():+.2f}{error}"
-            alphas = [cell[f"alpha_{part}"].mean() for part in ("target", "cluster", "wrong")]
-            rows.append([
-                rule, str(len(cell)), spread(cell.last_accuracy), better,
-                f"{cell.best_accuracy.mean():.2f}",
-                *(NONE if pd.isna(alpha) else f"{alpha:.2f}" for alpha in alphas),
-                f"{cell.seconds.mean():.0f}",
-            ])  # fmt: skip
-        shown = table(heads, rows)
-        shown[1] = "|---" * len(heads) + "|"
-        parts += ["", f"`{setting}`, {images}, η = {eta:g}", "", *shown]
-    return "\n".join(parts[1:])
-
-
-TABLES: dict[str, Callable[[pd.DataFrame], str]] = {
-    "options": options, "privacy": privacy, "reference": reference,
-}  # fmt: skip
+TABLES: dict[str, Callable[[pd.DataFrame], str]] = {"options": options, "privacy": privacy}
 """What makes a study's tables."""
 
 

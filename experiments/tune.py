@@ -1,36 +1,44 @@
-"""Fair tuning: the same number of candidates for every method, chosen on held-out training data.
+"""Fair tuning: one search for every method, chosen on held-out training data.
 
     spcacw tune --setting mnist-relabel --data-dir DIR --output experiments/tuned
     spcacw tune --setting experiments/conf/narrow/cifar100-10-narrow.toml --data-dir DIR …
 
-Every candidate of ``experiments/grids.toml`` trains in process without a fifth of the target's
-training data (the key ``holdout``) and is scored there; test data are never looked at (READING.md
-21). All trials go to ``<setting>.csv`` as they end, so that an interrupted tuning goes on where it
-stopped, and each method's best candidate to ``<setting>.toml``; of trials of several lengths the
-longest count. A column of Table 1, by the path of its file, has its own keys, and step sizes around
-its own; a row of Table 1 that has a grid by its own name is tuned by itself.
+A method tries its default keys, with its own η and with each of the one list of η in
+``experiments/grids.toml``; then the neighbours of the best, key by key, until it is better than
+them all; then what makes it Local, if anything does, and goes on from there if that is better.
+Lists grow (:func:`around`), so no choice lies at an edge. Then methods that tried fewer candidates
+try more, ever nearer to their best, until all have tried the same number.
+
+Every candidate trains in process without a fifth of the target's training data (the key
+``holdout``) and is scored there; test data are never looked at (READING.md 21). One that is refused
+or diverges, with any seed, is said to be, is NaN in the file, and does not count. Trials go to
+``<setting>.csv`` as they end, so that an interrupted tuning goes on where it stopped, and each
+method's best candidate to ``<setting>.toml``. Trials of another length do not count. A column of
+Table 1, by the path of its file, has its own keys; a row of Table 1 that has a grid by its own name
+is tuned by itself.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import tomli_w
 from rich.console import Console
 
-from spcacw_flwr.config.config import flattened
-from spcacw_flwr.config.declare import SpcacwError, did_you_mean
+from spcacw_flwr.config.config import Config, flattened
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
+from spcacw_flwr.silos.metrics import METRICS
 
-from .conf import HOLDOUT, Job, Keys, columns, rows
+from .conf import HOLDOUT, Job, Keys, chosen, columns, read, rows
 from .results import Table
 from .runs import FINISHED, Run
 from .sweep import Where
@@ -39,79 +47,160 @@ GRIDS = Path(__file__).parent / "grids.toml"
 PLACE = ("setting", "method", "keys", "seed", "epochs")
 COLUMNS = (*PLACE, "held_out_accuracy", "seconds")
 LAST = 5
-"""The score is the mean held-out accuracy after the last epochs: of one epoch it would be luck."""
-MIDDLE = 0.05
-"""The middle of every grid's step sizes."""
+"""The score is the mean after the last epochs of held-out accuracy, or of the metric that the
+setting has (negative where less is better): of one epoch it would be luck."""
+Candidate = dict[str, Any]
+Axes = Mapping[str, Sequence[Any]]
+Scores = Mapping[str, float]
+"""Of candidates, as JSON, in the order in which they were tried; NaN of those that were refused."""
 
 
-def grids(eta: float = MIDDLE, own: Iterable[str] = ()) -> dict[str, list[dict[str, Any]]]:
-    """Return the candidates of each method, tables of run-config keys, with η around ``eta``.
+def grids(own: Iterable[str] = ()) -> dict[str, Axes]:
+    """Return the lists of each method, by key; η is the first.
 
     A method of one's ``own``, by its import path, brings its :attr:`Method.grid`.
     """
-    tables = tomllib.loads(GRIDS.read_text())["methods"]
-    tables |= {name: tables["local"] | method_class(name).grid for name in own if ":" in name}
-    found = {}
-    for method, table in tables.items():
-        axes = flattened(table)
-        axes["eta"] = [round(step * eta / MIDDLE, 9) for step in axes["eta"]]
-        found[method] = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    file = read(GRIDS)
+    tables = file["methods"] | {name: method_class(name).grid for name in own if ":" in name}
+    return {name: {"eta": file["eta"]} | flattened(table) for name, table in tables.items()}
+
+
+def around(values: Sequence[Any], value: Any) -> list[Any]:
+    """Return what lies next to a value in a list, below and above; of names all others do.
+
+    Where nothing does, the list grows by the ratio of its last two positive numbers (whole numbers
+    stay whole). Below 0 there is nothing, and a single number does not grow.
+    """
+    if isinstance(value, str):
+        return [other for other in values if other != value]
+    ladder = sorted(values)
+    positive = [x for x in ladder if x > 0]
+    whole = all(isinstance(x, int) for x in ladder)
+    if len(positive) > 1:
+        down, up = positive[0] / positive[1], positive[-1] / positive[-2]
+        while (x := ladder[-1]) <= value:
+            ladder.append(max(x + 1, round(x * up)) if whole else short(x * up))
+        while 0 < (x := ladder[0]) >= value:
+            ladder.insert(0, min(x - 1, round(x * down)) if whole else short(x * down))
+    return [x for x in ladder if x < value][-1:] + [x for x in ladder if x > value][:1]
+
+
+def short(value: float) -> float:
+    """Return a number of five digits."""
+    return float(f"{value:.5g}")
+
+
+def neighbours(axes: Axes, choice: Candidate, halvings: int = 0) -> list[Candidate]:
+    """Return the candidates next to one, key by key, nearer by some halvings.
+
+    Half-way is the geometric mean, or the half where that is 0; whole numbers and names have none.
+    """
+    found = []
+    for axis, values in axes.items():
+        for value in around(values, here := choice[axis]):
+            for _ in range(0 if isinstance(value, str | int) else halvings):
+                value = short(math.sqrt(here * value) or max(here, value) / 2)
+            found.append({**choice, axis: value})
     return found
 
 
+def best(tried: Scores) -> Candidate | None:
+    """Return the candidate of the best score, the first of equals; None if all were refused."""
+    scored = {keys: score for keys, score in tried.items() if not math.isnan(score)}
+    return json.loads(max(scored, key=lambda keys: scored[keys])) if scored else None
+
+
+def wanted(axes: Axes, start: Iterable[Candidate], tried: Scores, more: int = 0) -> list[Candidate]:
+    """Return what to try next: ``start``, then the neighbours of the best, then ``more`` nearer."""
+    choice = best(tried)
+    depths = range(99 if more else 1) if choice else ()
+    stages = itertools.chain([start], (neighbours(axes, choice or {}, depth) for depth in depths))
+    for stage in stages:
+        fresh = [text for text in dict.fromkeys(map(json.dumps, stage)) if text not in tried]
+        if fresh:
+            return [json.loads(text) for text in fresh[: more or None]]
+    return []
+
+
+def following(
+    axes: Mapping[str, Axes], first: Mapping[str, Candidate], ends: Mapping[str, Candidate],
+    tried: Mapping[str, Scores],
+) -> dict[str, list[Candidate]]:  # fmt: skip
+    """Return what each method tries next, from its default keys on; nothing when all are through.
+
+    ``ends`` has the keys that make some of them Local.
+    """
+    starts, todo = {}, {}
+    for name, default in first.items():
+        starts[name] = [default, *(default | {"eta": eta} for eta in axes[name]["eta"])]
+        of = tried.get(name, {})
+        todo[name] = wanted(axes[name], starts[name], of)
+        if name in ends and not todo[name]:
+            eta = (best(tried.get("local", {})) or default)["eta"]
+            todo[name] = wanted(axes[name], [default | ends[name] | {"eta": eta}], of)
+    if any(todo.values()):
+        return todo
+    counts = {name: sum(not math.isnan(x) for x in of.values()) for name, of in tried.items()}
+    lack = {name: max(counts.values()) - counts[name] for name in first}
+    return {name: wanted(axes[name], starts[name], tried[name], lack[name]) for name in first}
+
+
+def scores(table: Table, seeds: int, epochs: int) -> dict[str, Scores]:
+    """Return the mean scores of each method's candidates that all seeds have tried."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in table.lines.values():
+        if int(line["epochs"]) == epochs and int(line["seed"]) < seeds:
+            found[line["method"]][line["keys"]].append(float(line["held_out_accuracy"]))
+    return {
+        method: {keys: statistics.fmean(of) for keys, of in tried.items() if len(of) == seeds}
+        for method, tried in found.items()
+    }
+
+
+def keys_of(method: str, of_setting: Keys, candidate: Candidate) -> Candidate:
+    """Return the keys of a candidate of a method, or of a row of Table 1."""
+    named = method in METHODS or ":" in method
+    return {**of_setting, **candidate, **({"method": method} if named else rows([method])[0].keys)}
+
+
+def defaults(axes: Axes, keys: Keys) -> Candidate:
+    """Return the values that the keys of a grid have when nobody sets them."""
+    flat = Config.from_flat(keys).to_flat()
+    flat |= flattened(json.loads(flat.get("own") or "{}"))
+    return {axis: flat[axis] for axis in axes}
+
+
 def trials(
-    setting: str, methods: Iterable[str], seeds: int, epochs: int,
-    candidates: Mapping[str, list[dict[str, Any]]], of_setting: Keys,
-) -> Iterator[Job]:  # fmt: skip
-    """Yield the run of every candidate on a setting, or on a column by its keys."""
-    for method, seed in product(methods, range(seeds)):
-        if method not in candidates:
-            hint = did_you_mean(method, candidates)
-            raise SpcacwError(f"There is no grid for method {method!r}{hint} in {GRIDS}: add one.")
-        named = method in METHODS or ":" in method
-        of_row = {"method": method} if named else rows([method])[0].keys
+    setting: str, candidates: Mapping[str, Sequence[Candidate]], seeds: int, epochs: int,
+    of_setting: Keys,
+) -> list[Job]:  # fmt: skip
+    """Return the runs of candidates of each method on a setting, or on a column by its keys."""
+    common = {"epochs": epochs, "holdout": HOLDOUT, "engine": "in-process", "compare-alone": False}
+    jobs = []
+    for method, seed in itertools.product(candidates, range(seeds)):
         for candidate in candidates[method]:
-            keys = {
-                **of_setting, **candidate, **of_row, "seed": seed, "epochs": epochs,
-                "holdout": HOLDOUT, "engine": "in-process", "compare-alone": False,
-            }  # fmt: skip
+            keys = keys_of(method, of_setting, candidate) | common | {"seed": seed}
             text = json.dumps(candidate)
             place = dict(zip(PLACE, (setting, method, text, seed, epochs), strict=True))
-            yield Job(setting, method, keys, text, place)
+            jobs.append(Job(setting, method, keys, text, place))
+    return jobs
 
 
 def score(_: Job, run: Run) -> dict[str, Any] | None:
     """Return the figures of a trial: NaN where the method refused its keys, or diverged."""
-    if run.state != FINISHED:
+    if run.state != FINISHED or run.config is None:
         return None if run.killed else {"held_out_accuracy": math.nan, "seconds": math.nan}
     lines = (run.directory / "metrics.jsonl").read_text().splitlines()
-    last = [json.loads(line) for line in lines[-LAST:]]
-    accuracy = statistics.fmean(line["accuracy"] for line in last)
-    return {"held_out_accuracy": round(accuracy, 3), "seconds": last[-1]["seconds"]}
-
-
-def best(
-    table: pd.DataFrame, candidates: Mapping[str, list[dict[str, Any]]]
-) -> dict[str, dict[str, Any]]:
-    """Return each method's best candidate by mean score over seeds; the first of equals.
-
-    Of a method's trials only those of the most epochs count.
-    """
-    scored = table.dropna(subset="held_out_accuracy")
-    longest = scored["epochs"] == scored.groupby("method")["epochs"].transform("max")
-    means = scored[longest].groupby(["method", "keys"])["held_out_accuracy"].mean()
-    choice = {}
-    for method in means.index.unique(0):
-        of = means[method]
-        order = [keys for keys in map(json.dumps, candidates[method]) if keys in of]
-        choice[method] = json.loads(max(order, key=of.get))
-    return choice
+    last, metric = [json.loads(line) for line in lines[-LAST:]], METRICS[run.config.run.metric]
+    mean = statistics.fmean(line[metric.name] for line in last) * (1 if metric.higher else -1)
+    figure = round(mean, 3 if metric.percent else 5)
+    return {"held_out_accuracy": figure, "seconds": last[-1]["seconds"]}
 
 
 def tune(
     setting: str, methods: list[str], seeds: int, epochs: int, data_dir: str, output: Path,
     workers: int = 0,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+) -> dict[str, Candidate]:  # fmt: skip
     """Tune methods (none: all) on a setting, or on a column's file; write and return the choices.
 
     SpcacwError if there is no such file, setting or method, no grid for it, or no data.
@@ -120,14 +209,20 @@ def tune(
     if setting.endswith(".toml"):
         (column,) = columns([setting])
         setting, of_setting = column.name, column.keys
-    candidates = grids(of_setting.get("eta", MIDDLE), methods)
     of_setting = {**of_setting, "data-dir": data_dir}
-    jobs = list(trials(setting, methods or list(candidates), seeds, epochs, candidates, of_setting))
-    table = Table(output / f"{setting}.csv", COLUMNS, PLACE)
-    failed = Where(output, workers=workers).fill(table, jobs, score, Console())
-    if not table.lines:
-        raise SpcacwError(failed[0])
-    choice = best(pd.read_csv(table.path), candidates)
-    order = [method for method in candidates if method in choice]
-    (output / f"{setting}.toml").write_text(tomli_w.dumps({m: choice[m] for m in order}))
-    return choice
+    axes, ends = grids(methods), {m: flattened(end) for m, end in read(GRIDS)["local"].items()}
+    names = chosen(methods, axes, "grid of method")
+    first = {name: defaults(axes[name], keys_of(name, of_setting, {})) for name in names}
+    table, where = Table(output / f"{setting}.csv", COLUMNS, PLACE), Where(output, workers=workers)
+    while any((todo := following(axes, first, ends, scores(table, seeds, epochs))).values()):
+        jobs, before = trials(setting, todo, seeds, epochs, of_setting), len(table.lines)
+        failed = where.fill(table, jobs, score, Console())
+        if len(table.lines) == before:
+            raise SpcacwError(failed[0])
+    tried = scores(table, seeds, epochs)
+    path = output / f"{setting}.toml"
+    choices = tomllib.loads(path.read_text()) if path.exists() else {}
+    choices |= {method: choice for method in names if (choice := best(tried[method]))}
+    order = [*filter(choices.__contains__, axes), *(m for m in choices if m not in axes)]
+    path.write_text(tomli_w.dumps({m: choices[m] for m in order}))
+    return choices

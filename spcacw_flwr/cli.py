@@ -123,7 +123,7 @@ def report(
 def tune(
     setting: Annotated[str, typer.Option(help="who holds what, or the file of a column")],
     methods: Annotated[str, typer.Option(help="comma-separated; empty is all")] = "",
-    seeds: Annotated[int, typer.Option(help="how many seeds, from 0 on")] = 1,
+    seeds: Annotated[int, typer.Option(min=3, help="how many seeds, from 0 on")] = 3,
     epochs: Annotated[int, typer.Option(help="epochs of each trial")] = 15,
     data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets")] = None,
     output: Annotated[Path, typer.Option(help="directory of trials and choices")] = Path("tuned"),

@@ -51,7 +51,6 @@ CASES |= {
         "reg": {"method": "spcacw-reg", "gamma": 50.0},
         "closed-form": {"method": "spcacw-closed-form"},
         "corrected": {"bias_correction": True},
-        "cross-fit": {"cross_fit": 2, "half_life": 1.0},
         "sketch": {"sketch": 1000},
         "sketch-sampled": {"sketch": 1000, "participation": 0.6},
         "ftal": {"solver": "ftal"},
@@ -91,7 +90,7 @@ ON_DATA: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 THROUGH_MESSAGES = [
     "spcacw", "meritfed", "fedamp", "fedfomo", "ditto", "ifca", "fedrep", "per-fedavg", "fedala",
-    "cross-fit", "guard", "privacy", "int8",
+    "guard", "privacy", "int8",
 ]  # fmt: skip
 
 

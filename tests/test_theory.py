@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,16 +12,18 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
+from spcacw_flwr.experiments.theory import claims
 from spcacw_flwr.experiments.theory.__main__ import STUDIES, main
-from spcacw_flwr.experiments.theory.estimates import bias_cells, simulated, traced
 from spcacw_flwr.experiments.theory.problems import Logistic, Pool, Quadratics
-from spcacw_flwr.experiments.theory.rates import slopes
+from spcacw_flwr.experiments.theory.rates import bias_cells, simulated, slopes, traced
 from spcacw_flwr.experiments.theory.trials import (
     AUTARKY,
+    CORRECTED,
     ORACLE,
     SPCACW,
     UNIFORM,
     Trial,
+    Variant,
     best,
     clustering,
     fit,
@@ -30,6 +33,7 @@ from spcacw_flwr.experiments.theory.trials import (
 )
 
 PROBLEMS = (Quadratics(own=3, off=3), Quadratics(own=3, off=3, stretch=1.0), Logistic(3, 3))
+RESULTS = Path("experiments/results/theory")
 NAMES = ("quadratics", "stretched", "logistic")
 
 
@@ -217,13 +221,134 @@ def test_partial_participation_proposition(p):
         assert found["theory_all"] > found["theory_peers"]
 
 
+def test_silos_of_their_own_noise_and_bias():
+    """Beside silos that are alike: the noise is scaled, and b_i has a direction of its own."""
+    alike = Quadratics(own=1, off=2, distance=0.0)
+    problem = Quadratics(own=1, off=2, noises=(1, 4, 1 / 4), shifts=(0, 0.5, 2))
+    w = problem.start
+    biases = problem.biases(w, 1)
+    assert_allclose(np.linalg.norm(biases, axis=1), [0, 0.5, 2])
+    assert abs(biases[1] @ biases[2]) < 1  # not of one direction
+    assert_allclose(problem.variances, [10, 40, 2.5])
+    noise = alike.answers(0, w, 1, 0) - problem.gradient(w)
+    expected = problem.gradient(w) + np.array([[1], [2], [1 / 2]]) * noise + biases
+    assert_allclose(problem.answers(0, w, 1, 0), expected)
+
+
+def test_both_sides_of_the_bounds():
+    """Left ≤ right in the mean, and what is tight is seen to be: half of σ² would be too little."""
+    table = claims.bounds(quick=True, workers=0).set_index(["statement", "weights"])
+    assert len(table) == 3 * 3 + 2 * 10
+    assert (table["left"] > 0).all()
+    assert (table["right"] > table["left"]).all()
+    moment = table.loc[("Lemma A.2, second moment", "Autarky")]
+    assert moment["right"] - Quadratics.noise / 2 < moment["left"]
+
+
+def test_what_the_page_says_of_the_bounds():
+    table = pd.read_csv(RESULTS / "bounds.csv")
+    assert (table["margin"] > 3).all()
+    times = table.set_index("statement")["times"]
+    assert 1.3 < times["Theorem 3.1"].min() < times["Theorem 3.1"].max() < 2.75
+    assert times["Theorem 4.1, regret"].min() > 1e4
+    measured = times[times.index.str.endswith("R measured")]
+    assert [round(measured.min()), round(measured.max())] == [6, 42]
+
+
+def test_what_the_page_says_of_unequal_noise():
+    table = pd.read_csv(RESULTS / "unequal-noise.csv")
+    of = table[table["x"] == 64].set_index(["shift", "label"])
+    lemma, ours, cosine = "Lemma 3.1, told b and σ", CORRECTED.label, "cosine of mean gradients"
+    near, far = (of.loc[f"‖b‖ = {shift}"] for shift in ("0.2", "1"))
+    assert near.loc[lemma, "off"] > 0.5
+    assert far.loc[lemma, "off"] == 0
+    assert near.loc[SPCACW.label, "target"] > 0.5
+    assert near.loc[ours, "excess"] < near.loc[cosine, "excess"] < near.loc[SPCACW.label, "excess"]
+    assert far["excess"].idxmax() == "inverse variance, told σ"
+    assert far.loc[cosine, "excess"] < far.loc[[SPCACW.label, ours], "excess"].min()
+
+
+def test_what_the_page_says_of_regularisers_bounds_and_public_data():
+    table = pd.read_csv(RESULTS / "regularisers.csv").set_index(["x", "label"]).sort_index()
+    cubic, square = (table.loc[(100, term), "excess"] for term in ("cubic", "quadratic"))
+    assert (cubic.to_numpy() < square.to_numpy()).all()
+    table = pd.read_csv(RESULTS / "bounded-bias.csv").set_index(["bias", "label"])["excess"]
+    late = table["b appears at T/2"]
+    assert late["B = ‖b‖"] < 1.1 * late[ORACLE.label] < late[CORRECTED.label] / 2
+    assert table["one b", "B = ‖b‖/3"] > 2 * table["one b", "B = 3‖b‖"]
+    table = pd.read_csv(RESULTS / "public-data.csv").set_index(["label", "x"])
+    assert (table.loc["Lemma 3.1, told b and σ", "off"] == 0).all()
+    for label in (SPCACW.label, CORRECTED.label):
+        assert table.loc[label, "off"].is_monotonic_increasing
+    corrected = table.loc[CORRECTED.label, "excess"]
+    assert 2.5 < corrected[8] / corrected[0] < 3
+    assert (
+        table["excess"].drop(AUTARKY.label, level="label").max()
+        < table.loc[AUTARKY.label, "excess"].min()
+    )
+
+
+SMALL = Quadratics(own=2, off=2)
+
+
+def answers(rule, rounds):
+    """Return the method after its rounds, and the gradients that it saw, (T, M, d)."""
+    trial = Trial(SMALL, rule, rounds, 0)
+    *steps, (_, point, _, method) = list(trial.play())
+    points = [*(step[1] for step in steps), point]
+    return method, np.stack([SMALL.answers(0, w, t, 0) for t, w in enumerate(points, 1)]), trial.eta
+
+
+def test_the_bounded_cost():
+    """Σ H = T BBᵀ + ηL Σ GGᵀ with the bounds that were told, whatever the estimates are."""
+    told = claims.own(claims.Bounded, "", values="0 .5 1 2")
+    method, g, eta = answers(told, 9)
+    B = np.array([0, 0.5, 1, 2])
+    expected = 9 * np.outer(B, B) + eta * np.einsum("tid,tjd->ij", g, g)
+    assert_allclose(method.learner.total, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_cosine_weights_by_hand():
+    rule = claims.own(claims.Cosine, "", (("update_every", 3),))
+    method, g, _ = answers(rule, 5)
+    mean = g[:3].sum(axis=0)
+    cosines = mean @ mean[0] / np.linalg.norm(mean, axis=1) / np.linalg.norm(mean[0])
+    cosines = np.maximum(cosines, 0)
+    assert_allclose(method.alpha, cosines / cosines.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("gamma", "expected"), [(0.0, None), (1e9, [0.25] * 4)])
+def test_the_quadratic_regulariser(gamma, expected):
+    """Without γ it is SP-CACW, with a large one α is uniform; between them, 2Hα + 2λα is level."""
+    keys = (("update_every", 4),)
+    method, *_ = answers(claims.own(claims.Quadratic, "", keys, gamma=gamma), 8)
+    plain, *_ = answers(Variant("", "spcacw", keys, "target"), 8)
+    assert_allclose(method.alpha, plain.alpha if expected is None else expected, atol=1e-6)
+
+
+def test_a_quiet_shifted_silo_is_used_where_cosines_cannot_tell():
+    """σ² a 64th of the target's, ‖b‖ = .2: it has most of α, and the target's loss is smaller."""
+    problem = Quadratics(2, 1, 40.0, noises=(1, 1, 1 / 64), shifts=(0, 0, 0.2))
+    rules = {rule.label: rule for rule in claims.rivals(problem, 200)}
+    found = {
+        name: claims.final(Trial(problem, rules[name], 200, 0, 2.0))
+        for name in (CORRECTED.label, "cosine of mean gradients", AUTARKY.label)
+    }
+    excess = {name: each["excess"] for name, each in found.items()}
+    assert found[CORRECTED.label]["off"] > 0.5 > found["cosine of mean gradients"]["off"]
+    assert excess[CORRECTED.label] < excess["cosine of mean gradients"]
+    assert excess["cosine of mean gradients"] < excess[AUTARKY.label]
+
+
 @pytest.mark.slow
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, capsys):
     main(tmp_path / "tables", tmp_path / "pictures", quick=True, workers=0)
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "tables").glob("*.csv")}
     assert set(tables) == {*STUDIES, "slopes"}
     assert all(np.isfinite(table["error"]).all() for table in tables.values() if "error" in table)
     pictures = {path.stem for path in (tmp_path / "pictures").glob("*.png")}
     assert {"quadratics-rounds", "separation", "moving-bias", "schedule"} <= pictures
+    main(tmp_path / "tables", tmp_path / "pictures", quick=True, workers=0, only=["participation"])
+    assert "theory_peers" in capsys.readouterr().out
     page = (tmp_path / "tables" / "slopes.md").read_text()
     assert re.search(r"\| quadratics-rounds \| Autarky \| T \| best \| -?\d", page)

@@ -1,64 +1,183 @@
-"""Tuning: one budget for all, trials on held-out training data, a choice that can be read back."""
+"""Tuning: one search for all, trials on held-out training data, a choice that can be read back."""
 
 from __future__ import annotations
 
 import json
 import math
+import statistics
 import tomllib
 
-import pandas as pd
 import pytest
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments import tune
 from spcacw_flwr.experiments.conf import tuned_keys
-from spcacw_flwr.experiments.results import read_csv
-from spcacw_flwr.experiments.runs import FAILED, Run
+from spcacw_flwr.experiments.results import Table, read_csv
+from spcacw_flwr.experiments.runs import FAILED, FINISHED, Run
 from spcacw_flwr.silos.setup import setting_of
+from tests.baselines.on_digits import distance
 
-BUDGET = 6
 DIGITS = {"setting": "digits-relabel"}
 
 
 def jobs_of(method, *candidates, epochs=1):
     """The runs of some candidates of a method on digits."""
-    grid = {method: list(candidates)}
-    return list(tune.trials("digits-relabel", [method], 1, epochs, grid, DIGITS))
+    return tune.trials("digits-relabel", {method: list(candidates)}, 1, epochs, DIGITS)
+
+
+@pytest.fixture
+def one_list(monkeypatch):
+    """Two step sizes for all; nothing is a neighbour."""
+    monkeypatch.setattr(tune, "around", lambda *_: [])
+    monkeypatch.setattr(tune, "grids", lambda *_: {m: {"eta": [0.1]} for m in ("local", "fedavg")})
+
+
+@pytest.mark.parametrize(
+    ("values", "value", "expected"),
+    [
+        ([0.1, 0.2, 0.4], 0.2, [0.1, 0.4]),
+        ([0.1, 0.2, 0.4], 0.4, [0.2, 0.8]),
+        ([0.1, 0.2, 0.4], 0.8, [0.4, 1.6]),  # two steps beyond the end
+        ([0.1, 0.2, 0.4], 0.1, [0.05, 0.2]),
+        ([0.1, 0.2, 0.4], 0.3, [0.2, 0.4]),  # not of the list
+        ([0.0, 0.01, 0.1], 0.01, [0.0, 0.1]),
+        ([0.0, 0.01, 0.1], 0.0, [0.01]),  # below 0 there is nothing
+        ([2, 3, 4], 4, [3, 5]),
+        ([2, 3, 4], 2, [1, 3]),
+        ([2, 3, 4], 1, [0, 2]),
+        ([0, 2], 2, [0]),
+        ([0.5], 0.5, []),
+        (["l1", "l2", "max"], "l2", ["l1", "max"]),
+    ],
+)
+def test_a_list_grows_by_its_last_ratio_where_nothing_is_next(values, value, expected):
+    assert tune.around(values, value) == expected
+
+
+def search(landscapes, axes, first, ends=None):
+    """What every method tried, by a score that is a function of the candidate; and the rounds."""
+    tried = {name: {} for name in axes}
+    for rounds in range(60):
+        todo = tune.following(axes, first, ends or {}, tried)
+        if not any(todo.values()):
+            return tried, rounds
+        for name, candidates in todo.items():
+            texts = [json.dumps(candidate) for candidate in candidates]
+            assert not tried[name].keys() & texts
+            for text in texts:
+                tried[name][text] = landscapes[name](json.loads(text))
+    raise AssertionError("The search does not end.")
+
+
+def hill(**top):
+    """A score that falls with the distance, in ratios, from a best candidate."""
+    return lambda keys: -sum(abs(math.log(keys[name] / value)) for name, value in top.items())
+
+
+ETAS = {"eta": [0.1, 0.2, 0.4]}
+
+
+def test_no_choice_lies_at_an_edge_and_all_tried_the_same_number():
+    axes = {"one": ETAS, "two": ETAS | {"rho": [1.0, 10.0]}}
+    first = {"one": {"eta": 0.1}, "two": {"eta": 0.1, "rho": 1.0}}
+    tops = {"one": hill(eta=12.8), "two": hill(eta=0.05, rho=1e4)}
+    tried, _ = search(tops, axes, first)
+    assert tune.best(tried["one"])["eta"] == pytest.approx(12.8)
+    assert tune.best(tried["two"]) == {"eta": 0.05, "rho": 1e4}
+    for name, texts in tried.items():
+        choice, every = tune.best(texts), [json.loads(text) for text in texts]
+        for axis in axes[name]:
+            along = [keys[axis] for keys in every if {**keys, axis: 0} == {**choice, axis: 0}]
+            assert min(along) < choice[axis] < max(along)
+    assert len(tried["one"]) == len(tried["two"])
+
+
+def test_refused_candidates_do_not_count_and_are_an_end():
+    """η ≥ .4 is refused; the choice is .2, and as many others as all have are tried."""
+    tops = {"one": lambda keys: math.nan if keys["eta"] >= 0.4 else keys["eta"], "two": hill(eta=3)}
+    tried, _ = search(tops, dict.fromkeys(tops, ETAS), {name: {"eta": 0.1} for name in tops})
+    assert 0.2 <= tune.best(tried["one"])["eta"] < 0.4
+    scored = [sum(not math.isnan(score) for score in of.values()) for of in tried.values()]
+    assert scored[0] == scored[1] < len(tried["one"])
+
+
+def test_a_method_all_of_whose_candidates_are_refused_ends_without_a_choice():
+    tried, _ = search({"one": lambda _: math.nan}, {"one": ETAS}, {"one": {"eta": 0.1}})
+    assert tune.best(tried["one"]) is None
+
+
+def test_defaults_and_what_makes_it_local_are_always_tried():
+    axes = {"local": ETAS, "tied": ETAS | {"rho": [1.0, 3.0]}}
+    first = {"local": {"eta": 0.3}, "tied": {"eta": 0.3, "rho": 2.0}}
+    tops = {"local": hill(eta=0.8), "tied": lambda keys: -abs(keys["eta"] - 0.1) + keys["rho"]}
+    ends = {"tied": {"rho": 0.0}}
+    tops["tied"] = lambda keys: hill(eta=0.1)(keys) - keys["rho"] * (keys["rho"] < 0.5)
+    tried, _ = search(tops, axes, first, ends)
+    assert json.dumps(first["tied"]) in tried["tied"]
+    assert json.dumps({"eta": 0.8, "rho": 0.0}) in tried["tied"]  # with Local's best η
+    assert tune.best(tried["local"])["eta"] == 0.8
+
+
+def test_what_makes_it_local_hides_no_better_candidate():
+    """ρ = 1, the default, is worse than Local; ρ = .1, between them, is better at η = .1."""
+    axes, first = {"local": ETAS, "tied": ETAS | {"rho": [0.0, 0.1, 1.0]}}, {"eta": 0.1}
+    tops = {"local": hill(eta=0.4)}
+    of = {0.0: lambda eta: hill(eta=0.4)({"eta": eta}), 0.1: lambda eta: 1 - abs(eta - 0.1) * 9}
+    tops["tied"] = lambda keys: of.get(keys["rho"], lambda eta: -5 - eta)(keys["eta"])
+    tried, _ = search(
+        tops, axes, {"local": first, "tied": first | {"rho": 1.0}}, {"tied": {"rho": 0.0}}
+    )
+    assert tune.best(tried["tied"]) == {"eta": 0.1, "rho": 0.1}
+
+
+@pytest.mark.parametrize("name", tune.read(tune.GRIDS)["local"])
+def test_what_the_grids_call_local_is_local(name):
+    end = tune.flattened(tune.read(tune.GRIDS)["local"][name])
+    run = simulate(Config.from_flat({"method": name, "epochs": 2, "compare-alone": False} | end))
+    local = simulate(Config.from_keys(method="local", epochs=2, compare_alone=False))
+    assert distance(run, local) < 1e-5
 
 
 @pytest.mark.parametrize("method", [*METHODS, "spcacw-corrected", "spcacw-every-round"])
-def test_every_method_has_the_same_number_of_candidates(method):
-    candidates = tune.grids()[method]
-    assert len(candidates) == BUDGET
-    configs = [job.config() for job in jobs_of(method, *candidates)]
-    assert len({repr(config) for config in configs}) == BUDGET
+def test_every_method_has_lists_for_keys_it_has(method):
+    axes = tune.grids()[method]
+    assert axes["eta"] == [0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8]
+    default = tune.defaults(axes, tune.keys_of(method, DIGITS, {}))
+    assert all(len(tune.around(axes[axis], value)) > 0 for axis, value in default.items())
+    listed = [default | {axis: value} for axis, values in axes.items() for value in values]
+    configs = {repr(job.config()) for job in jobs_of(method, default, *listed)}
+    assert len(configs) == len({*map(json.dumps, [default, *listed])})
+
+
+def test_the_default_of_meritfed_is_the_middle_of_its_list():
+    rho = tune.grids()["meritfed"]["meritfed.rho"]
+    assert Config.from_keys(method="meritfed").method.rho == statistics.median(rho)
 
 
 @pytest.mark.slow
-def test_a_tuning_writes_trials_and_choices_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    small = {"local": tune.grids()["local"][:2], "fedavg": tune.grids()["fedavg"][:1]}
-    monkeypatch.setattr(tune, "grids", lambda *_: small)
+def test_a_tuning_writes_trials_and_choices_and_goes_on_where_it_stopped(tmp_path, one_list):
     choice = tune.tune("digits-relabel", ["local"], 1, 1, "", tmp_path, workers=1)
     rows = read_csv(tmp_path / "digits-relabel.csv")
-    assert len(rows) == 2
+    assert [json.loads(row["keys"])["eta"] for row in rows] == [0.05, 0.1]  # its own comes first
     scores = [float(row["held_out_accuracy"]) for row in rows]
-    assert choice == {"local": small["local"][scores.index(max(scores))]}
+    assert choice == {"local": json.loads(rows[scores.index(max(scores))]["keys"])}
     again = tune.tune("digits-relabel", ["local", "fedavg"], 1, 1, "", tmp_path, workers=1)
-    assert (tmp_path / "digits-relabel.csv").read_text().count("\n") == 4  # a heading, three trials
+    assert (tmp_path / "digits-relabel.csv").read_text().count("\n") == 5  # a heading, four trials
     assert tomllib.loads((tmp_path / "digits-relabel.toml").read_text()) == again
-    assert again == choice | {"fedavg": small["fedavg"][0]}
+    assert again == choice | {"fedavg": again["fedavg"]}
 
 
-def test_a_column_has_its_own_keys_and_steps_around_its_own(tmp_path, monkeypatch):
+def test_a_column_has_its_own_keys_and_the_common_steps(tmp_path, one_list, monkeypatch):
     column = tmp_path / "mine.toml"
     column.write_text('setting = "digits-relabel"\neta = 0.5\nsamples-per-silo = 60\n')
     seen, trials = [], tune.trials
-    monkeypatch.setattr(tune, "trials", lambda *of: seen.extend(trials(*of)) or seen)
+    monkeypatch.setattr(tune, "trials", lambda *of: seen.extend(jobs := trials(*of)) or jobs)
     choice = tune.tune(str(column), ["local"], 1, 1, "", tmp_path / "out")
     seen = [job.config() for job in seen]
-    assert [config.training.eta for config in seen] == [0.125, 0.25, 0.5, 1.0, 2.0, 4.0]
+    assert [config.training.eta for config in seen] == [0.5, 0.1]
     assert {config.partition.samples_per_silo for config in seen} == {60}
     assert {config.run.setting for config in seen} == {"digits-relabel"}
     assert tomllib.loads((tmp_path / "out" / "mine.toml").read_text()) == choice
@@ -75,20 +194,31 @@ def test_a_trial_sees_no_test_data():
     assert {tuple(row.flatten().tolist()) for row in held.x} <= rows
 
 
-def test_a_candidate_that_fails_is_never_chosen(tmp_path, monkeypatch, capsys):
-    small = {"local": [{"eta": -1.0}, {"eta": 0.1}]}
-    monkeypatch.setattr(tune, "grids", lambda *_: small)
-    assert tune.tune("digits-relabel", ["local"], 1, 1, "", tmp_path) == {"local": {"eta": 0.1}}
+def test_a_candidate_that_fails_is_never_chosen(tmp_path, one_list, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "grids", lambda *_: {"local": {"eta": [-1.0]}})
+    assert tune.tune("digits-relabel", ["local"], 1, 1, "", tmp_path) == {"local": {"eta": 0.05}}
     assert "eta = -1.0 is not allowed" in capsys.readouterr().out
-    scores = [row["held_out_accuracy"] for row in read_csv(tmp_path / "digits-relabel.csv")]
-    assert scores[0] == "nan"
-    assert float(scores[1]) > 0
+    rows = read_csv(tmp_path / "digits-relabel.csv")
+    scores = {row["keys"]: float(row["held_out_accuracy"]) for row in rows}
+    assert math.isnan(scores['{"eta": -1.0}'])
+    assert scores['{"eta": 0.05}'] > 0
 
 
 def test_a_candidate_whose_process_was_killed_is_tried_again(tmp_path):
     (job,) = jobs_of("local", {})
     assert math.isnan(tune.score(job, Run([job], tmp_path, FAILED))["held_out_accuracy"])
     assert tune.score(job, Run([job], tmp_path, FAILED, killed=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "figures", "expected"),
+    [("accuracy", [90.0, 92.0], 91.0), ("auroc", [0.8, 0.90001], 0.85001), ("mse", [3, 1], -2)],
+)
+def test_the_score_is_of_the_metric_and_more_is_better(tmp_path, metric, figures, expected):
+    lines = [json.dumps({metric: figure, "seconds": 1.0}) for figure in figures]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    run = Run([], tmp_path, FINISHED, config=Config.from_keys(metric=metric))
+    assert tune.score(None, run)["held_out_accuracy"] == pytest.approx(expected, abs=6e-6)
 
 
 def test_without_data_there_is_one_sentence(tmp_path, monkeypatch):
@@ -101,19 +231,21 @@ def test_without_data_there_is_one_sentence(tmp_path, monkeypatch):
         tune.tune("mnist-rotate", ["local"], 1, 1, str(tmp_path / "none"), tmp_path)
 
 
-def trials(*of) -> pd.DataFrame:
-    lines = [(method, json.dumps({"eta": eta}), *rest) for method, eta, *rest in of]
-    return pd.DataFrame(lines, columns=["method", "keys", "epochs", "held_out_accuracy"])
-
-
-def test_seeds_are_averaged_and_only_the_longest_trials_count():
-    table = trials(
-        ("local", 0.1, 50, 90.0), ("local", 0.1, 50, 92.0),
-        ("local", 0.2, 50, 95.0), ("local", 0.2, 50, 86.0),
-        ("local", 0.4, 15, 99.0),
-        ("fedavg", 0.4, 15, 70.0), ("fedavg", 0.2, 15, 60.0),
-    )  # fmt: skip
-    assert tune.best(table, tune.grids()) == {"local": {"eta": 0.1}, "fedavg": {"eta": 0.4}}
+def test_scores_are_means_over_all_seeds_of_trials_of_one_length(tmp_path):
+    table = Table(tmp_path / "a.csv", tune.COLUMNS, tune.PLACE)
+    for eta, seed, epochs, found in (
+        (0.1, 0, 50, 90.0), (0.1, 1, 50, 92.0),
+        (0.2, 0, 50, 95.0), (0.2, 1, 50, 86.0),
+        (0.3, 0, 50, 99.0), (0.3, 1, 50, math.nan),
+        (0.4, 0, 15, 99.0), (0.4, 1, 15, 99.0),
+        (0.5, 0, 50, 99.0),
+    ):  # fmt: skip
+        table.add({"setting": "a", "method": "local", "keys": json.dumps({"eta": eta}),
+                   "seed": seed, "epochs": epochs, "held_out_accuracy": found})  # fmt: skip
+    tried = tune.scores(table, 2, 50)["local"]
+    assert list(tried) == [json.dumps({"eta": eta}) for eta in (0.1, 0.2, 0.3)]
+    assert math.isnan(tried['{"eta": 0.3}'])
+    assert tune.best(tried) == {"eta": 0.1}
 
 
 def test_a_row_of_the_table_is_tuned_with_its_own_keys():
@@ -123,5 +255,5 @@ def test_a_row_of_the_table_is_tuned_with_its_own_keys():
 
 
 def test_a_method_without_a_grid_is_one_sentence(tmp_path):
-    with pytest.raises(SpcacwError, match=r"no grid for method 'locl' .did you mean local"):
+    with pytest.raises(SpcacwError, match=r"no grid of method 'locl' .did you mean local"):
         tune.tune("digits-relabel", ["locl"], 1, 1, "", tmp_path)

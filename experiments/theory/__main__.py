@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import click
 import numpy as np
 import pandas as pd
 import typer
 
 from ..pages import NONE, table
-from . import estimates as estimated
-from . import pictures, rates
+from . import claims, pictures, rates
 from .trials import Cell, Trial, measured, spread
 
 
@@ -26,13 +26,13 @@ def training(study: Callable[[bool], list[Cell]], quick: bool, workers: int) -> 
 
 def estimates(quick: bool, workers: int) -> pd.DataFrame:
     """Return the traces of b̂."""
-    return estimated.traced(estimated.bias_cells(quick, (0.0, *estimated.TRACED)), workers)
+    return rates.traced(rates.bias_cells(quick, (0.0, *rates.TRACED)), workers)
 
 
 def participation(quick: bool, workers: int) -> pd.DataFrame:
     """Return mean and variance of G̃(α)."""
-    simulated = partial(estimated.simulated, draws=200) if quick else estimated.simulated
-    return pd.DataFrame(spread(simulated, list(estimated.CHANCES), workers))
+    simulated = partial(rates.simulated, draws=200) if quick else rates.simulated
+    return pd.DataFrame(spread(simulated, list(rates.CHANCES), workers))
 
 
 STUDIES: dict[str, Callable[[bool, int], pd.DataFrame]] = {
@@ -40,23 +40,31 @@ STUDIES: dict[str, Callable[[bool, int], pd.DataFrame]] = {
     "quadratics-helpers": partial(training, rates.quadratics_n),
     "logistic-rounds": partial(training, rates.logistic_T),
     "separation": partial(training, rates.separations),
-    "moving-bias": partial(training, estimated.bias_training),
+    "moving-bias": partial(training, rates.bias_training),
     "bias-estimates": estimates,
     "schedule": partial(training, rates.schedules),
     "participation": participation,
-    "participation-training": partial(training, estimated.participation_training),
+    "participation-training": partial(training, rates.participation_training),
+    "bounds": claims.bounds,
+    "unequal-noise": claims.noises,
+    "regularisers": claims.regularisers,
+    "bounded-bias": claims.bounded,
+    "public-data": claims.public,
 }
 
 
+def tabled(name: str, output: Path, quick: bool, workers: int) -> pd.DataFrame:
+    """Return a study's table; run it and write the table if it is not there."""
+    path, began = output / f"{name}.csv", time.perf_counter()
+    if not path.exists():
+        STUDIES[name](quick, workers).to_csv(path, index=False, float_format="%.5g")
+        typer.echo(f"{name}: {time.perf_counter() - began:.0f} s")
+    return pd.read_csv(path)
+
+
 def compute(output: Path, quick: bool, workers: int) -> dict[str, pd.DataFrame]:
-    """Return the studies' tables; run those that are not there, write each when it is done."""
-    tables = {}
-    for name, study in STUDIES.items():
-        path, began = output / f"{name}.csv", time.perf_counter()
-        if not path.exists():
-            study(quick, workers).to_csv(path, index=False, float_format="%.5g")
-            typer.echo(f"{name}: {time.perf_counter() - began:.0f} s")
-        tables[name] = pd.read_csv(path)
+    """Return the studies' tables and that of the slopes, which is written."""
+    tables = {name: tabled(name, output, quick, workers) for name in STUDIES}
     found = rates.separation_slopes(tables["separation"])
     for name, axis in (("quadratics-rounds", "T"), ("quadratics-helpers", "n₀"),
                        ("logistic-rounds", "T")):  # fmt: skip
@@ -84,10 +92,21 @@ def main(
     picture_dir: Annotated[Path, typer.Argument(help="directory of the pictures")],
     quick: Annotated[bool, typer.Option(help="tiny runs, to see that it works")] = False,
     workers: Annotated[int, typer.Option(help="processes of one thread each; 0: none")] = 2,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            click_type=click.Choice(list(STUDIES)), help="run this one anew, and print it"
+        ),
+    ] = None,
 ) -> None:
     """Run every study whose table is not there, write the table, and draw all pictures."""
     for directory in (output, picture_dir):
         directory.mkdir(parents=True, exist_ok=True)
+    for name in only or ():
+        (output / f"{name}.csv").unlink(missing_ok=True)
+        typer.echo(tabled(name, output, quick, workers).to_string(index=False))
+    if only:
+        return
     pictures.draw(compute(output, quick, workers), picture_dir)
 
 

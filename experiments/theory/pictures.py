@@ -22,16 +22,20 @@ LOOKS = {
     "SP-CACW, β = 1/t, FTAL": ("tab:green", "^"),
     "SP-CACW, β = 1/t, T × 4": ("navy", "o"), "FC, told n₀": ("tab:orange", "P"),
     "FC, told n₀, Δ = 4σ": ("tab:brown", "P"), "FC, τ = √(σΔ)": ("tab:red", "*"),
+    "Lemma 3.1, told b and σ": ("black", "x"), "cosine of mean gradients": ("tab:red", "*"),
+    "inverse variance, told σ": ("tab:orange", "P"),
 }  # fmt: skip
 ERROR = "err$_T$ = (1/T) Σ ‖∇f$^{(0)}$(w$_t$)‖²"
 THEORY: dict[str, Any] = {"color": "0.6", "linewidth": 0.9, "linestyle": "--"}
 
 
-def line(axes: Axes, rows: pd.DataFrame, label: str, text: str = "") -> None:
+def line(
+    axes: Axes, rows: pd.DataFrame, label: str, text: str = "", of: str = "error"
+) -> None:  # fmt: skip
     """Draw a method's error with two standard errors."""
     colour, marker = LOOKS.get(label, (None, "o"))
     axes.errorbar(
-        rows["x"], rows["error"], 2 * rows["standard_error"], color=colour, marker=marker,
+        rows["x"], rows[of], 2 * rows["standard_error"], color=colour, marker=marker,
         markersize=5, linewidth=1.3, capsize=2, label=text or label,
     )  # fmt: skip
 
@@ -152,23 +156,6 @@ def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
     figure.savefig(path)
 
 
-def cumulative(path: Path, traces: pd.DataFrame) -> None:
-    """Draw both sides of the cumulative lemma for β = 1/t and stationary b."""
-    rows = traces[(traces["label"] == "stationary") & (traces["beta"] == 0)]
-    rows = rows[rows["true"] > 0]  # before the first update α = e₀
-    t, bound = rows["t"], 2 * Quadratics.noise
-    figure = new_figure(6.4, 4.2)
-    axes = figure.add_subplot()
-    penalty = 2 * bound * (1 + np.log(t))
-    axes.plot(t, rows["true"], color="black", label="Σ ‖B α$_s$‖²")
-    axes.plot(t, rows["estimated"], color="tab:blue", label="Σ ‖B̂$_s$ α$_s$‖²")
-    axes.plot(t, 2 * rows["estimated"] + penalty,
-              label="bound: 2 Σ ‖B̂$_s$ α$_s$‖² + 2σ²$_{bound}$(1 + log t)", **THEORY)  # fmt: skip
-    logarithmic(axes, "round t", "Cumulative bias: the lemma for β = 1/t", "sum over s ≤ t")
-    axes.legend(fontsize=8)
-    figure.savefig(path)
-
-
 def schedule(path: Path, table: pd.DataFrame) -> None:
     """Draw error against K and against T_start."""
     figure = new_figure(10.5, 4.2)
@@ -215,6 +202,25 @@ def participation(path: Path, draws: pd.DataFrame, table: pd.DataFrame) -> None:
     figure.savefig(path)
 
 
+def noises(path: Path, table: pd.DataFrame) -> None:
+    """Draw excess loss, and the weight of the shifted silo, against the ratio of variances."""
+    figure = new_figure(11, 7.4)
+    panels = figure.subplots(2, 2, sharex=True)
+    for (shift, rows), (above, below) in zip(table.groupby("shift"), panels.T, strict=True):
+        for label, each in rows.groupby("label", sort=False):
+            line(above, each, label, of="excess")
+            colour, marker = LOOKS[label]
+            below.plot(each["x"], each["off"], color=colour, marker=marker, markersize=5)
+        across = "σ² of target and peer / σ² of the shifted silo"
+        logarithmic(above, "", f"Shifted silo of {shift}", "excess loss of the target")
+        label_each(above, table["x"])
+        below.set_xlabel(across)
+        below.set_ylabel("α of the shifted silo at the end")
+    known = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*known, loc="outside lower center", ncol=4, fontsize=8)
+    figure.savefig(path)
+
+
 def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:
     """Draw all"""
     slopes = tables["slopes"].groupby("study")
@@ -233,7 +239,7 @@ def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:
                        floor)  # fmt: skip
     separation(to / "separation.png", tables["separation"])
     moving(to / "moving-bias.png", tables["bias-estimates"], tables["moving-bias"])
-    cumulative(to / "cumulative-bias.png", tables["bias-estimates"])
+    noises(to / "unequal-noise.png", tables["unequal-noise"])
     schedule(to / "schedule.png", tables["schedule"])
     participation(to / "participation.png", tables["participation"],
                            tables["participation-training"])  # fmt: skip

@@ -100,6 +100,11 @@ class Quadratics:
     """A_off = (1 + stretch) A, so that b = b(c₀) + stretch · A (w − c₀)."""
     onset: int = 0
     """The round before which b = 0."""
+    noises: tuple[float, ...] = ()
+    """σᵢ² of each silo as a multiple of σ²; () is 1 for all."""
+    shifts: tuple[float, ...] = ()
+    """‖bᵢ‖ of each silo as a multiple of Δ, each in a direction of its own; () is the one b of all
+    off-target silos."""
 
     @property
     def variance(self) -> float:
@@ -117,6 +122,24 @@ class Quadratics:
         start: Array = np.sqrt(2 * self.gap / self.dimension / self.spectrum)
         return start
 
+    @cached_property
+    def variances(self) -> Array:
+        """σᵢ², (M,)."""
+        return self.noise * np.array(self.noises or (1.0,) * (self.own + self.off))
+
+    @cached_property
+    def turns(self) -> Array:
+        """What makes b into the silos' bᵢ, entry by entry: (M, d) or (M, 1)."""
+        silos = range(self.own + self.off)
+        if not self.shifts:
+            return np.array([[float(i >= self.own)] for i in silos])
+        signs = [np.random.default_rng((DATA, i)).choice((-1, 1), self.dimension) for i in silos]
+        return np.array(self.shifts)[:, None] * np.array(signs)
+
+    def biases(self, point: Array, round_: int) -> Array:
+        """Return bᵢ of all silos, (M, d)."""
+        return self.turns * self.bias(point, round_)
+
     def gradient(self, point: Array) -> Array:
         """Return A w."""
         return self.spectrum * point
@@ -131,9 +154,8 @@ class Quadratics:
         """Return the silos' gradients."""
         block, place = divmod(round_, BLOCK)
         unit = _normal(seed, draw, block, self.own + self.off, self.dimension)[place]
-        rows = self.gradient(point) + np.sqrt(self.noise / self.dimension) * unit
-        rows[self.own :] += self.bias(point, round_)
-        return rows
+        noise = np.sqrt(self.variances / self.dimension)[:, None] * unit
+        return self.gradient(point) + noise + self.biases(point, round_)
 
 
 @lru_cache(maxsize=4)

@@ -99,17 +99,17 @@ class Trial:
             **keys,
         )  # fmt: skip
 
-    def play(self) -> Iterator[tuple[int, Array, Method]]:
-        """Yield t, w_t (d,) and the method, before each round t = 1…T, and once after the last."""
+    def play(self) -> Iterator[tuple[int, Array, Array, Method]]:
+        """Yield, after each round, t = 1…T, its w_t (d,) and α_t (M,), and the method."""
         config = self.config()
         pool = Pool(self.problem, config)
         federation = Federation(pool.describe(), 0, batch_size=1)
         start = torch.from_numpy(self.problem.start.astype(np.float32))
         method = method_class(self.variant.method)(config, federation, start)
         for round_ in range(1, self.rounds + 1):
-            yield round_, method.parameters.numpy().astype(np.float64), method
+            point, alpha = method.parameters.numpy().astype(np.float64), method.alpha
             play(cast(Any, pool), method, round_)
-        yield self.rounds + 1, method.parameters.numpy().astype(np.float64), method
+            yield round_, point, alpha, method
 
     def run(self) -> dict[str, float]:
         """Run it; return err_T, and the rounds' means of Σ_off α and Σα².
@@ -118,11 +118,8 @@ class Trial:
         """
         torch.set_num_threads(1)
         error = off = square = 0.0
-        for round_, point, method in self.play():
-            if round_ > self.rounds:
-                break
+        for _, point, alpha, _ in self.play():
             error += float(np.square(self.problem.gradient(point)).sum())
-            alpha = cast(Array, method.alpha)
             off += float(alpha[self.problem.own :].sum())
             square += float(alpha @ alpha)
         T = self.rounds
@@ -164,15 +161,17 @@ def spread(function: Callable[[In], Out], work: list[In], workers: int) -> list[
         return list(pool.map(function, work, chunksize=4))
 
 
-def measured(cells: list[Cell], results: Iterable[dict[str, float]]) -> pd.DataFrame:
-    """Return means over seeds: a row per label, x and factor, with the error's standard error."""
+def measured(
+    cells: list[Cell], results: Iterable[dict[str, float]], of: str = "error"
+) -> pd.DataFrame:
+    """Return means over seeds: a row per label, x and factor, with a column's standard error."""
     rows = pd.DataFrame(
         {"label": cell.label, "x": cell.x, "factor": cell.trial.factor, **result}
         for cell, result in zip(cells, results, strict=True)
     )
     groups = rows.groupby(["label", "x", "factor"], sort=False)
     table = groups.mean()
-    table.insert(1, "standard_error", groups["error"].sem())
+    table.insert(1, "standard_error", groups[of].sem())
     table["seeds"] = groups.size()
     return table.reset_index()
 

@@ -39,8 +39,8 @@ class BiasTracker:
     target silo, whose bias is 0 by definition. ValueError for a target, β or schedule outside its
     range.
 
-    ``estimate`` is b̂, (M, d) float32; the target's row is exactly zero, unless a reference was
-    given. ``reports`` (M,) counts how often each silo has reported.
+    ``estimate`` is b̂, (M, d) float32; the target's row is exactly zero. ``reports`` (M,) counts
+    how often each silo has reported.
     """
 
     def __init__(
@@ -61,19 +61,14 @@ class BiasTracker:
         self.reports: NDArray[np.int64] = np.zeros(num_silos, dtype=np.int64)
         self.target, self.beta, self.schedule = target, beta, schedule
 
-    def update(
-        self, gradients: Tensor, silos: Sequence[int], reference: Tensor | None = None
-    ) -> None:
+    def update(self, gradients: Tensor, silos: Sequence[int]) -> None:
         """Fold in one round, in place: Algorithm 1, line 6.
 
         Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d). Its rounding
         is relative to β‖g‖, far below the noise of a mini-batch gradient. ValueError if the target
         did not report, since every bias is relative to its gradient, or if a shape is wrong.
 
-        ``gradients`` (k, d) are those of ``silos``, in ascending order. ``reference`` (d,) is
-        subtracted in place of g₀, from data that g₀ has no part in. The target's own row is then
-        moved like any other: its gradient, too, may be biased (cross-fitting,
-        :mod:`spcacw_flwr.methods.cross_fit`).
+        ``gradients`` (k, d), of any floating type, are those of ``silos``, in ascending order.
         """
         shape = (len(silos), self.estimate.shape[1])
         if gradients.shape != shape:
@@ -81,14 +76,14 @@ class BiasTracker:
         if self.target not in silos:
             raise ValueError(f"The target, silo {self.target}, must report in every round.")
         self.reports[list(silos)] += 1
-        own = gradients[silos.index(self.target)] if reference is None else reference
+        gradients = gradients.to(self.estimate.dtype)
+        own = gradients[silos.index(self.target)]
         if len(silos) == len(self.estimate):
             spread(lambda rows: self._fold(rows, gradients[rows], own), shares(len(silos)))
         else:  # row by row: views, where an index of rows would copy both matrices
             for row, silo in enumerate(silos):
                 self._fold(slice(silo, silo + 1), gradients[row : row + 1], own)
-        if reference is None:  # a fused multiply-add may leave a rounding error there
-            self.estimate[self.target] = 0.0
+        self.estimate[self.target] = 0.0  # a fused multiply-add may leave a rounding error
         if self.reports[self.target] % EVERY == 0:
             torch.hardshrink(self.estimate, NEGLIGIBLE, out=self.estimate)
 

@@ -29,13 +29,12 @@ def differences(products: Matrix, silos: tuple[int, ...], target: int, num_silos
 class Evidence:
     """Running means over rounds of the products of the bᵢ, freed of noise, and of Σ.
 
-    Those of a silo, or a pair, are of the rounds since it was first heard. ``retention`` is ρ, the
-    share of the old rounds' weight that is left after a round.
+    Those of a silo, or a pair, are of the rounds since it was first heard.
     """
 
-    def __init__(self, num_silos: int, target: int, retention: float = 1.0) -> None:
+    def __init__(self, num_silos: int, target: int) -> None:
         self.noise = NoiseTracker(num_silos, target)
-        self.target, self.retention = target, retention
+        self.target = target
         self._covariance, self._rounds = np.zeros((2, num_silos, num_silos))
         self._squares, self._sampling = np.zeros((2, num_silos))
         self._total = 0.0
@@ -56,12 +55,12 @@ class Evidence:
             heard = betas > 0
             heard[self.target] = True
             news = self.noise.known | np.outer(heard, heard)
-            own, keep = news.diagonal(), self.retention
-            self._covariance = keep * self._covariance + np.where(news, self.noise.covariance, 0.0)
-            self._rounds = keep * self._rounds + news
-            self._squares = keep * self._squares + own * corrected.diagonal() * np.square(level)
-            self._sampling = keep * self._sampling + own * sampling
-            self._total = keep * self._total + 1.0
+            own = news.diagonal()
+            self._covariance += np.where(news, self.noise.covariance, 0.0)
+            self._rounds += news
+            self._squares += own * corrected.diagonal() * np.square(level)
+            self._sampling += own * sampling
+            self._total += 1.0
         return corrected
 
     @property

@@ -3,8 +3,6 @@
 ``ftl`` minimises the practical objective, Eq. (refined_objective); ``ftal``, the algorithm as
 published, minimises the surrogates of appendix "The FTAL Algorithm" (E. Hazan, A. Agarwal and
 S. Kale, Logarithmic regret algorithms for online convex optimization, Machine Learning 69, 2007).
-Both can forget, which is ours: with ``retention`` ρ < 1 a round counts ρⁿ once n more have been
-added, so that its share halves every ln 2 / −ln ρ rounds. The regret bounds are those of ρ = 1.
 
 For comparison there are ``ons`` and ``eg`` (:mod:`spcacw_flwr.alpha.online`). The key ``solver``
 names one of the four, or a class of the user's own.
@@ -84,23 +82,17 @@ class Learner(ABC):
     """A learner of M weights on the simplex, with step size η = ``eta``.
 
     ``gradient_bound`` is g_max, the clipping norm where gradients are clipped; None: the largest
-    ``gradient_norm`` passed to :meth:`add` so far. ``retention`` is ρ, what is left of the sum of
-    costs when a round is added. ValueError for a bound that is not positive and finite, ρ outside
-    (0, 1], or ρ < 1 where there is no sum of costs that could fade.
+    ``gradient_norm`` passed to :meth:`add` so far. ValueError for a bound that is not positive and
+    finite.
     """
 
     exact: ClassVar[bool] = False
-    """Whether it minimises a sum of costs. Only then can rounds fade, and λ_reg enter."""
+    """Whether it minimises a sum of costs. Only then can λ_reg enter."""
 
     def __init__(
-        self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None,
-        retention: float = 1.0,
-    ) -> None:  # fmt: skip
-        if not 0.0 < retention <= 1.0:
-            raise ValueError(f"The retention must lie in (0, 1], not {retention}.")
-        if retention < 1.0 and not self.exact:
-            raise ValueError(f"{type(self).__name__} needs retention 1, not {retention}.")
-        self.eta, self.retention = eta, retention
+        self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None
+    ) -> None:
+        self.eta = eta
         self.gradients = LargestGradient(gradient_bound)
         self.begin(num_silos)
 
@@ -122,7 +114,7 @@ class Learner(ABC):
 class FollowTheLeader(Learner):
     """α = argmin αᵀ(Σₜ Hₜ)α + λ Σ αᵢ³: Eq. (refined_objective), exactly.
 
-    ``total`` is Σₜ Hₜ, (M, M): the whole history in M² numbers; Σₜ ρᵀ⁻ᵗ Hₜ with retention ρ.
+    ``total`` is Σₜ Hₜ, (M, M): the whole history in M² numbers.
     """
 
     exact = True
@@ -136,8 +128,6 @@ class FollowTheLeader(Learner):
         smoothness: float = 0.0, gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
         """Add Hₜ; all else is ignored, and there for the sake of a common call."""
-        if self.retention < 1.0:
-            self.total *= self.retention
         self.total += H_t
 
     def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
@@ -173,9 +163,6 @@ class FollowTheApproximateLeader(Learner):
         smoothness: float, gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
         """Add f̃ₜ: A += (β/2) ∇∇ᵀ and c += ∇ − β ∇ (∇ᵀxₜ); ValueError if g_max is unknown."""
-        if self.retention < 1.0:
-            self.quadratic *= self.retention
-            self.linear *= self.retention
         self.gradients.see(gradient_norm)
         slope = 2.0 * (H_t @ alpha_played)
         if not slope.any():

@@ -114,21 +114,19 @@ class PositivePart:
 
     Corrected products of one round are indefinite, and their positive part alone would bring back
     the noise: it is the sum over rounds in which the noise averages out. With X₁, X₂, … put in,
-    ``add`` returns P_t − ρ P_{t−1}, where P_t is the matrix without negative eigenvalues that is
-    nearest to Σ_τ ρ^{t−τ} X_τ in Frobenius norm (N. J. Higham, Computing a nearest symmetric
+    ``add`` returns P_t − P_{t−1}, where P_t is the matrix without negative eigenvalues that is
+    nearest to X₁ + … + X_t in Frobenius norm (N. J. Higham, Computing a nearest symmetric
     positive semidefinite matrix, Linear Algebra and its Applications 103, 1988).
     """
 
-    def __init__(self, size: int, retention: float = 1.0) -> None:
-        """Start with no rounds; ``retention`` is ρ, that of the learner which adds them up."""
-        self.retention = retention
+    def __init__(self, size: int) -> None:
         self._sum: Matrix = np.zeros((size, size))
         self._part: Matrix = np.zeros((size, size))
 
     def add(self, summand: Matrix) -> Matrix:
         """Return the (M, M) summand to use in place of this one."""
-        self._sum = self.retention * self._sum + summand
+        self._sum += summand
         values, vectors = np.linalg.eigh(self._sum)
         part: Matrix = (vectors * np.maximum(values, 0.0)) @ vectors.T
         before, self._part = self._part, part
-        return part - self.retention * before
+        return part - before

@@ -266,21 +266,8 @@ class SPCACWKeys:
         "max-norm/√p where silos clip and none adds noise, and the largest norm seen elsewhere.",
         least=0,
     )
-    half_life: float = key(
-        0.0,
-        "Epochs after which a round counts half in the cumulative cost (ftl, ftal); 0 forgets "
-        "nothing, as in the paper.",
-        least=0,
-    )
     bias_correction: bool = key(
         False, "Take the noise of the bias estimates out of the cost (ours: docs/theory.md)."
-    )
-    cross_fit: int = key(
-        0,
-        "F ≥ 2 folds of the target's data: biases are measured at F further models, each against "
-        "the fold that it was not trained on (ours: docs/theory.md); a round then costs "
-        "1 + F of them. 0 compares with the target's training gradient, as the paper does.",
-        least=0,
     )
     probe: float = key(
         1.0,

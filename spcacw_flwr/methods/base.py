@@ -50,7 +50,7 @@ class Method:
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Configuration keys (field names, of any part of the project) whose default differs here."""
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """What ``spcacw tune`` tries of a method of one's own: values by key; of η six if not named."""
+    """What ``spcacw tune`` tries of a method of one's own: values by key, beside those of η."""
     reveals: ClassVar[str] = ""
     """What it must know of its peers beside gradients, which private silos do not tell."""
 

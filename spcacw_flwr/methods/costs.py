@@ -56,13 +56,13 @@ class CostBook:
     """Makes each round's H_t and keeps what is reported of them.
 
     ``bias`` is the method's b̂, read here and never moved. Of the regret's bound, ``bound`` is g_max
-    (None: the largest norm seen) and ``every`` K; ``retention`` is the learner's ρ (``half-life``).
-    ``evidence`` says whether the method itself needs ``self.evidence``.
+    (None: the largest norm seen) and ``every`` K. ``evidence`` says whether the method itself needs
+    ``self.evidence``.
     """
 
     def __init__(
         self, config: Config, federation: Federation, bias: BiasTracker, *,
-        bound: float | None, every: int, retention: float, evidence: bool,
+        bound: float | None, every: int, evidence: bool,
     ) -> None:  # fmt: skip
         keys, silos, self.target = config.spcacw, federation.num_silos, federation.target
         self.config, self.bias, self.num_silos = config, bias, silos
@@ -70,8 +70,8 @@ class CostBook:
         diagnostics = keys.diagnostics and silos <= LOGGED
         self.evidence: Evidence | None = None
         if diagnostics or keys.bias_correction or evidence:
-            self.evidence = Evidence(silos, self.target, retention)
-        self.positive = PositivePart(silos, retention) if keys.bias_correction else None
+            self.evidence = Evidence(silos, self.target)
+        self.positive = PositivePart(silos) if keys.bias_correction else None
         self.regret: RegretMeter | None = None
         if diagnostics:
             self.regret = RegretMeter(silos, self.eta, bound, every)
@@ -127,8 +127,7 @@ class CostBook:
         A silo that was not asked keeps the gradient it sent last, whose noise is its own. One that
         was asked and is silent must not look like a free gradient of norm 0, nor like one that goes
         on, or weight would flow to the dead: until it reports again its row is what b̂ predicts,
-        g_0 + b̂_i (− b̂_0, which is 0 unless biases have a reference of their own), which carries
-        all of the target's noise and so promises no variance reduction.
+        g_0 + b̂_i, which carries all of the target's noise and so promises no variance reduction.
         """
         rows, bias, silos = heard.rows, self.bias, list(heard.silos)
         self._silent[heard.silent] = True
@@ -137,8 +136,7 @@ class CostBook:
             self._last[silos] = rows
         if absent := sorted({*range(self.num_silos)} - {*silos}):
             level = torch.from_numpy(bias.level()[absent, None]).to(rows)
-            own = rows[silos.index(self.target)] - bias.estimate[self.target]
-            others = own + level * bias.estimate[absent]
+            others = rows[silos.index(self.target)] + level * bias.estimate[absent]
             if self._last is not None:
                 silent = torch.from_numpy(self._silent[absent, None]).to(rows.device)
                 others = torch.where(silent, others, self._last[absent])

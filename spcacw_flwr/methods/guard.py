@@ -72,11 +72,6 @@ class Guarded(Method):
             )
         if config.run.epochs < 2:
             raise SpcacwError("guard needs at least 2 epochs: one with peers, and one after.")
-        if config.spcacw.cross_fit:
-            raise SpcacwError(
-                "guard does not go with cross-fit, whose folds leave no sample apart: set one of "
-                "them to 0."
-            )
 
     def initial_weights(self) -> Weights | None:
         """Return the method's own."""

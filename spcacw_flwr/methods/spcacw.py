@@ -23,7 +23,6 @@ from spcacw_flwr.config.keys import SPCACWKeys
 from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.costs import CostBook, Heard
-from spcacw_flwr.methods.cross_fit import evidence, make_folds
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, SKETCH, stream
 
@@ -51,39 +50,33 @@ class SPCACWMethod(WeightedGradients):
         clipped = training.clip == "silo" and training.max_norm > 0 and not self.ledger.answers
         largest = training.max_norm / math.sqrt(training.participation)  # of √E‖g̃‖²
         bound = keys.g_max or (largest if clipped else None)
-        fading = keys.half_life * federation.rounds_per_epoch
-        retention = 0.5 ** (1 / fading) if fading else 1.0
-        solver = solver_class(keys.solver)
-        self.learner: Learner = solver(silos, training.eta, bound, retention)
+        self.learner: Learner = solver_class(keys.solver)(silos, training.eta, bound)
         self.smoothness = Smoothed(keys.smoothness_decay)
         if keys.smoothness > 0:
             self.smoothness.update(keys.smoothness)
         self.variance = RunningVariance()
         self.every = keys.update_every or federation.rounds_per_epoch
         self.book = CostBook(
-            config, federation, self.bias, bound=bound, every=self.every, retention=retention,
+            config, federation, self.bias, bound=bound, every=self.every,
             evidence=self.needs_evidence,
         )  # fmt: skip
         self.quarantined = np.zeros(silos, dtype=bool)
         """(M,) silos whose weight is 0 whatever their costs say."""
         self.lambda_reg, self.first_epoch = 0.0, True
-        self.folds = make_folds(config, federation, parameters, self.bias) if keys.cross_fit else []
 
     def _check(self, keys: SPCACWKeys) -> None:
         """See that the keys go together; SpcacwError if not."""
-        exact = solver_class(keys.solver).exact
-        if not exact and (self.regularised or keys.half_life):
-            what = "the cubic term of spcacw-reg" if self.regularised else "half-life"
-            raise SpcacwError(f"solver = {keys.solver!r} does not go with {what}: use ftl or ftal.")
+        if self.regularised and not solver_class(keys.solver).exact:
+            raise SpcacwError(
+                f"solver = {keys.solver!r} does not go with the cubic term of spcacw-reg: use ftl "
+                "or ftal."
+            )
         forgets = keys.beta_schedule == "constant" and keys.beta == 1
         if forgets and (keys.bias_correction or self.needs_evidence):
             raise SpcacwError(
                 "With beta = 1 nothing is averaged, and the noise of the bias estimates cannot be "
                 "told from the biases: set beta below 1."
             )
-        if keys.cross_fit and (keys.bias_correction or self.needs_evidence):
-            what = "spcacw-closed-form" if self.needs_evidence else "bias-correction"
-            raise SpcacwError(f"cross-fit does not go with {what}: set it to 0.")
         if keys.sketch > len(self.parameters):
             raise SpcacwError(
                 f"sketch = {keys.sketch} is more than the model's {len(self.parameters)} "
@@ -119,8 +112,6 @@ class SPCACWMethod(WeightedGradients):
         self.step(replies)  # w_t ← w_{t−1} − η Opt(Σ α_{t−1}^(i) g_t^(i)), Eq. (1)
         self.ask_early(request, replies)
         H, norm = self.costs(request, replies)  # b̂_t by Eq. (3); αᵀHα = L̂_t(α), Eq. (2)
-        if self.folds:
-            H, norm = yield from evidence(self, request)
         self.add(round_, H, norm)
         if round_ >= self.config.spcacw.t_start and round_ % self.every == 0:
             self.update(round_)  # α_t ← argmin Σ_τ L̂_τ(α) + λ_reg Σ α³
@@ -155,10 +146,9 @@ class SPCACWMethod(WeightedGradients):
 
     def ask_early(self, request: Request, replies: Replies) -> None:
         """Ask for the next gradients while the target learns from these, if that can be done."""
-        # A new α may ask others; after an epoch the target's silo has a model to evaluate first;
-        # folds are asked in the same round.
-        round_, last = request.round, not self.folds
-        if replies.early and last and round_ % self.every and not self.ends_epoch(round_):
+        # A new α may ask others; after an epoch the target's silo has a model to evaluate first.
+        round_ = request.round
+        if replies.early and round_ % self.every and not self.ends_epoch(round_):
             replies.early(self.request(round_ + 1))
 
     def add(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:

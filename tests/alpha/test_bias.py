@@ -119,3 +119,13 @@ def test_level_brings_estimates_of_few_reports_where_those_of_many_are():
     np.testing.assert_array_equal(tracker.level(), [1, 1, 7 / 4, 1])
     np.testing.assert_allclose(tracker.estimate[1:3, 0].numpy() * tracker.level()[1:3], 7 / 8)
     assert (BiasTracker(4, 1, schedule="harmonic").level() == 1).all()
+
+
+@pytest.mark.parametrize("schedule", ["constant", "harmonic"])
+def test_gradients_of_double_precision_are_accepted(schedule):
+    rows = gradients([1, 2], [5, 2], [1, -6])
+    single, double = BiasTracker(3, 2, schedule=schedule), BiasTracker(3, 2, schedule=schedule)
+    single.update(rows, ALL)
+    double.update(rows.double(), ALL)
+    assert torch.equal(double.estimate, single.estimate)
+    assert double.estimate.any()

@@ -111,40 +111,6 @@ def rounds_of(silos, count, seed):
     return rows @ rows.transpose(0, 2, 1), rng.dirichlet(np.ones(silos), size=count)
 
 
-@pytest.mark.parametrize("rho", [0.75, 1.0])
-def test_retention_is_the_weighted_sum(rho):
-    costs, plays = rounds_of(4, 7, 0)
-    fading = {name: solver_class(name)(4, 0.1, 9.0, retention=rho) for name in ("ftl", "ftal")}
-    quadratic, linear = np.zeros((4, 4)), np.zeros(4)
-    for age, (H, played) in enumerate(zip(costs, plays, strict=True)):
-        for learner in fading.values():
-            learner.add(H, played, smoothness=2.0)
-        alone = solver_class("ftal")(4, 0.1, 9.0)
-        alone.add(H, played, smoothness=2.0)
-        quadratic += rho ** (6 - age) * alone.quadratic
-        linear += rho ** (6 - age) * alone.linear
-    total = sum(rho ** (6 - age) * H for age, H in enumerate(costs))
-    assert_allclose(fading["ftl"].total, total, rtol=1e-14)
-    assert_allclose(fading["ftal"].quadratic, quadratic, rtol=1e-13)
-    assert_allclose(fading["ftal"].linear, linear, rtol=1e-13)
-    # A round without a cost ages the others too.
-    fading["ftal"].add(np.zeros((4, 4)), plays[0], smoothness=2.0)
-    assert_allclose(fading["ftal"].linear, rho * linear, rtol=1e-13)
-
-
-def test_retention_forgets_an_old_truth():
-    """First silo 1 is the better one, for 50 rounds, then silo 0."""
-    shares = []
-    for retention in (1.0, 0.5):
-        learner = solver_class("ftl")(2, 0.1, None, retention=retention)
-        for H in [np.diag([4.0, 1.0])] * 50 + [np.diag([1.0, 4.0])] * 10:
-            learner.add(H, HALVES, smoothness=1.0)
-        shares.append(learner.minimise(HALVES).alpha[0])
-    # Σ = diag(210, 90) gives 90/300. With ρ = 1/2 the last ten have all but 2⁻¹⁰ of the weight
-    # 2 (1 - 2⁻⁶⁰), so Σ = 2 diag(1 + 3q, 4 - 3q), q = 2⁻¹⁰, and the share is (4 - 3q)/5.
-    assert_allclose(shares, [0.3, 0.8 - 0.6 / 1024], rtol=1e-12)
-
-
 def test_ftal_tracks_the_largest_gradient():
     learner = solver_class("ftal")(2, eta=0.5, gradient_bound=None)
     with pytest.raises(ValueError, match="gradient_norm"):
@@ -221,11 +187,6 @@ def test_names():
     [
         (("ftal", 2, 0.1, 0.0), "gradient bound"),
         (("ons", 2, 0.1, math.nan), "gradient bound"),
-        (("ftl", 2, 0.1, None, 0.0), r"\(0, 1\]"),
-        (("ftal", 2, 0.1, None, 1.1), r"\(0, 1\]"),
-        (("ftal", 2, 0.1, None, math.nan), r"\(0, 1\]"),
-        (("ons", 2, 0.1, None, 0.5), "OnlineNewtonStep needs retention 1"),
-        (("eg", 2, 0.1, None, 0.5), "Gradient needs retention 1"),
     ],
 )
 def test_rejects(arguments, message):

@@ -40,17 +40,18 @@ def test_known_answer_of_the_step():
 
 
 def test_automatic_sigma_by_hand():
-    """Models 0, 1, 3: squared distances 1, 9, 4 with median 4; ξ_0j = ½ e^{−x/4} of α = 1.
+    """Models 0, 1, 3: squared distances 1, 9, 4, median 4; σ is half of it: ξ_0j = ½ e^{−x/2}.
 
-    pull_0 = (λ/α)(w_0 − u_0) = −2 (½ e^{−1/4} · 1 + ½ e^{−9/4} · 3); g = 0, η = .1.
+    α = 1: pull_0 = (λ/α)(w_0 − u_0) = −2 (½ e^{−1/2} · 1 + ½ e^{−9/2} · 3); g = 0, η = .1.
     """
-    made = make("fedamp", start=(0.0,), eta=0.1, fedamp={"lambda": 2.0}, **PLAIN)
+    keys = {"lambda": 2.0, "sigma-share": 0.5}
+    made = make("fedamp", start=(0.0,), eta=0.1, fedamp=keys, **PLAIN)
     made.models = torch.tensor([[0.0], [1.0], [3.0]])
     converse(made, 2, lambda r: replies_of(r, torch.zeros(3, 1)))
-    pulled = 0.1 * (math.exp(-1 / 4) + 3 * math.exp(-9 / 4))
+    pulled = 0.1 * (math.exp(-1 / 2) + 3 * math.exp(-9 / 2))
     torch.testing.assert_close(made.personal, torch.tensor([pulled]))
-    assert made.epoch_report()["sigma"] == 4.0
-    assert made.alpha[0] == pytest.approx(1 - (math.exp(-1 / 4) + math.exp(-9 / 4)) / 2)
+    assert made.epoch_report()["sigma"] == 2.0
+    assert made.alpha[0] == pytest.approx(1 - (math.exp(-1 / 2) + math.exp(-9 / 2)) / 2)
 
 
 def test_equal_models_attract_nobody_and_silos_that_have_not_moved_do_not_count():
@@ -95,4 +96,4 @@ def test_a_trained_net_does_not_make_it_local_and_neighbours_are_found():
     """Automatic σ keeps peers in play; those of the true cluster (0, 1, 2) count most."""
     alpha = trained("fedamp", 8).alpha
     assert alpha[0] < 0.9
-    assert alpha[1:3].min() > alpha[3:].max()
+    assert alpha[1:3].min() > 4 * alpha[3:].max()  # σ = the median itself: 2

@@ -36,15 +36,8 @@ def test_known_answer_with_the_authors_reference(measure, found, alpha):
 
 
 def test_the_targets_labels_are_the_default_reference():
-    """Counts (3, 1) and (1, 3): T = (4, 2)/6 by Laplace's rule, p = ½ each.
-
-    d_0 = .75 ln(.75/(2/3)) + .25 ln(.25/(1/3)), d_1 = .25 ln(.25/(2/3)) + .75 ln(.75/(1/3)).
-    """
-    d = np.array([
-        0.75 * log(0.75 * 3 / 2) + 0.25 * log(0.25 * 3),
-        0.25 * log(0.25 * 3 / 2) + 0.75 * log(0.75 * 3),
-    ])  # fmt: skip
-    weights = 0.5 - 0.5 * d / d.sum() + 0.1
+    """Counts (3, 1) and (1, 3): T = (3, 1)/4 as it is, d = (0, 1) once rescaled, p = ½ each."""
+    weights = 0.5 - 0.5 * np.array([0.0, 1.0]) + 0.1
     made = disco([[3, 1], [1, 3]])
     np.testing.assert_allclose(made.alpha, weights / weights.sum())
     other = make(
@@ -53,11 +46,18 @@ def test_the_targets_labels_are_the_default_reference():
     assert other.alpha[1] > other.alpha[0]
 
 
+def test_known_answer_with_the_targets_labels():
+    """No class is missing, so nothing is smoothed: T = (.5, .3, .2), d_0 = d_3 = 0."""
+    expected = [0.301830, 0.182275, 0.0, 0.515894]
+    np.testing.assert_allclose(disco(COUNTS).alpha, expected, atol=5e-7)
+
+
 def test_a_class_that_the_target_lacks_is_far_and_finite():
-    """Without smoothing KL is inf, and inf/inf would make every weight NaN."""
-    made = disco([[4, 0], [0, 4], [2, 2]], measure="kl")
-    assert np.isfinite(made.alpha).all()
-    assert made.alpha[0] > made.alpha[2] > made.alpha[1]
+    """It counts once, T = (8, 1)/9: without that KL is inf, and inf/inf makes every weight NaN."""
+    counts = [[8, 0], [0, 8], [4, 4]]
+    d = np.array([log(9 / 8), log(9), 0.5 * log(9 / 16) + 0.5 * log(9 / 2)])
+    weights = np.maximum(1 / 3 - 0.5 * d / d.sum() + 0.1, 0)
+    np.testing.assert_allclose(disco(counts).alpha, weights / weights.sum())
 
 
 def test_l2_by_hand():

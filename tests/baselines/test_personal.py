@@ -44,7 +44,7 @@ def test_a_first_question_moves_nothing(method, target):
     torch.testing.assert_close(made.personal, before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("method", ["pfedgraph", "fedala", "fesem"])
+@pytest.mark.parametrize("method", ["pfedgraph", "fedala", "fesem", "pfedme"])
 def test_silos_are_sampled_for_a_whole_period(method):
     """K = 4: who is asked changes only at rounds 5, 9, …; the target is always there."""
     made = make(method, sizes=(32,) * 9, participation=0.5, **{method: {"update-every": 4}})

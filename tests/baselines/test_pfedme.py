@@ -6,7 +6,8 @@ import torch
 from tests.baselines.by_hand import PLAIN, converse, heard, make, quadratics, replies_of
 
 CENTRES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
-KEYS = {"lambda": 2.0, "inner-steps": 2, "personal-learning-rate": 0.1, "beta": 0.5}
+KEYS = {"lambda": 2.0, "inner-steps": 2, "personal-learning-rate": 0.1, "beta": 0.5,
+        "update-every": 1}  # fmt: skip
 
 
 def made(**keys):
@@ -26,6 +27,24 @@ def test_known_answer():
     torch.testing.assert_close(asked[1].points, 0.1 * CENTRES)
     torch.testing.assert_close(method.personal, torch.tensor([0.17, 0.0]))
     torch.testing.assert_close(method.parameters, torch.tensor([0.00425, 0.002125]))
+
+
+def test_two_local_rounds_by_hand():
+    """K = 1, β = 1; else as above. θ and w_i go on, w waits: θ = .1 c, w_i = .1 · .1 c = .01 c;
+
+    then θ = .1 c − .1 (.1 c − c + 2 (.1 − .01) c) = .172 c, w_i = (.01 + .1 (.172 − .01)) c =
+    .0262 c, and w = .0262 (.5, .25). Round 3 starts there.
+    """
+    method = made(**{"update-every": 2, "inner-steps": 1, "beta": 1.0})
+    first, *_ = converse(method, 1, quadratics(CENTRES))
+    assert not method.parameters.any()
+    second, *_ = converse(method, 2, quadratics(CENTRES))
+    torch.testing.assert_close(second.points, 0.1 * CENTRES)
+    assert (first.floats(), second.floats()) == ((2, 0), (0, 2))
+    torch.testing.assert_close(method.personal, torch.tensor([0.172, 0.0]))
+    torch.testing.assert_close(method.parameters, torch.tensor([0.0131, 0.00655]))
+    third, *_ = converse(method, 3, quadratics(CENTRES))
+    torch.testing.assert_close(third.points, method.parameters.expand(3, 2))
 
 
 def test_the_personal_model_is_theta_and_a_copy_of_it():
@@ -74,7 +93,7 @@ def test_inner_steps_are_plain_and_the_step_of_w_has_momentum():
 
     The step of w is along λ (w − θ) = −1: w = .1, then .1 + .1 (1 + .5) = .25.
     """
-    keys = {"lambda": 1.0, "inner-steps": 1, "personal-learning-rate": 1.0}
+    keys = {"lambda": 1.0, "inner-steps": 1, "personal-learning-rate": 1.0, "update-every": 1}
     method = make("pfedme", start=(0.0,), eta=0.1, pfedme=keys, **PLAIN | {"momentum": 0.5})
     for expected in (0.1, 0.25):
         before = method.parameters.clone()

@@ -85,10 +85,9 @@ class Opening(Wandering):
 
 CASES = [
     *({"method": name} for name in (*METHODS, f"{HERE}:Wandering")),
-    {"cross_fit": 2, "half_life": 1.0},
     {"sketch": 64},
     {"bias_correction": True, "probe": 0.5},
-    {"solver": "ftal", "half_life": 1.0, "update_every": 3},
+    {"solver": "ftal", "update_every": 3},
     {"solver": "ons", "update_every": 2},
     {"solver": "eg", "update_every": 2},
     {"beta_schedule": "harmonic", "t_start": 2},
@@ -97,7 +96,7 @@ CASES = [
     {"method": "apfl", "apfl": {"adaptive": True}},
     {"guard": 5},
     {"guard": 5, "method": "fedfomo", "guard_finish": 0.9},
-    {"privacy_noise": 0.1, "cross_fit": 2},
+    {"privacy_noise": 0.1},
 ]
 
 

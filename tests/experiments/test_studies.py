@@ -9,21 +9,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.loop import play
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments import readings, studies, tables
 from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.conf import read
-from spcacw_flwr.experiments.own import FreshReference
 from spcacw_flwr.experiments.results import read_csv
 from spcacw_flwr.experiments.runs import fingerprint
-from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Federation
-from spcacw_flwr.silos.setup import setting_of
 from tests.experiments.small import COLUMN, ROWS, made
 
 ROOT = Path(__file__).parents[2]
@@ -205,18 +199,6 @@ def test_the_page_of_options_has_means_over_seeds():
     assert "| `0.2` | 91.00 ± 1.41 |" in page  # the sample deviation of 90 and 92 is √2
 
 
-def test_the_page_of_the_reference_pairs_the_seeds():
-    rest = {"setting": "s", "samples": 0, "eta": 0.05, "alpha_target": 0.5}
-    lines = [
-        {**rest, "rule": rule, "seed": seed, "last_accuracy": last, "best_accuracy": last + 1}
-        for rule, lasts in (("local", (82.0, 84.0)), ("spcacw", (80.0, 81.0, 99.0)))
-        for seed, last in enumerate(lasts)
-    ]
-    text = tables.reference(lines_of("reference", lines))
-    assert "| local | 2 | 83.00 ± 1.41 | +2.50 ± 0.50 | 84.00 | 0.50 | 0.00 | 0.00 | 0 |" in text
-    assert "`s`, its own number of images, η = 0.05" in text
-
-
 @pytest.mark.parametrize("setting", ["digits-relabel", "mnist-relabel"])
 def test_the_page_says_what_the_table_of_privacy_shows(setting):
     """With noise at a useful ε SP-CACW is as good as training alone, and averaging is not."""
@@ -229,26 +211,3 @@ def test_the_page_says_what_the_table_of_privacy_shows(setting):
     assert last["one"].min() > alone + 1
     useful = lines[(lines.variant == "all") & (lines.epsilon < 20)]
     assert useful.alpha_private.max() < 0.05
-
-
-def test_fresh_biases_are_folded_once_and_relative_to_the_test_data():
-    """At the model that was asked."""
-    config = Config.from_keys(samples_per_silo=50, smoothness=1.0, beta=0.5, update_every=9)
-    pool = SiloPool(config, setting_of(config), range(7))
-    federation = Federation(tuple(pool.describe()), 0, 32)
-    start = pool.initial_parameters()
-    method = FreshReference(config, federation, start)
-    play(pool, method, 1)
-    gradients = pool.gradients(start, 1, range(7)).rows
-    fresh = method.unseen.gradients(start, 1, [0]).rows[0]
-    torch.testing.assert_close(method.bias.estimate, 0.5 * (gradients - fresh))
-
-
-def test_every_rule_of_the_reference_is_a_run_of_its_own():
-    rules = {
-        job.place["rule"]: simulate(Config.from_flat({**job.keys, "epochs": 6})).alpha[0]
-        for job in studies.jobs_of("reference", LISTED["reference"], {})
-        if list(job.place.values())[:3] == ["digits-relabel", 50, 0.05] and job.seed == 0
-    }
-    assert len(rules) == len(LISTED["reference"]["values"]["rule"])
-    assert len(set(rules.values())) == len(rules)

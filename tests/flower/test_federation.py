@@ -39,7 +39,7 @@ LONG = {"epochs": 100_000}
 SILOS = 4
 KEYS = {
     "cluster-sizes": "2,2", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 240.0,
-    "round-timeout": 3.0, "half-life": 5.0, "cross-fit": 2, "checkpoint-every": 4,
+    "round-timeout": 3.0, "weight-decay": 0.05, "beta": 0.02, "checkpoint-every": 4,
 }  # fmt: skip
 """Silos 0 and 1 are alike, and share the weight for ever; four rounds an epoch."""
 
@@ -102,7 +102,7 @@ class Run:
 
     def reports(self, silo: int) -> int:
         """How many answers of a silo the method has used."""
-        return int(self.state().folds[0].bias.reports[silo])
+        return int(self.state().bias.reports[silo])
 
 
 def processes(home: Path, program: str) -> list[psutil.Process]:
@@ -203,7 +203,7 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
         run.wait_for_epochs(5)
         after = run.state()
         # Not heard, not blamed: its bias estimate stays what it was, and it keeps its weight.
-        old, new = before.folds[0].bias, after.folds[0].bias
+        old, new = before.bias, after.bias
         assert (new.reports > old.reports).tolist() == [True, False, True, True]
         assert torch.equal(new.estimate[1], old.estimate[1])
         assert not torch.equal(new.estimate[3], old.estimate[3])

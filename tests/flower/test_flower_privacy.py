@@ -56,9 +56,7 @@ def assert_same(flower, loop) -> None:
 
 
 @pytest.mark.parametrize("held", [NODES, ["0,1,2", "3,4,5,6"]])
-@pytest.mark.parametrize(
-    "keys", [{"privacy_clip": "batch", "cross_fit": 2}, {"privacy_batches": "sampled"}]
-)
+@pytest.mark.parametrize("keys", [{"privacy_clip": "batch"}, {"privacy_batches": "sampled"}])
 def test_flower_and_the_loop_have_one_trajectory_and_one_account(held, keys):
     if "privacy_batches" in keys:
         pytest.importorskip("dp_accounting")

@@ -25,7 +25,7 @@ ROUNDS, BAD = 4, 4
 """Rounds of a run (an epoch), and the silo that answers badly in some of them."""
 METHOD_KEYS: dict[str, dict[str, Any]] = {
     "spcacw": {"update_every": 2},
-    "spcacw-reg": {"cross_fit": 2, "update_every": 2, "participation": 0.7},
+    "spcacw-reg": {"update_every": 2, "participation": 0.7},
     "fedavg": {},
     "meritfed": {"meritfed": {"inner-steps": 2}},
     "ditto": {},

@@ -71,7 +71,7 @@ def stopped_and_gone_on(config: Config, directory, after: int):
     ("keys", "after"),
     [
         *(({"method": "spcacw"}, after) for after in (1, 3, 5, NEVER)),
-        ({"method": "fedfomo"}, 5), ({"method": "ditto"}, 8), ({"cross_fit": 2}, 17),
+        ({"method": "fedfomo"}, 5), ({"method": "ditto"}, 8),
     ],
 )  # fmt: skip
 def test_a_strategy_that_goes_on_is_one_that_never_stopped(keys, after, tmp_path):

@@ -74,11 +74,10 @@ def test_flower_and_the_bare_loop_have_one_trajectory(method, nodes):
     [
         {"bias_correction": True, "probe": 0.5, "participation": 0.6},
         {"bias_correction": True, "curvature": "noise", "smoothness_interval": 3},
-        {"solver": "ftal", "half_life": 1.0},
+        {"solver": "ftal"},
         {"solver": "ons"},
         {"solver": "eg"},
         {"method": "spcacw-closed-form"},
-        {"cross_fit": 3, "participation": 0.6},
     ],
 )
 def test_every_option_of_spcacw_has_one_trajectory(keys):

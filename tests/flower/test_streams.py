@@ -23,10 +23,9 @@ KEYS = {"epochs": 2, "compare_alone": False, "participation": 0.6, "update_every
         {"method": "spcacw"},
         {"method": "ditto"},
         {"method": "ifca"},  # asks for losses, and at models of the silos' own
-        {"method": "spcacw", "cross_fit": 2},  # asks the target for folds of its data
         {"method": "spcacw", "wire": "int8", "local_batches": 2, "probe": 0.5},
         {"method": "spcacw", "wire": "bfloat16"},
-        {"method": "spcacw", "cross_fit": 2, "local_batches": 2, "privacy_noise": 0.02},
+        {"method": "spcacw", "local_batches": 2, "privacy_noise": 0.02},
         {"method": "spcacw", "wire": "float16", "target": 3},
         {"method": "spcacw", "guard": 5, "epochs": 3},  # asks for losses on all of a fold
     ],

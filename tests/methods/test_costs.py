@@ -32,7 +32,7 @@ def digits(**keys):
 def book(**keys) -> tuple[CostBook, BiasTracker]:
     config = Config.from_keys(eta=0.5, **keys)
     bias = BiasTracker(M, D, beta=0.5)
-    made = CostBook(config, federation(), bias, bound=None, every=1, retention=1.0, evidence=False)
+    made = CostBook(config, federation(), bias, bound=None, every=1, evidence=False)
     return made, bias
 
 
@@ -320,10 +320,6 @@ def test_every_learner_and_schedule_trains(keys):
     assert result.alpha.sum() == pytest.approx(1)
     assert (result.alpha >= 0).all()
     assert not np.array_equal(result.alpha, np.eye(7)[0])
-
-
-def test_forgetting_changes_the_weights():
-    assert not np.array_equal(digits(half_life=1).alpha, digits().alpha)
 
 
 def test_given_g_max_is_used():

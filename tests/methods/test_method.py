@@ -231,18 +231,12 @@ CLOSED = {"method": "spcacw-closed-form"}
     ("keys", "message"),
     [
         ({"method": "spcacw-reg", "solver": "ons"}, "cubic term"),
-        ({"half_life": 2, "solver": "eg"}, "half-life"),
         ({"beta": 1, "bias_correction": True}, "beta below 1"),
         ({"beta": 1} | CLOSED, "beta below 1"),
         ({"sketch": 5000}, "sketch = 5000 is more than the model's 4810 parameters"),
-        ({"cross_fit": 1}, "cross-fit = 1 is not allowed: .* make 2 to 100 folds"),
-        ({"cross_fit": 101}, "make 2 to 100 folds"),
-        ({"cross_fit": 2, "bias_correction": True}, "does not go with bias-correction"),
-        ({"cross_fit": 2} | CLOSED, "go with spcacw-closed-form"),
         ({"guard": 1}, "guard = 1 is not allowed: of the 200 training samples"),
         ({"guard": 201}, "one in 2 to 200 can be kept apart"),
         ({"guard": 5, "epochs": 1}, "at least 2 epochs"),
-        ({"guard": 5, "cross_fit": 2}, "does not go with cross-fit"),
     ],
 )
 def test_keys_that_do_not_go_together_are_one_sentence(keys, message):
