@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import re
 import tomllib
@@ -11,9 +12,11 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from spcacw_flwr.config.config import Config, flattened, kebab
 from spcacw_flwr.config.registry import METHODS, method_class
+from spcacw_flwr.console import alpha_table, metrics_table
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.processes import ENVIRONMENT
 
@@ -66,12 +69,13 @@ def test_the_digits_table_is_the_committed_one():
 
 def test_the_default_runs_output_is_the_committed_one():
     summary = json.loads((RESULTS / "digits-summary.json").read_text())
-    for one in (summary, summary["alone"]):
-        assert f"{one['best_accuracy']:.2f} │  {one['last_accuracy']:.2f}" in README
-    for values in summary["figures"].values():
-        assert all(f" {value:.4f} │" in README for value in values)
-    for weight in summary["alpha"]:
-        assert f"{weight:.4f}" in README
+    shown = "\n".join(line.strip() for line in README.splitlines())
+    for table in (metrics_table(summary), alpha_table(summary)):
+        console = Console(width=80, file=io.StringIO())
+        console.print(table)
+        assert "\n".join(line.strip() for line in console.file.getvalue().splitlines()) in shown
+    best = summary["metrics"]["accuracy"]
+    assert f": {best['best_epoch']}, accuracy {best['best']:.2f} %" in README
 
 
 def anchors(page: Path) -> set[str]:

@@ -33,8 +33,8 @@ def train(name: str):
     """Return the method after two epochs, and its report of each."""
     config = config_of(name)
     pool = make_pool(config)
-    pool.setting.test = None  # to read test data is a TypeError
     method = make_method(config, pool)
+    pool.setting.test = None  # to read test data is a TypeError
     reports = []
     for t in range(1, ROUNDS + 1):
         play(pool, method, t)

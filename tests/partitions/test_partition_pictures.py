@@ -76,7 +76,7 @@ def test_missing_data_end_in_one_sentence_or_are_passed_over(tmp_path, offline):
     assert "shakespeare: Shakespeare is not in" in one.output
     every = command("--setting", "all", *where)
     assert every.exit_code == 0
-    assert every.output.count("data-dir") == 4
+    assert every.output.count("data-dir") == 6
     assert len(names_in(tmp_path / "out")) == 2
 
 
