@@ -21,7 +21,7 @@ from spcacw_flwr.alpha.solver import Solution, minimise, project_simplex
 __all__ = [
     "BiasTracker", "CountSketch", "Evidence", "ExponentiatedGradient", "FollowTheApproximateLeader",
     "FollowTheLeader", "Learner", "NoiseTracker", "OnlineNewtonStep", "OptimalWeights",
-    "Population", "PositivePart", "Regret", "RegretMeter", "RunningVariance", "Smoothed", "Solution", "cost",
-    "cost_matrix", "differences", "grams", "minimise", "noise_curvature", "optimal_weights",
-    "project_simplex", "proxy_cost", "spectral_norm",
+    "Population", "PositivePart", "Regret", "RegretMeter", "RunningVariance", "Smoothed",
+    "Solution", "cost", "cost_matrix", "differences", "grams", "minimise", "noise_curvature",
+    "optimal_weights", "project_simplex", "proxy_cost", "spectral_norm",
 ]  # fmt: skip

@@ -1,16 +1,16 @@
 """How far a weighted sum of gradients is from the target's *population* gradient.
 
-Ours, not the paper's; docs/plus.md derives it. Silo i's whole gradient is F̂ᵢ = ∇fᵢ + eᵢ, off its
-population's by the error eᵢ of its nᵢ samples, the same in every round, E‖eᵢ‖² = Fᵢ. The differences
+Ours, not the paper's; docs/plus.md derives it. Silo i's whole gradient is ∇fᵢ + eᵢ, off that of its
+population by the error eᵢ of its nᵢ samples, the same in every round, E‖eᵢ‖² = Fᵢ. The differences
 b̂ᵢ of whole gradients are bᵢ + eᵢ − e₀, so that for weights α on the simplex
 
-    E‖Σ αᵢ F̂ᵢ − ∇f₀‖² = ‖Σ αᵢ bᵢ‖² + Σ αᵢ² Fᵢ,    E⟨b̂ᵢ, b̂ⱼ⟩ = ⟨bᵢ, bⱼ⟩ + F₀ + [i = j] Fᵢ.
+    E‖Σ αᵢ(∇fᵢ + eᵢ) − ∇f₀‖² = ‖Σ αᵢ bᵢ‖² + Σ αᵢ² Fᵢ,    E⟨b̂ᵢ, b̂ⱼ⟩ = ⟨bᵢ, bⱼ⟩ + F₀ + [i = j] Fᵢ.
 
 Everything is estimated from the M × M products that SP-CACW has at hand: K = B̂B̂ᵀ of the running
 means b̂ᵢ = Σ_t w_t δᵢ,ₜ of δᵢ = gᵢ − g₀, and D, the products of a round's δ.
 
-* Without the products of a round with itself, Q = Σ_t w_t² D_t, what is left of K has no noise of
-  single rounds: U = (K − Q) / (s² − c), s = Σ w, c = Σ w², is unbiased for ⟨b̂ᵢ, b̂ⱼ⟩ whatever the
+* Without the products of a round with itself, Q = Σ_t w_t² D_t, what is left of K has no noise
+  of single rounds: U = (K − Q) / (s² − c), s = Σ w, c = Σ w², is unbiased for ⟨b̂ᵢ, b̂ⱼ⟩ whatever the
   noise, if rounds are independent. Within a pass they are not: drawn without replacement, deviations
   cancel, and U has only 1 − ρ of the F in it, ρ being the share of pairs of rounds of one pass.
 * The mean of D less U is the covariance of the δ, σᵢ² + σ₀² on its diagonal and σ₀² elsewhere.
@@ -155,8 +155,9 @@ class Population:
             alpha[self.target] = 1.0
             return alpha
         block, own = np.ix_(peers, peers), self._weight.diagonal()[peers]
-        among = np.divide(self._biases[block], self._weight[block],
-                          out=np.zeros((len(peers), len(peers))), where=self._weight[block] > 0.0)  # fmt: skip
+        weight = self._weight[block]
+        none = np.zeros_like(weight)
+        among = np.divide(self._biases[block], weight, out=none, where=weight > 0.0)
         among -= np.diag(self._left[peers] / own)
         spare = positive_part(among)
         best = minimise(spare).alpha

@@ -1,10 +1,10 @@
 """SP-CACW plus: SP-CACW for targets with few data, without options (ours; docs/plus.md).
 
-The rounds, the bias estimates and the step are those of Algorithm 1. α minimises another estimate of
-the same error, whose three differences from Eq. (CostDef) are in
-:mod:`spcacw_flwr.alpha.population`: biases are those between populations, free of noise; each silo
-has the error of its finite sample; and noise meets the curvature κ along it, not the largest. It asks
-for no gradient, message or byte more than SP-CACW does.
+The rounds, the bias estimates and the step are those of Algorithm 1. α minimises another estimate
+of the same error, in :mod:`spcacw_flwr.alpha.population`, with three differences from Eq. (CostDef):
+biases are those between populations, free of noise; each silo has the error of its finite sample;
+and noise meets the curvature κ along it, not the largest. It asks for no gradient, message or byte
+more than SP-CACW does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spcacw_flwr.silos.batches import rounds_per_pass
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 LARGEST_STEP = 1 / 8
-"""Of ηκ: the theorems are about ηL ≤ 1/8, and beyond it the quadratic term is no bound of anything."""
+"""Of ηκ: the theorems are about ηL ≤ 1/8; beyond, the quadratic term bounds nothing."""
 NOT_ITS = ("solver", "bias_correction", "g_max")
 """Keys of SP-CACW that have no meaning here."""
 
@@ -60,8 +60,8 @@ class PlusSPCACW(SPCACWMethod):
         for name in NOT_ITS:
             if getattr(keys, name) != fields[name].default:
                 raise SpcacwError(
-                    f"{name.replace('_', '-')} does not go with spcacw-plus, which needs no options: "
-                    "leave it out, or use method = 'spcacw'."
+                    f"{name.replace('_', '-')} does not go with spcacw-plus, which needs no "
+                    "options: leave it out, or use method = 'spcacw'."
                 )
         if keys.beta_schedule == "constant" and keys.beta == 1:
             raise SpcacwError(
@@ -70,7 +70,7 @@ class PlusSPCACW(SPCACWMethod):
             )
 
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
-        """Update b̂ and what is known of the populations; the matrix, for the log, is the paper's."""
+        """Update b̂ and what is known of populations; the matrix, for the log, is the paper's."""
         heard = self.heard(request, replies, self.track(replies))
         counts = request.round >= self.config.spcacw.t_start
         found = self.book.matrix(heard, self.smoothness.value, counts=counts)

@@ -14,12 +14,11 @@ BETA = 0.1
 
 
 def played(means, sizes, batch, rounds, *, replace=False, scale=1.0, heard=None, curvature=0.0):
-    """Return a Population after rounds of silos with ∇fᵢ = meansᵢ (M, k) and samples of variance 1."""
+    """Return a Population after rounds of silos with ∇fᵢ = meansᵢ and samples of variance 1."""
     rng = np.random.default_rng(0)
     M, sizes = len(means), np.array(sizes)
     passes = -(-sizes // batch)
     found = Population(0, passes.astype(float), sizes.astype(float), np.zeros(M))
-    # A silo's samples: only their batch means matter, so each pass regroups groups of `batch` samples.
     samples = [rng.standard_normal((n, D)).astype(np.float32) / np.sqrt(D) for n in sizes]
     full = np.zeros((M, D))
     full[:, : means.shape[1]] = means
