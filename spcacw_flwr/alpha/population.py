@@ -11,8 +11,9 @@ means b̂ᵢ = Σ_t w_t δᵢ,ₜ of δᵢ = gᵢ − g₀, and D, the products 
 
 * Without the products of a round with itself, Q = Σ_t w_t² D_t, what is left of K has no noise
   of single rounds: U = (K − Q) / (s² − c), s = Σ w, c = Σ w², is unbiased for ⟨b̂ᵢ, b̂ⱼ⟩ whatever the
-  noise, if rounds are independent. Within a pass they are not: drawn without replacement, deviations
-  cancel, and U has only 1 − ρ of the F in it, ρ being the share of pairs of rounds of one pass.
+  noise, if rounds are independent. Within a pass they are not: drawn without replacement,
+  deviations cancel, and U has only 1 − ρ of the F in it, ρ being the share of pairs of rounds of
+  one pass.
 * The mean of D less U is the covariance of the δ, σᵢ² + σ₀² on its diagonal and σ₀² elsewhere.
 * The mean of the R batches of a pass has the variance Fᵢ = σᵢ² / (Rᵢ − 1 + ρᵢ).
 """
