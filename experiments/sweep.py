@@ -16,9 +16,11 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -40,7 +42,7 @@ from spcacw_flwr.flower import launch
 from spcacw_flwr.silos.batches import find_device
 from spcacw_flwr.silos.setup import checked_setting
 
-from .conf import Job
+from .conf import Job, Keys
 from .results import Table
 from .runs import FAILED, FINISHED, RUNNING, WAITING, Display, Run, plan, prepare
 
@@ -190,6 +192,36 @@ def sweep(
     finally:
         stop(list(running))
         lock.release()
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers in order
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def short_runs(
+    make: Callable[[Keys], Any], todo: Sequence[Keys], workers: int, seconds: float = math.inf
+) -> Iterator[tuple[int, Any]]:
+    """Yield the place of each of ``todo`` and what ``make`` returned of it, or raised.
+
+    Runs share ``workers`` processes, for one of its own takes longer than a run of a second. What is
+    not begun after ``seconds``, or when the caller stops, is left.
+    """
+    crew = ProcessPoolExecutor(workers, CONTEXT, _begin)
+    deadline = time.monotonic() + seconds
+    try:
+        places = {crew.submit(make, keys): k for k, keys in enumerate(todo)}
+        for future in as_completed(places, None if math.isinf(seconds) else seconds):
+            yield places[future], future.exception() or future.result()
+    except TimeoutError:
+        if time.monotonic() < deadline:
+            raise
+    finally:
+        crew.shutdown(cancel_futures=True)
 
 
 Line = Callable[[Job, Run], Mapping[str, Any] | None]
