@@ -12,7 +12,7 @@ pair is a split and a silo; those with fewer than :data:`FEWEST` test cases are 
 from __future__ import annotations
 
 import json
-import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ from .results import Table
 from .scores import clustered, unharmed, worst_decile
 from .sweep import Where, short_runs, slots
 
-FEWEST = 10
+FEWEST, HARMLESS = 10, 0.9
 PLACE = ("setting", "target", "seed", "size", "method", "keys")
 NAMES = (*PLACE, "metric", "value", "test_cases", "alpha_target")
 COMMON = {"engine": "in-process", "compare-alone": False, "threads": 1}
@@ -121,21 +121,23 @@ def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
         return line["setting"], line["size"], line["seed"], line["target"]
 
     alone = {of(line): float(line["value"]) for line in lines if line["method"] == "local"}
+    rivals = [line for line in lines if line["method"] != "local" and of(line) in alone]
     groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
-    for line in lines:
-        if line["method"] != "local" and of(line) in alone:
-            for size in (line["size"], ""):
-                groups.setdefault((line["setting"], size, line["method"]), []).append(line)
+    for together in (False, True):
+        for line in rivals:
+            size = "" if together else line["size"]
+            groups.setdefault((line["setting"], size, line["method"]), []).append(line)
     found = []
     for (setting, size, method), its in groups.items():
-        metric, values = METRICS[its[0]["metric"]], np.array([float(line["value"]) for line in its])
+        metric, cases = METRICS[its[0]["metric"]], [int(line["test_cases"]) for line in its]
+        values = np.array([float(line["value"]) for line in its])
         gains = (1 if metric.higher else -1) * (values - [alone[of(line)] for line in its])
         pairs = [of(line)[2:] for line in its]
         alphas = [float(line["alpha_target"]) for line in its if line["alpha_target"]]
         found.append(Cell(
             setting, int(size) if size else None, method, metric, len(set(pairs)),
             float(values.mean()), *clustered(gains, pairs),
-            unharmed(gains, [float(line["test_cases"]) for line in its], 100 if metric.percent else 1),
+            unharmed(gains, cases, 100 if metric.percent else 1),
             worst_decile(gains), float(np.mean(alphas)) if alphas else None,
         ))  # fmt: skip
     return found
@@ -147,28 +149,22 @@ def size_text(size: int | None) -> str:
 
 
 def markdown(cells: Sequence[Cell]) -> str:
-    """Return a table of each setting: sizes, and what each method gave."""
+    """Return a table of each setting."""
     parts = []
     for setting in dict.fromkeys(cell.setting for cell in cells):
         its = [cell for cell in cells if cell.setting == setting]
-        metric, several = its[0].metric, len({cell.size for cell in its}) > 2
+        metric = its[0].metric
         unit, form = (" (points)", ".1f") if metric.percent else ("", ".3f")
         shown = [[
-            size_text(cell.size), row(cell.method).title, str(cell.pairs), format(cell.value, form),
-            format(cell.gain, "+" + form)
-            + ("" if math.isnan(cell.half) else f" ± {format(cell.half, form)}"),
-            f"{cell.ipr:.2f}", format(cell.worst, "+" + form),
-            NONE if cell.alpha is None else f"{cell.alpha:.2f}",
-        ] for cell in sorted(its, key=sizes_last) if several or cell.size is not None]  # fmt: skip
+            size_text(cell.size), row(cell.method).title, str(cell.pairs), f"{cell.value:{form}}",
+            f"{cell.gain:+{form}}" + (f" ± {cell.half:{form}}" if cell.pairs > 1 else ""),
+            f"{cell.ipr:.2f}",
+            f"{cell.worst:+{form}}", NONE if cell.alpha is None else f"{cell.alpha:.2f}",
+        ] for cell in its]  # fmt: skip
         heads = ["rows of the target", "method", "pairs", metric.label, f"gain over Local{unit}",
                  "IPR", "worst decile", "α₀"]  # fmt: skip
         parts += [f"### {setting}", "", *table(heads, shown, "llr"), ""]
     return "\n".join(parts)
-
-
-def sizes_last(cell: Cell) -> float:
-    """Return what sorts sizes: the small ones, all data, and all sizes together."""
-    return math.inf if cell.size is None else cell.size or 1e18
 
 
 def draw(cells: Sequence[Cell], path: Path) -> None:
@@ -177,82 +173,71 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     A loss much larger than all gains is an arrow at the edge.
     """
     cells = [cell for cell in cells if cell.size is not None]
-    methods = list(dict.fromkeys(cell.method for cell in cells))
-    settings = list(dict.fromkeys(cell.setting for cell in cells))
-    figure = new_figure(1.6 + 3.6 * len(settings), 1.6 + 0.5 * len(methods), dpi=120)
+    methods, settings = ([*dict.fromkeys(getattr(cell, name) for cell in cells)]
+                         for name in ("method", "setting"))  # fmt: skip
+    figure = new_figure(1.6 + 3.6 * len(settings), 1.8 + 0.45 * len(methods), dpi=120)
     panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
     for axes, setting in zip(panels, settings, strict=True):
         its = [cell for cell in cells if cell.setting == setting]
+        sizes = [*dict.fromkeys(cell.size for cell in its)]
         halves = np.nan_to_num([cell.half for cell in its])
-        most = max(max(cell.gain + half for cell, half in zip(its, halves, strict=True)), 0.0)
-        floor = max(
-            -1.5 * most,
-            1.1 * min(0.0, *(cell.gain - h for cell, h in zip(its, halves, strict=True))),
-        )
-        floor = floor or -1.0
-        sizes = sorted({sizes_last(cell) for cell in its})
+        high = 1.1 * max(cell.gain + half for cell, half in zip(its, halves, strict=True))
+        low = 1.1 * min(cell.gain - half for cell, half in zip(its, halves, strict=True))
+        unit = 1.0 if its[0].metric.percent else 0.01
+        high = max(high, unit)
+        low = min(max(low, -1.5 * high), -unit)
         for cell, half in zip(its, halves, strict=True):
-            place = sizes.index(sizes_last(cell))
+            place = sizes.index(cell.size)
             y = methods.index(cell.method) + 0.24 * (place - (len(sizes) - 1) / 2)
-            colour = f"C{place}"
-            if cell.gain < floor:
-                axes.annotate(f"{cell.gain:+.3g}", (floor, y), (12, 0), textcoords="offset points",
-                              va="center", fontsize=7, color=colour,
-                              arrowprops={"arrowstyle": "->", "color": colour})  # fmt: skip
-                continue
-            axes.errorbar(cell.gain, y, xerr=half, fmt="o", ms=6, lw=1.5, color=colour,
-                          mfc=colour if cell.ipr >= HARMLESS else "white")  # fmt: skip
+            fill = {"color": f"C{place}", "mfc": f"C{place}" if cell.ipr >= HARMLESS else "white"}
+            if cell.gain < low:
+                axes.plot(0.97 * low, y, "<", ms=5, **fill)
+                axes.text(0.93 * low, y, f"{cell.gain:+.3g}", va="center", fontsize=7)
+            else:
+                axes.errorbar(cell.gain, y, xerr=half, fmt="o", ms=5, lw=1.5, **fill)
         for place, size in enumerate(sizes):
-            axes.plot(
-                [], [], "o", color=f"C{place}", label=size_text(0 if size > 1e17 else int(size))
-            )
+            axes.plot([], [], "o", color=f"C{place}", label=size_text(size))
         axes.axvline(0, color="0.2", lw=1)
-        axes.axvspan(floor * 1.05, 0, color="crimson", alpha=0.06, lw=0)
-        axes.set_xlim(floor * 1.05, 1.08 * most or 1.0)
+        axes.axvspan(low, 0, color="crimson", alpha=0.06, lw=0)
+        axes.set_xlim(low, high)
+        points = "points of " if its[0].metric.percent else ""
+        axes.set_xlabel(f"← harm   gain over Local, {points}{its[0].metric.label}   help →")
         axes.set_title(setting)
-        unit = "points of " if its[0].metric.percent else ""
-        axes.set_xlabel(f"← harm    gain over Local, {unit}{its[0].metric.label}    help →")
         axes.grid(axis="x", alpha=0.3)
         axes.legend(title="rows of the target", fontsize=7, title_fontsize=7)
     panels[0].set_yticks(range(len(methods)), [row(name).title for name in methods])
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
-    figure.suptitle(f"Full dots: not worse than Local in {HARMLESS:.0%} of all runs or more; "
-                    "lines: 95 % intervals", fontsize=9)  # fmt: skip
+    figure.suptitle(f"Full marks: at least {HARMLESS:.0%} of the targets are not harmed. "
+                    "Lines: 95 % intervals.", fontsize=9)  # fmt: skip
     figure.savefig(path)
-
-
-def report(lines: Sequence[Mapping[str, str]], output: Path) -> list[Path]:
-    """Write tables and picture of the lines of a CSV."""
-    cells = cells_of(lines)
-    if not cells:
-        raise SpcacwError("There is no run of a method beside Local's: run local and another one.")
-    page, picture = output / "federations.md", output / "federations.png"
-    page.write_text(markdown(cells), encoding="utf-8")
-    draw(cells, picture)
-    return [page, picture]
 
 
 def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Path]:
     """Make the runs that ``federations.csv`` lacks, a line each; then report those that it has."""
+    where.output.mkdir(parents=True, exist_ok=True)
     kept = Table(where.output / "federations.csv", NAMES, PLACE)
     todo = [] if where.report_only else [job for job in jobs if kept.lacks(job.place)]
     todo.sort(key=lambda job: job.seed)
     console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
-    failed: dict[str, int] = {}
-    where.output.mkdir(parents=True, exist_ok=True)
-    made = short_runs(measure, [job.keys for job in todo], len(slots(["cpu"], where.workers)),
-                      where.seconds)  # fmt: skip
+    failed: Counter[str] = Counter()
+    workers = len(slots(["cpu"], where.workers))
+    made = short_runs(measure, [job.keys for job in todo], where.output, workers, where.seconds)
     for k, found in track(made, "runs", len(todo), console=console):
         if isinstance(found, Exception):
-            failed[f"{todo[k].column}, {todo[k].row}: {found}"] = 1 + failed.get(
-                f"{todo[k].column}, {todo[k].row}: {found}", 0
-            )
+            failed[f"{todo[k].column}, {todo[k].row}: {found}"] += 1
         else:
             kept.add({**todo[k].place, **found})
-    kept.arrange(job.place for job in jobs)
-    asked = [kept.lines[kept.place(job.place)] for job in jobs if not kept.lacks(job.place)]
-    files = [kept.path, *report(asked, where.output)]
+    if todo:
+        kept.arrange(job.place for job in jobs)
+    cells = cells_of([kept.lines[kept.place(job.place)] for job in jobs
+                      if not kept.lacks(job.place)])  # fmt: skip
+    if cells:
+        page, picture = (kept.path.with_suffix(end) for end in (".md", ".png"))
+        page.write_text(markdown(cells), encoding="utf-8")
+        draw(cells, picture)
     if failed:
-        told = "; ".join(f"{sentence} ({count} runs)" for sentence, count in failed.items())
-        raise SpcacwError(f"Runs failed, and the same command tries them again. {told}")
-    return files
+        told = " ".join(f"{sentence} ({count} runs)" for sentence, count in failed.items())
+        raise SpcacwError(f"Runs failed; the same command tries them again. {told}")
+    if not cells:
+        raise SpcacwError(f"{kept.path} has no method beside Local on one split: run one.")
+    return [kept.path, page, picture]
