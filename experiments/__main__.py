@@ -1,6 +1,6 @@
-"""The commands of ``python -m spcacw_flwr.experiments``: table1, studies, attacks and pages.
+"""The commands of ``python -m spcacw_flwr.experiments``: tables, studies, attacks and pages.
 
-``spcacw table1`` is the first of them.
+``spcacw table1`` and ``spcacw federations`` are two of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.console import Console
 from spcacw_flwr.config.config import absolute, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 
-from . import conf, pages, readings, studies, table1, tables
+from . import conf, federations, pages, readings, studies, table1, tables
 from .attacks import ATTACKS, report, study
 from .sweep import Where
 
@@ -93,6 +93,35 @@ def table(
     jobs = conf.make_jobs(of, which, range(seeds), more, tuned=tuned, validation=validation)
     runs = where.run(jobs, Console())
     return table1.report(jobs, runs, of, which, output, "table1-tuned" if tuned else "table1")
+
+
+@app.command("federations")
+@one_sentence
+def selfish(
+    setting: Annotated[str, typer.Option(help="comma-separated; empty is all listed")] = "",
+    methods: Rows = "",
+    seeds: Annotated[str, typer.Option(help="splits, as 10-19; empty is those listed")] = "",
+    sizes: Annotated[str, typer.Option(help="rows of the target, 0 is all; as 20,40,0")] = "",
+    data_dir: DataDir = None,
+    output: Annotated[Path, typer.Option(help="directory of results")] = Path("runs/federations"),
+    workers: Workers = 0,
+    minutes: Annotated[
+        float, typer.Option(help="after which unfinished runs are left for another time")
+    ] = math.inf,
+    report_only: ReportOnly = False, set_: Set = None,
+) -> list[Path]:  # fmt: skip
+    """Gain over Local, and harm, on real federations: every silo as the target, few data or all."""
+    listed = conf.read(conf.CONF / "federations.toml")
+    of, other = names(methods) or listed.pop("methods"), listed.pop("other")
+    listed.pop("methods", None)
+    asked = {"seeds": seeds, "sizes": sizes and federations.numbers(sizes)}
+    more = more_keys(data_dir, "in-process", set_)
+    jobs = []
+    for name in names(setting) or listed:
+        plan = listed.get(name, other) | {key: value for key, value in asked.items() if value}
+        jobs += federations.jobs_of(name, plan, list(dict.fromkeys(["local", *of])), more)
+    where = Where(output, ("cpu",), workers, report_only, 60 * minutes)
+    return federations.federations(jobs, where, Console())
 
 
 @app.command("studies")

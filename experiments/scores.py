@@ -19,12 +19,12 @@ Statistics 6, 1979). Rank tests have no say here: with five seeds no two-sided p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import ttest_rel
+from scipy.stats import t, ttest_rel
 
 Array = NDArray[np.float64]
 TOP = 3
@@ -115,12 +115,42 @@ def to_reach(curves: Array, cost: Array, levels: ArrayLike) -> Array:
     return np.array(found)
 
 
+def worst_decile(values: ArrayLike) -> float:
+    """Return the mean of the lowest tenth of values, at least of one."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    return float(ordered[: max(1, len(ordered) // 10)].mean())
+
+
 def over_silos(scores: Sequence[float], alone: Sequence[float]) -> tuple[float, float, float]:
     """Return mean, worst decile and the share that beats training alone, over silos as targets.
 
-    The worst decile is the mean of the lowest tenth, at least one silo; to beat is to be higher.
+    To beat is to be higher.
     """
-    ordered = np.sort(np.asarray(scores, dtype=np.float64))
-    worst = ordered[: max(1, len(ordered) // 10)]
     beats = np.asarray(scores) > np.asarray(alone)
-    return float(ordered.mean()), float(worst.mean()), float(beats.mean())
+    return float(np.mean(scores)), worst_decile(scores), float(beats.mean())
+
+
+def clustered(values: ArrayLike, clusters: Sequence[Hashable]) -> tuple[float, float]:
+    """Return the mean, and half its 95 % interval, where values of one cluster may depend.
+
+    The variance is G/(G − 1) Σ_g (Σ_{i∈g} (x_i − x̄))²/n² of G clusters, the quantile Student's with
+    G − 1 degrees of freedom; of one cluster the half is NaN.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    groups = list(dict.fromkeys(clusters))
+    sums = np.zeros(len(groups))
+    np.add.at(sums, [groups.index(cluster) for cluster in clusters], x - x.mean())
+    freedom = len(groups) - 1
+    if not freedom:
+        return float(x.mean()), math.nan
+    error = math.sqrt(len(groups) / freedom * float(sums @ sums)) / len(x)
+    return float(x.mean()), float(t.ppf(0.975, freedom)) * error
+
+
+def unharmed(gains: ArrayLike, cases: ArrayLike, unit: float = 100.0) -> float:
+    """Return the share of gains over Local that are no loss of more than .5 points or a test case.
+
+    The larger of the two counts; ``unit`` is how 1 is written, 100 where gains are in points.
+    """
+    allowed = unit * np.maximum(0.005, 1 / np.asarray(cases, dtype=np.float64))
+    return float((np.asarray(gains) >= -allowed - 1e-9 * unit).mean())

@@ -16,9 +16,12 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -40,7 +43,7 @@ from spcacw_flwr.flower import launch
 from spcacw_flwr.silos.batches import find_device
 from spcacw_flwr.silos.setup import checked_setting
 
-from .conf import Job
+from .conf import Job, Keys
 from .results import Table
 from .runs import FAILED, FINISHED, RUNNING, WAITING, Display, Run, plan, prepare
 
@@ -149,6 +152,17 @@ def stop(processes: Sequence[BaseProcess]) -> None:
             process.join()
 
 
+def only_sweep(root: Path) -> FileLock:
+    """Return a held lock; SpcacwError if another sweep is at work in ``root``."""
+    root.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise SpcacwError(f"Another sweep is at work in {root}: wait for it.") from None
+    return lock
+
+
 def sweep(
     runs: Sequence[Run], places: Sequence[str], root: Path, show: Display,
     seconds: float = math.inf, note: Callable[[Run], None] | None = None,
@@ -159,12 +173,7 @@ def sweep(
     hears of each run that has ended, in this sweep or before it. SpcacwError if another sweep is at
     work in ``root``.
     """
-    root.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(root / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise SpcacwError(f"Another sweep is at work in {root}: wait for it.") from None
+    lock = only_sweep(root)
     running: dict[BaseProcess, tuple[Run, str]] = {}
     try:
         for run in dict.fromkeys(runs):
@@ -189,6 +198,42 @@ def sweep(
             show.tick()
     finally:
         stop(list(running))
+        lock.release()
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as above
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def short_runs(
+    make: Callable[[Keys], Any], todo: Sequence[Keys], root: Path, workers: int,
+    seconds: float = math.inf,
+) -> Iterator[tuple[int, Any]]:  # fmt: skip
+    """Yield the place of each of ``todo`` and what ``make`` returned of it, or raised.
+
+    Runs share ``workers`` processes: one of its own costs more than a run of a second. What is not
+    begun after ``seconds``, or when the caller stops, is left. SpcacwError if another sweep is at
+    work in ``root``.
+    """
+    lock = only_sweep(root)
+    crew = ProcessPoolExecutor(workers, CONTEXT, _begin)
+    try:
+        places = {crew.submit(make, keys): k for k, keys in enumerate(todo)}
+        with suppress(TimeoutError):
+            for run in as_completed(places, None if math.isinf(seconds) else seconds):
+                yield places[run], run.exception() or run.result()
+    finally:
+        crew.shutdown(cancel_futures=True)
         lock.release()
 
 

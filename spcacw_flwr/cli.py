@@ -161,6 +161,14 @@ def table1(ctx: typer.Context) -> None:
     import_by_path("spcacw_flwr.experiments.__main__:main", "command")(["table1", *ctx.args])
 
 
+@app.command(add_help_option=False, context_settings=ELSEWHERE)
+def federations(ctx: typer.Context) -> None:
+    """Compare methods on real federations: gain over Local, and harm (--help says more)."""
+    from spcacw_flwr.config.declare import import_by_path
+
+    import_by_path("spcacw_flwr.experiments.__main__:main", "command")(["federations", *ctx.args])
+
+
 @app.command()
 def methods() -> None:
     """List the methods that the key ``method`` names."""

@@ -1,0 +1,243 @@
+"""Selfish learning on federations: what does a method give its target, and whom does it harm?
+
+    spcacw federations --data-dir DIR                            # all of conf/federations.toml
+    spcacw federations --data-dir DIR --setting heart --seeds 10,11 --methods local,spcacw
+
+Every silo is the target in turn, with few data and with all, over several splits. A gain is the
+metric after the last epoch less that of Local on the same split: nothing is chosen on test data. A
+pair is a split and a silo; those with fewer than :data:`FEWEST` test cases are left out.
+``federations.csv`` has a line per run, of which ``.md`` and ``.png`` are made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from spcacw_flwr.config.config import Config, flattened
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.registry import METHODS, setting_class
+from spcacw_flwr.engine.plots import new_figure
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.silos.evaluation import CASES
+from spcacw_flwr.silos.metrics import METRICS, Metric
+from spcacw_flwr.silos.setup import checked_setting
+
+from .conf import CONF, Job, Keys, Row, read, rows
+from .pages import NONE, table
+from .results import Table
+from .scores import clustered, unharmed, worst_decile
+from .sweep import Where, short_runs, slots
+
+FEWEST, HARMLESS = 10, 0.9
+PLACE = ("setting", "target", "seed", "size", "method", "keys")
+NAMES = (*PLACE, "metric", "value", "test_cases", "alpha_target")
+COMMON = {"engine": "in-process", "compare-alone": False, "threads": 1}
+
+
+def numbers(text: str) -> list[int]:
+    """Return the whole numbers of ``10-12,20``."""
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        return [number for part in ends for number in range(part[0], part[-1] + 1)]
+    except ValueError:
+        raise SpcacwError(f"{text!r} is no list of whole numbers: write it as 10-12,20.") from None
+
+
+def row(name: str) -> Row:
+    """Return a row of Table 1 by its name, or any other method."""
+    known = name in read(CONF / "rows.toml") or ":" in name or name not in METHODS
+    return rows([name])[0] if known else Row(name, name, {"method": name})
+
+
+def jobs_of(name: str, plan: Mapping[str, Any], methods: Sequence[str], more: Keys) -> list[Job]:
+    """Return the runs on a setting, those of a split side by side."""
+    cls, found = setting_class(name), []
+    natural = "target_samples" in getattr(cls.Keys, "__dataclass_fields__", {})
+    size_key = f"{cls.name}.target-samples" if natural else "samples-per-silo"
+    seeds, chosen = numbers(plan["seeds"]), [row(method) for method in methods]
+    keys = {**COMMON, "setting": name, **flattened(plan.get("set", {})), **more}
+    count = checked_setting(Config.from_flat(keys)).num_silos
+    for target in range(0, count, plan.get("every", 1)):
+        setting = checked_setting(Config.from_flat({**keys, "target": target, "seed": seeds[0]}))
+        setting.prepare()
+        test, train = len(setting.test(target).y), len(setting.train(target).y)
+        for size in plan["sizes"]:
+            if (train + test - size if natural and size else test) < FEWEST:
+                continue
+            for one in chosen:
+                if one.keys["method"].startswith("oracle") and not setting.oracle(target):
+                    continue
+                of = {"target": target, size_key: size, **one.keys}
+                own = {k: v for k, v in {**keys, **of}.items()
+                       if k not in (*COMMON, *PLACE, size_key, "data-dir")}  # fmt: skip
+                said = {"setting": name, "target": target, "size": size, "method": one.name,
+                        "keys": json.dumps(own, sort_keys=True)}  # fmt: skip
+                found += [Job(name, one.name, {**keys, **of, "seed": seed}, "",
+                              {**said, "seed": seed}) for seed in seeds]  # fmt: skip
+    return found
+
+
+def measure(keys: Keys) -> dict[str, Any]:
+    """Run, and return what a line of CSV says of it."""
+    result = simulate(Config.from_flat(keys))
+    metric, last = result.config.run.metric, result.epochs[-1]
+    alpha = None if result.alpha is None else round(float(result.alpha[keys["target"]]), 5)
+    return {"metric": metric, "value": round(last[metric], 5), "test_cases": int(last[CASES]),
+            "alpha_target": alpha}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a method gives targets of a size; ``size`` None is all sizes together."""
+
+    setting: str
+    size: int | None
+    method: str
+    metric: Metric
+    pairs: int
+    value: float
+    gain: float
+    half: float
+    """Of the 95 % interval of the gain, clustered by pairs."""
+    ipr: float
+    """The share of runs that do not harm (:func:`~.scores.unharmed`)."""
+    worst: float
+    alpha: float | None
+
+
+def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
+    """Return the cells of a CSV, in its order; runs without their Local do not count."""
+
+    def of(line: Mapping[str, str]) -> tuple[str, ...]:
+        return line["setting"], line["size"], line["seed"], line["target"]
+
+    alone = {of(line): float(line["value"]) for line in lines if line["method"] == "local"}
+    rivals = [line for line in lines if line["method"] != "local" and of(line) in alone]
+    groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
+    for together in (False, True):
+        for line in rivals:
+            size = "" if together else line["size"]
+            groups.setdefault((line["setting"], size, line["method"]), []).append(line)
+    found = []
+    for (setting, size, method), its in groups.items():
+        metric, cases = METRICS[its[0]["metric"]], [int(line["test_cases"]) for line in its]
+        values = np.array([float(line["value"]) for line in its])
+        gains = (1 if metric.higher else -1) * (values - [alone[of(line)] for line in its])
+        pairs = [of(line)[2:] for line in its]
+        alphas = [float(line["alpha_target"]) for line in its if line["alpha_target"]]
+        found.append(Cell(
+            setting, int(size) if size else None, method, metric, len(set(pairs)),
+            float(values.mean()), *clustered(gains, pairs),
+            unharmed(gains, cases, 100 if metric.percent else 1),
+            worst_decile(gains), float(np.mean(alphas)) if alphas else None,
+        ))  # fmt: skip
+    return found
+
+
+def size_text(size: int | None) -> str:
+    """Return a target's size in words."""
+    return "all sizes" if size is None else str(size or "all data")
+
+
+def markdown(cells: Sequence[Cell]) -> str:
+    """Return a table of each setting."""
+    parts = []
+    for setting in dict.fromkeys(cell.setting for cell in cells):
+        its = [cell for cell in cells if cell.setting == setting]
+        metric = its[0].metric
+        unit, form = (" (points)", ".1f") if metric.percent else ("", ".3f")
+        shown = [[
+            size_text(cell.size), row(cell.method).title, str(cell.pairs), f"{cell.value:{form}}",
+            f"{cell.gain:+{form}}" + (f" ± {cell.half:{form}}" if cell.pairs > 1 else ""),
+            f"{cell.ipr:.2f}",
+            f"{cell.worst:+{form}}", NONE if cell.alpha is None else f"{cell.alpha:.2f}",
+        ] for cell in its]  # fmt: skip
+        heads = ["rows of the target", "method", "pairs", metric.label, f"gain over Local{unit}",
+                 "IPR", "worst decile", "α₀"]  # fmt: skip
+        parts += [f"### {setting}", "", *table(heads, shown, "llr"), ""]
+    return "\n".join(parts)
+
+
+def draw(cells: Sequence[Cell], path: Path) -> None:
+    """Draw the gains with their intervals: a panel a setting, a row a method, a colour a size.
+
+    A loss much larger than all gains is an arrow at the edge.
+    """
+    cells = [cell for cell in cells if cell.size is not None]
+    methods, settings = ([*dict.fromkeys(getattr(cell, name) for cell in cells)]
+                         for name in ("method", "setting"))  # fmt: skip
+    figure = new_figure(1.6 + 3.6 * len(settings), 1.8 + 0.45 * len(methods), dpi=120)
+    panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
+    for axes, setting in zip(panels, settings, strict=True):
+        its = [cell for cell in cells if cell.setting == setting]
+        sizes = [*dict.fromkeys(cell.size for cell in its)]
+        halves = np.nan_to_num([cell.half for cell in its])
+        high = 1.1 * max(cell.gain + half for cell, half in zip(its, halves, strict=True))
+        low = 1.1 * min(cell.gain - half for cell, half in zip(its, halves, strict=True))
+        unit = 1.0 if its[0].metric.percent else 0.01
+        high = max(high, unit)
+        low = min(max(low, -1.5 * high), -unit)
+        for cell, half in zip(its, halves, strict=True):
+            place = sizes.index(cell.size)
+            y = methods.index(cell.method) + 0.24 * (place - (len(sizes) - 1) / 2)
+            fill = {"color": f"C{place}", "mfc": f"C{place}" if cell.ipr >= HARMLESS else "white"}
+            if cell.gain < low:
+                axes.plot(0.97 * low, y, "<", ms=5, **fill)
+                axes.text(0.93 * low, y, f"{cell.gain:+.3g}", va="center", fontsize=7)
+            else:
+                axes.errorbar(cell.gain, y, xerr=half, fmt="o", ms=5, lw=1.5, **fill)
+        for place, size in enumerate(sizes):
+            axes.plot([], [], "o", color=f"C{place}", label=size_text(size))
+        axes.axvline(0, color="0.2", lw=1)
+        axes.axvspan(low, 0, color="crimson", alpha=0.06, lw=0)
+        axes.set_xlim(low, high)
+        points = "points of " if its[0].metric.percent else ""
+        axes.set_xlabel(f"← harm   gain over Local, {points}{its[0].metric.label}   help →")
+        axes.set_title(setting)
+        axes.grid(axis="x", alpha=0.3)
+        axes.legend(title="rows of the target", fontsize=7, title_fontsize=7)
+    panels[0].set_yticks(range(len(methods)), [row(name).title for name in methods])
+    panels[0].set_ylim(len(methods) - 0.5, -0.5)
+    figure.suptitle(f"Full marks: at least {HARMLESS:.0%} of the targets are not harmed. "
+                    "Lines: 95 % intervals.", fontsize=9)  # fmt: skip
+    figure.savefig(path)
+
+
+def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Path]:
+    """Make the runs that ``federations.csv`` lacks, a line each; then report those that it has."""
+    where.output.mkdir(parents=True, exist_ok=True)
+    kept = Table(where.output / "federations.csv", NAMES, PLACE)
+    todo = [] if where.report_only else [job for job in jobs if kept.lacks(job.place)]
+    todo.sort(key=lambda job: job.seed)
+    console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
+    failed: Counter[str] = Counter()
+    workers = len(slots(["cpu"], where.workers))
+    made = short_runs(measure, [job.keys for job in todo], where.output, workers, where.seconds)
+    for k, found in track(made, "runs", len(todo), console=console):
+        if isinstance(found, Exception):
+            failed[f"{todo[k].column}, {todo[k].row}: {found}"] += 1
+        else:
+            kept.add({**todo[k].place, **found})
+    if todo:
+        kept.arrange(job.place for job in jobs)
+    cells = cells_of([kept.lines[kept.place(job.place)] for job in jobs
+                      if not kept.lacks(job.place)])  # fmt: skip
+    if cells:
+        page, picture = (kept.path.with_suffix(end) for end in (".md", ".png"))
+        page.write_text(markdown(cells), encoding="utf-8")
+        draw(cells, picture)
+    if failed:
+        told = " ".join(f"{sentence} ({count} runs)" for sentence, count in failed.items())
+        raise SpcacwError(f"Runs failed; the same command tries them again. {told}")
+    if not cells:
+        raise SpcacwError(f"{kept.path} has no method beside Local on one split: run one.")
+    return [kept.path, page, picture]
