@@ -207,8 +207,8 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
         assert (new.reports > old.reports).tolist() == [True, False, True, True]
         assert torch.equal(new.estimate[1], old.estimate[1])
         assert not torch.equal(new.estimate[3], old.estimate[3])
-        assert float(before.alpha[1]) > 0.2
-        assert float(after.alpha[1]) > 0.2
+        assert float(before.alpha[1]) > 0.1
+        assert float(after.alpha[1]) > 0.1
 
         (late,) = processes(federation.silos[2].home, "flwr-clientapp")
         late.send_signal(signal.SIGSTOP)
@@ -222,8 +222,9 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
 
         known = run.reports(1)
         wait_until(lambda: run.reports(1) > known + 8)
-        run.wait_for_epochs(5)
-        assert float(run.state().alpha[1]) > 0.2
+        back = float(run.state().alpha[1])
+        run.wait_for_epochs(20)
+        assert float(run.state().alpha[1]) > back  # all rounds count: it earns its weight slowly
     assert isinstance(run.error, KeyboardInterrupt)
     said = (run.output / "run.log").read_text()
     assert f"Node {node} does not take part" in said
