@@ -26,7 +26,7 @@ class Landmine(NaturalSilos):
 
     name = "landmine"
     names = tuple(f"field-{1 + i}" for i in range(_FIELDS))
-    defaults: ClassVar[Mapping[str, Any]] = NaturalSilos.defaults | {"metric": "auroc"}
+    defaults: ClassVar[Mapping[str, Any]] = {**NaturalSilos.defaults, "metric": "auroc"}
     input_shape = (9,)
     group_kind = "cluster"
 
