@@ -16,6 +16,7 @@ from spcacw_flwr.flower import launch
 from tests.test_end_to_end import PLAIN, SPCACW
 from tests.watching import marked, wait_until
 
+pytestmark = pytest.mark.slow
 SILOS = 2
 KEYS = {
     "cluster-sizes": "1,1", "samples-per-silo": 64, "epochs": 200, "compare-alone": "false",

@@ -261,6 +261,7 @@ def test_every_name_is_a_method_that_knows_its_name():
         assert method_class(name).name == name
 
 
+@pytest.mark.slow
 def test_the_reading_twin_and_the_package_agree():
     config = Config.from_keys(epochs=6, smoothness=SMOOTHNESS, compare_alone=False)
     assert config.training.momentum == MOMENTUM
