@@ -91,7 +91,7 @@ def measure(keys: Keys) -> dict[str, Any]:
     result = simulate(Config.from_flat(keys))
     metric, last = result.config.run.metric, result.epochs[-1]
     alpha = None if result.alpha is None else round(float(result.alpha[keys["target"]]), 5)
-    return {"metric": metric, "value": round(last[metric], 5), "test_cases": int(last[CASES]),
+    return {"metric": metric, "value": round(last[metric], 8), "test_cases": int(last[CASES]),
             "alpha_target": alpha}  # fmt: skip
 
 
@@ -175,18 +175,15 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     cells = [cell for cell in cells if cell.size is not None]
     methods, settings = ([*dict.fromkeys(getattr(cell, name) for cell in cells)]
                          for name in ("method", "setting"))  # fmt: skip
-    figure = new_figure(1.6 + 3.6 * len(settings), 1.8 + 0.45 * len(methods), dpi=120)
+    figure = new_figure(1.6 + 3.6 * len(settings), 2.0 + 0.5 * len(methods), dpi=120)
     panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
     for axes, setting in zip(panels, settings, strict=True):
         its = [cell for cell in cells if cell.setting == setting]
         sizes = [*dict.fromkeys(cell.size for cell in its)]
-        halves = np.nan_to_num([cell.half for cell in its])
-        high = 1.1 * max(cell.gain + half for cell, half in zip(its, halves, strict=True))
-        low = 1.1 * min(cell.gain - half for cell, half in zip(its, halves, strict=True))
         unit = 1.0 if its[0].metric.percent else 0.01
-        high = max(high, unit)
-        low = min(max(low, -1.5 * high), -unit)
-        for cell, half in zip(its, halves, strict=True):
+        high = max(1.5 * max(cell.gain for cell in its), unit)
+        low = min(max(1.5 * min(cell.gain for cell in its), -1.5 * high), -0.3 * high)
+        for cell in its:
             place = sizes.index(cell.size)
             y = methods.index(cell.method) + 0.24 * (place - (len(sizes) - 1) / 2)
             fill = {"color": f"C{place}", "mfc": f"C{place}" if cell.ipr >= HARMLESS else "white"}
@@ -194,22 +191,25 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
                 axes.plot(0.97 * low, y, "<", ms=5, **fill)
                 axes.text(0.93 * low, y, f"{cell.gain:+.3g}", va="center", fontsize=7)
             else:
-                axes.errorbar(cell.gain, y, xerr=half, fmt="o", ms=5, lw=1.5, **fill)
+                axes.errorbar(
+                    cell.gain, y, xerr=np.nan_to_num(cell.half), fmt="o", ms=5, lw=1.5, **fill
+                )
         for place, size in enumerate(sizes):
             axes.plot([], [], "o", color=f"C{place}", label=size_text(size))
         axes.axvline(0, color="0.2", lw=1)
         axes.axvspan(low, 0, color="crimson", alpha=0.06, lw=0)
         axes.set_xlim(low, high)
         points = "points of " if its[0].metric.percent else ""
-        axes.set_xlabel(f"← harm   gain over Local, {points}{its[0].metric.label}   help →")
+        axes.set_xlabel(f"← harm   gain over Local, {points}{its[0].metric.label}   help →", size=8)
         axes.set_title(setting)
         axes.grid(axis="x", alpha=0.3)
-        axes.legend(title="rows of the target", fontsize=7, title_fontsize=7)
+        axes.legend(title="rows of the target", fontsize=8, title_fontsize=8, ncols=len(sizes),
+                    loc="upper center", bbox_to_anchor=(0.5, -0.7 / len(methods)))  # fmt: skip
     panels[0].set_yticks(range(len(methods)), [row(name).title for name in methods])
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
-    figure.suptitle(f"Full marks: at least {HARMLESS:.0%} of the targets are not harmed. "
-                    "Lines: 95 % intervals.", fontsize=9)  # fmt: skip
-    figure.savefig(path)
+    figure.suptitle(f"Full marks: at least {100 * HARMLESS:.0f} % of the runs are no worse than "
+                    "Local. Lines: 95 % intervals.", fontsize=9)  # fmt: skip
+    figure.savefig(path, bbox_inches="tight")
 
 
 def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Path]:
@@ -220,14 +220,14 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
     todo.sort(key=lambda job: job.seed)
     console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
     failed: Counter[str] = Counter()
-    workers = len(slots(["cpu"], where.workers))
-    made = short_runs(measure, [job.keys for job in todo], where.output, workers, where.seconds)
-    for k, found in track(made, "runs", len(todo), console=console):
-        if isinstance(found, Exception):
-            failed[f"{todo[k].column}, {todo[k].row}: {found}"] += 1
-        else:
-            kept.add({**todo[k].place, **found})
     if todo:
+        keys, workers = [job.keys for job in todo], len(slots(["cpu"], where.workers))
+        made = short_runs(measure, keys, where.output, workers, where.seconds)
+        for k, found in track(made, "runs", len(todo), console=console):
+            if isinstance(found, Exception):
+                failed[f"{todo[k].column}, {todo[k].row}: {found}"] += 1
+            else:
+                kept.add({**todo[k].place, **found})
         kept.arrange(job.place for job in jobs)
     cells = cells_of([kept.lines[kept.place(job.place)] for job in jobs
                       if not kept.lacks(job.place)])  # fmt: skip

@@ -153,4 +153,4 @@ def unharmed(gains: ArrayLike, cases: ArrayLike, unit: float = 100.0) -> float:
     The larger of the two counts; ``unit`` is how 1 is written, 100 where gains are in points.
     """
     allowed = unit * np.maximum(0.005, 1 / np.asarray(cases, dtype=np.float64))
-    return float((np.asarray(gains) >= -allowed - 1e-9 * unit).mean())
+    return float((np.asarray(gains) >= -allowed - 1e-7 * unit).mean())

@@ -65,3 +65,27 @@ def test_over_silos():
     # Mean 9.5; the lowest two of twenty are 0 and 1; 6 … 19 are above 5.5.
     assert scores.over_silos(mine, alone) == (9.5, 0.5, 14 / 20)
     assert scores.over_silos([3.0, 1.0], [3.0, 0.0]) == (2.0, 1.0, 0.5)  # equal is not better
+
+
+def test_the_worst_decile_is_the_mean_of_the_lowest_tenth():
+    assert scores.worst_decile([float(k) for k in range(29, -1, -1)]) == 1.0  # 0, 1, 2
+    assert scores.worst_decile([3.0, 1.0]) == 1.0
+
+
+def test_runs_of_a_cluster_are_not_counted_as_if_independent():
+    quantile = 12.706204736  # Student's at .975 with one degree of freedom
+    # Mean 4; the deviations are -3, -1 | 1, 3: 2 (4² + 4²)/4² = 4, whose root is 2.
+    mean, half = scores.clustered([1.0, 3.0, 5.0, 7.0], ["a", "a", "b", "b"])
+    assert (mean, half) == (4.0, pytest.approx(2 * quantile))
+    # Clusters of one are the usual interval: s/sqrt(n) = 1.
+    assert scores.clustered([1.0, 3.0], [0, 1]) == (2.0, pytest.approx(quantile))
+    assert math.isnan(scores.clustered([1.0, 3.0], [0, 0])[1])
+
+
+def test_harm_is_more_than_half_a_point_and_more_than_a_test_case():
+    assert scores.unharmed([-0.5, -0.51, -1.0, -1.01], [1000, 1000, 100, 100]) == 0.5
+    assert scores.unharmed([-0.005, -0.0051, 0.1, -0.01], [1000, 1000, 9, 100], 1) == 0.75
+    # A case less is no harm, whatever a CSV rounds to eight places.
+    right = np.round(100 * np.arange(151) / 150, 8)
+    assert scores.unharmed(right[:-1] - right[1:], [150] * 150) == 1
+    assert scores.unharmed(right[:-2] - right[2:], [150] * 149) == 0

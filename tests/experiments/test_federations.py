@@ -1,0 +1,155 @@
+"""The benchmark of selfish learning: its plan, its cells, and a small one from the command line."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from rich.console import Console
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.experiments import federations
+from spcacw_flwr.experiments.conf import CONF, read
+from spcacw_flwr.experiments.sweep import Where, short_runs
+from tests.conftest import one_sentence
+from tests.partitions.conftest import data_at
+from tests.test_adding import folder  # noqa: F401
+from tests.test_cli import invoke
+from tests.test_end_to_end import spcacw
+
+DIGITS = {"seeds": "3-4", "sizes": [50, 0]}
+
+
+def line(method, seed, value, size=20, target=0, metric="accuracy", alpha=""):
+    table = {
+        "setting": "s", "target": target, "seed": seed, "size": size, "method": method,
+        "metric": metric, "value": value, "test_cases": 100, "alpha_target": alpha,
+    }  # fmt: skip
+    return {name: str(value) for name, value in table.items()}
+
+
+def test_numbers_are_listed_or_given_as_ranges():
+    assert federations.numbers("10-12,20") == [10, 11, 12, 20]
+    for text in ("", "a", "1-", "3,,4"):
+        with one_sentence("no list of whole numbers"):
+            federations.numbers(text)
+
+
+def test_every_silo_is_the_target_on_every_split():
+    methods = ["local", "oracle-averaged"]
+    jobs = federations.jobs_of("digits-relabel", DIGITS, methods, {})
+    assert len({tuple(job.place.values()) for job in jobs}) == len(jobs) == 7 * 2 * 2 * 2
+    assert {job.keys["samples-per-silo"] for job in jobs} == {50, 0}
+    assert all(job.keys["target"] == job.place["target"] for job in jobs)
+    some = federations.jobs_of("digits-relabel", {**DIGITS, "every": 4}, methods, {})
+    assert {job.keys["target"] for job in some} == {0, 4}
+
+
+def test_what_few_patients_could_test_and_the_oracle_where_nobody_knows_are_left_out():
+    plan, where = {**DIGITS, "sizes": [20, 40, 80]}, data_at("heart/processed.va.data")
+    jobs = federations.jobs_of("heart", plan, ["local", "oracle-averaged"], {"data-dir": where})
+    assert {job.row for job in jobs} == {"local"}
+    # Switzerland (2) has 46 patients: 40 would leave 6 to test on.
+    places = {(job.keys["target"], job.keys["heart.target-samples"]) for job in jobs}
+    assert places == {(i, n) for i in range(4) for n in (20, 40, 80)} - {(2, 40), (2, 80)}
+
+
+def test_other_keys_are_other_runs():
+    plan = {**DIGITS, "set": {"eta": 0.05}}
+    plain, other, moved = (
+        federations.jobs_of("digits-relabel", plan, ["local"], more)[0].place["keys"]
+        for more in ({}, {"momentum": 0.0}, {"data-dir": "/elsewhere"})
+    )
+    assert plain == moved == '{"eta": 0.05}'
+    assert other == '{"eta": 0.05, "momentum": 0.0}'
+
+
+def test_all_that_is_listed_can_be_planned():
+    listed = read(CONF / "federations.toml")
+    for method in listed.pop("methods"):
+        assert federations.row(method).keys["method"] == method
+    for plan in listed.values():
+        assert federations.numbers(plan["seeds"])
+    assert federations.row("mine:Own").keys == {"method": "mine:Own"}
+    assert federations.row("cobo").keys == {"method": "cobo"}  # no row of Table 1
+    with one_sentence("'spcacv'", "did you mean"):
+        federations.row("spcacv")
+
+
+def test_a_gain_is_over_the_local_of_the_same_split_silo_and_size():
+    lines = [
+        line("local", 0, 70), line("local", 1, 80), line("local", 0, 90, size=0),
+        line("fedavg", 0, 72, alpha=0.5), line("fedavg", 1, 78, alpha=0.7),
+        line("fedavg", 0, 90, size=0),
+        line("fedavg", 9, 99),  # whose Local is not there
+    ]  # fmt: skip
+    few, all_data, together = federations.cells_of(lines)
+    assert (few.size, few.pairs, few.value, few.gain, few.ipr, few.worst) == (20, 2, 75, 0, 0.5, -2)
+    assert few.half == pytest.approx(2 * 12.7062047)
+    assert few.alpha == pytest.approx(0.6)
+    assert (all_data.size, all_data.pairs, all_data.alpha) == (0, 1, None)
+    # Sizes together: gains 2, 0 of the pair (0, 0), and -2 of (1, 0).
+    assert (together.size, together.pairs, together.gain) == (None, 2, 0)
+    assert together.ipr == pytest.approx(2 / 3)
+    assert together.half == pytest.approx(12.7062047 * (2 * (2**2 + 2**2)) ** 0.5 / 3)
+    text = federations.markdown([few, all_data, together])
+    assert "| 20 | FedAvg | 2 | 75.0 | +0.0 ± 25.4 | 0.50 | -2.0 | 0.60 |" in text
+    assert "| all data | FedAvg | 1 | 90.0 | +0.0 | 1.00 | +0.0 | – |" in text
+
+
+def test_of_a_loss_less_is_a_gain():
+    lines = [line("local", 0, 0.5, metric="log-loss"), line("fedavg", 0, 0.4, metric="log-loss")]
+    cell = federations.cells_of(lines)[0]
+    assert cell.gain == pytest.approx(0.1)
+    assert cell.ipr == 1
+
+
+def test_the_command_is_known_and_says_what_is_wrong():
+    assert "splits, as 10-19" in invoke("federations", "--help").output
+    done = invoke("federations", "--setting", "hart")
+    assert done.exit_code == 1
+    assert "did you mean heart" in done.output
+
+
+def double(keys):
+    if keys["x"] == 1:
+        raise SpcacwError("No.")
+    return 2 * keys["x"]
+
+
+@pytest.mark.slow
+def test_short_runs_share_processes_and_one_that_fails_stops_nobody(tmp_path):
+    todo = [{"x": x} for x in range(4)]
+    found = dict(short_runs(double, todo, tmp_path, 2))
+    assert str(found.pop(1)) == "No."
+    assert found == {0: 0, 2: 4, 3: 6}
+    assert not dict(short_runs(double, todo, tmp_path, 2, seconds=0.0))
+    first = short_runs(double, todo, tmp_path, 1)
+    next(first)
+    with one_sentence("Another sweep is at work"):
+        next(short_runs(double, todo, tmp_path, 1))
+    first.close()
+
+
+@pytest.mark.slow
+def test_a_small_one_with_ones_own_method_and_setting_goes_on_where_it_was_stopped(folder):  # noqa: F811
+    command = ("federations", "--setting", "mine:Stripes", "--methods", "mine:Tilted,fedavg",
+               "--seeds", "0", "--sizes", "20", "--set", "epochs=2", "--output", "out")  # fmt: skip
+    assert "12 of 12 runs are missing" in spcacw(*command, cwd=folder).stdout
+    path = folder / "out" / "federations.csv"
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:6]))
+    assert "7 of 12 runs are missing" in spcacw(*command, cwd=folder).stdout
+    assert path.read_bytes() == whole
+    with path.open() as file:
+        lines = list(csv.DictReader(file))
+    assert list(lines[0]) == list(federations.NAMES)
+    assert {row["alpha_target"] for row in lines if row["method"] == "mine:Tilted"} == {"0.5"}
+    assert "| 20 | Tilted | 4 |" in (folder / "out" / "federations.md").read_text()
+    assert (folder / "out" / "federations.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_report_without_runs_says_so(tmp_path):
+    jobs = federations.jobs_of("digits-relabel", DIGITS, ["local"], {})
+    with one_sentence("no method beside Local"):
+        federations.federations(jobs, Where(tmp_path, report_only=True), Console(quiet=True))
