@@ -28,6 +28,13 @@ from spcacw_flwr.alpha.solver import minimise
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 _LEAST = 1e-9  # of a sum of weights: below it, nothing was seen
+SHRINKAGE = 0.5
+"""Of the target's error, for the weights are chosen by biases that have the same error in them.
+
+With one peer the step has α = 1 − cF₀/‖b̂‖², which is James and Stein's estimator: for c = ½ it is
+better than the target alone, whatever the bias, if tr Σ ≥ (8/3) λ_max(Σ) for the covariance Σ of
+the target's error (W. James and C. Stein, Estimation with quadratic loss, 1961; docs/plus.md).
+"""
 
 
 def positive_part(matrix: Matrix) -> Matrix:
@@ -146,14 +153,15 @@ class Population:
         """Return the α (M,) of least risk; 0 for silos not heard twice, all to the target at first.
 
         The products of the population biases are a positive semi-definite matrix: where the found
-        ones are not, it is luck, and no silo is paid for luck. For the same reason F₀ is no more
-        than what the best mixture of peers leaves.
+        ones are not, it is luck, and no silo is paid for luck. For the same reason the target's
+        error is no more than what the best mixture of peers leaves, and counts by
+        :data:`SHRINKAGE`. A peer whose bias is more than the whole of it cannot mend it.
         """
         known = self._weight.diagonal() > 0.0
         peers = np.flatnonzero(self._peers() & known)
         alpha = np.zeros(len(known))
+        alpha[self.target] = 1.0
         if not len(peers):
-            alpha[self.target] = 1.0
             return alpha
         block, own = np.ix_(peers, peers), self._weight.diagonal()[peers]
         weight = self._weight[block]
@@ -162,13 +170,17 @@ class Population:
         among -= np.diag(self._left[peers] / own)
         spare = positive_part(among)
         best = minimise(spare).alpha
-        shared = min(self._left[self.target] / self._total, float(best @ spare @ best))
-        risk = self._gradients / self._total
-        risk[block] += positive_part(among - shared)
+        left = SHRINKAGE * self._left[self.target] / self._total
+        biases = positive_part(among - min(left, float(best @ spare @ best)))
+        errors = self._errors / np.where(known, self._weight.diagonal(), self._total)
+        far = peers[biases.diagonal() > errors[self.target]]
+        own_error = SHRINKAGE * errors[self.target]
+        errors[self.target] = 0.0
+        risk = self._gradients / self._total + np.diag(errors)
+        risk[block] += biases
+        same = np.append(far, self.target)
+        risk[np.ix_(same, same)] += own_error
         everyone = np.append(peers, self.target)
-        errors = self._errors / np.maximum(self._weight.diagonal(), _LEAST)
-        errors[self.target] = self._errors[self.target] / self._total
-        risk[np.diag_indices_from(risk)] += errors
         inner = np.ix_(everyone, everyone)
         alpha[everyone] = minimise(positive_part(risk[inner])).alpha
         return alpha

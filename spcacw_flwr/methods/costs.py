@@ -132,18 +132,21 @@ class CostBook:
         rows, bias, silos = heard.rows, self.bias, list(heard.silos)
         self._silent[heard.silent] = True
         self._silent[silos] = False
-        if self._last is not None:
-            self._last[silos] = rows
-        if absent := sorted({*range(self.num_silos)} - {*silos}):
-            level = torch.from_numpy(bias.level()[absent, None]).to(rows)
-            others = rows[silos.index(self.target)] + level * bias.estimate[absent]
-            if self._last is not None:
-                silent = torch.from_numpy(self._silent[absent, None]).to(rows.device)
-                others = torch.where(silent, others, self._last[absent])
-            rows = torch.cat((rows, others))
-        biases, products = grams(bias.estimate, rows)
-        everyone = np.argsort([*silos, *absent])
-        return biases, products[np.ix_(everyone, everyone)] if absent else products
+        absent = np.setdiff1d(np.arange(self.num_silos), silos)
+        if self._last is None and not len(absent):
+            biases, products = grams(bias.estimate, rows)
+            return biases, products
+        last = self._last
+        if last is None:
+            last = rows.new_empty(bias.estimate.shape)
+        last[silos] = rows
+        level = bias.level()
+        for silo in absent[self._silent[absent]]:  # row by row: no more memory than a row
+            torch.add(
+                last[self.target], bias.estimate[silo], alpha=level[silo], out=last[silo]
+            )  # fmt: skip
+        biases, products = grams(bias.estimate, last)
+        return biases, products
 
     def note(self, matrix: Matrix, alpha: Weights, smoothness: float, norm: float | None) -> None:
         """Note what the weights that were played cost; ``norm`` None is of a round before T_start.
