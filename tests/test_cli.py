@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -16,8 +17,10 @@ from spcacw_flwr.config.config import COMMON, fields, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import ENGINES
 from spcacw_flwr.config.registry import METHODS, SETTINGS
-from spcacw_flwr.console import Display, describe
 from spcacw_flwr.flower import launch
+from spcacw_flwr.report.page import write_report
+from spcacw_flwr.report.terminal import Display, describe
+from tests.report.artefacts import write_run
 
 STATUS = {
     "state": "training", "round": 9, "rounds": 14, "epoch": 1, "epochs": 2, "metric": "accuracy",
@@ -119,7 +122,7 @@ def fake_launch(monkeypatch, ending):
 
 
 def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, tmp_path):
-    output = tmp_path / "run"
+    output = tmp_path / "[run]"
 
     def finish(config):
         assert (config.run.seed, config.run.method, config.spcacw.beta) == (4, "local", 0.3)
@@ -129,8 +132,8 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
             "holdout": 0.0, "metric": "auroc", "test-cases": 48, "alpha": [1.0, 0.0], "rounds": 14,
             "metrics": {"auroc": {"best": 0.9, "best_epoch": 1, "last": 0.89,
                                   "interval": [0.78, 0.95]}},
-            "groups": [None, 1.0], "epochs": 2, "seconds": 1.0, "target_gradients": 14,
-            "floats": 0,
+            "groups": [None, 1.0], "names": ["a [/b]", "c [red]"], "epochs": 2, "seconds": 1.0,
+            "target_gradients": 14, "floats": 0,
         }  # fmt: skip
         (output / "summary.json").write_text(json.dumps(summary))
 
@@ -139,10 +142,13 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
         "run", "--seed", "4", "--method", "local", "--set", "beta=0.3", "--output", str(output)
     )
     assert done.exit_code == 0, done.output
-    assert "silo 0 by local, 48 test cases" in done.output
+    assert "silo 0 a [/b] by local, 48 test cases" in done.output
+    assert " 1 c [red] │" in done.output
     assert "0.890 │ 0.780 to 0.950" in done.output
     assert "known with hindsight: 1, AUROC 0.900" in done.output
     assert str(output) in done.output
+    (output / "config.toml").write_text("")
+    assert invoke("report", str(output)).output == f"{output}/report.html\n"
 
 
 @pytest.mark.parametrize(
@@ -160,3 +166,42 @@ def test_a_run_that_ends_early_says_where_its_results_are(
     assert done.exit_code == code
     assert words in done.output
     assert f"What was learned so far is in {tmp_path / 'run'}" in done.output
+
+
+def refused(config):
+    """Fail as a ServerApp does that cannot go on: its launcher clears the status before."""
+    status = Path(config.run.output) / "status.json"
+    status.unlink()
+    status.write_text('{"state": "failed", "rounds": 0, "error": "It is another run."}')
+    raise SpcacwError("It is another run.")
+
+
+def test_a_refused_resume_leaves_status_and_report_as_they_were(monkeypatch, tmp_path):
+    run = write_run(tmp_path / "run")
+    before = [write_report(run).read_bytes(), (run / "status.json").read_bytes()]
+    fake_launch(monkeypatch, refused)
+    done = invoke("run", "--resume", str(run))
+    assert (done.exit_code, "It is another run." in done.output) == (1, True)
+    assert [(run / name).read_bytes() for name in ("report.html", "status.json")] == before
+
+
+@pytest.mark.parametrize("text", ["[/red]", "[bold]", ":boom:"])
+def test_what_users_type_is_printed_as_it_is(text, tmp_path):
+    """In a setting, a value, a key, a method, a directory of a run, and one of results."""
+    (tmp_path / "file").touch()
+    for given in (
+        ("run", "--setting", f"x{text}"), ("run", "--set", f"metric={text}"),
+        ("run", "--set", f"x{text}=1"), ("keys", f"x{text}"), ("keys", "--method", f"x:{text}"),
+        ("run", "--resume", str(tmp_path / text)), ("report", str(tmp_path / text)),
+        ("run", "--output", str(tmp_path / "file" / text)),
+    ):  # fmt: skip
+        done = invoke(*given)
+        assert done.exit_code == 1, given
+        assert text in done.output, given
+
+
+def test_what_to_install_keeps_its_brackets(monkeypatch, tmp_path):
+    monkeypatch.setattr("spcacw_flwr.silos.privacy.find_spec", lambda name: None)
+    keys = ("--set", "privacy-noise=1", "--set", "privacy-batches=sampled")
+    done = invoke("run", "--engine", "in-process", *keys, "--output", str(tmp_path / "run"))
+    assert "pip install 'spcacw-flwr[privacy]'" in done.output

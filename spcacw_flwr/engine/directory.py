@@ -142,6 +142,8 @@ def cut(directory: Path, lengths: Mapping[str, int]) -> None:
 class Stopped(SpcacwError):
     """Training ended because somebody asked for it; the sentence says how to go on."""
 
+    exit_code = 130
+
 
 class Stop:
     """Whether somebody wants the run in ``directory`` to end; a wish for an earlier run is not."""

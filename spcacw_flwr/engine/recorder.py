@@ -110,7 +110,10 @@ class Recorder(History):
         self._told = self._started
         self._scalars: Any = None
         self._keeper: Keeper | None = None
-        self._resumes = bool(config.run.resume) or places.is_own(directory, flower_run)
+        own = places.is_own(directory, flower_run)
+        self._resumes = bool(config.run.resume) or own
+        self._asks = self._resumes and not own
+        """Whether it is still to be seen that the run can go on: until then its word stays."""
         claim_directory(directory, self._resumes)
         self._lock = places.held(directory)
         self._stop = Stop(directory)
@@ -130,11 +133,11 @@ class Recorder(History):
         if every >= 0 or self._resumes:
             self._keeper = Keeper(self.directory, self.config, federation, objects)
             done = self._keeper.resume() if self._resumes else None
-            self._write_config()  # of a run that goes on, epochs may have grown
         if done:
             self._go_on(done)
         else:
             self._open(federation)
+        self._write_config()  # of a run that goes on, epochs may have grown
         if self._keeper and every >= 0:
             self._keeper.check_room()
         if self.config.run.tensorboard:
@@ -142,6 +145,7 @@ class Recorder(History):
 
             where = str(self.directory / "tensorboard")
             self._scalars = SummaryWriter(where, purge_step=self.round + 1 if done else None)
+        self._asks = False
         self._status("training")
         return self.round if done else 0
 
@@ -239,8 +243,15 @@ class Recorder(History):
         self._close("finished")
 
     def fail(self, sentence: str) -> None:
-        """Note the sentence that ended the run; what was learned so far stays on disk."""
-        self._close("failed", error=sentence)
+        """Note the sentence that ended the run; what was learned so far stays on disk.
+
+        Of a run that could not go on, status.json stays as it was; a launcher that waits for a word
+        has taken it away.
+        """
+        if self._asks and (self.directory / "status.json").exists():
+            self._lock.release()
+        else:
+            self._close("failed", error=sentence)
 
     def _close(self, state: str, **more: Any) -> None:
         if self._scalars:

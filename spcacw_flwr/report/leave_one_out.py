@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 
 def leave_one_out(
-    directory: Path, count: int, *, lowest: bool, seeds: int, changes: dict[str, Any], say: Say
+    directory: Path, count: int, lowest: bool, seeds: int, changes: dict[str, Any], say: Say
 ) -> None:
     """Run with all silos and without each of the ``count`` heaviest peers; write the table.
 

@@ -18,8 +18,7 @@ from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import MOST_SILOS, Course, Facts, LeaveOneOut, Weights, facts_of
 from spcacw_flwr.report.read import read
 from spcacw_flwr.report.template import PAGE, STYLE
-from spcacw_flwr.report.words import called, duration, percent, signed, span
-from spcacw_flwr.silos.metrics import METRICS
+from spcacw_flwr.report.words import called, duration, metric_rows, percent, signed, span
 
 if TYPE_CHECKING:
     from spcacw_flwr.report.pictures import Picture
@@ -116,20 +115,12 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
 
 def _metrics_table(course: Course) -> Table:
     """List all metrics, that of the run first; of runs of older versions none is known."""
-    compared = any("gain" in row for row in course.table.values())
+    cells = metric_rows(course.table, course.metric.name)
+    rows = [[metric.label, *row] for metric, row in cells]
     head = ["metric", "at the end", "95 % interval"]
-    head += ["alone", "better by", "95 % interval"] if compared else []
-    rows = []
-    for name in dict.fromkeys((course.metric.name, *course.table)):
-        if row := course.table.get(name):
-            metric = METRICS[name]
-            cells = [metric.text(row["last"]), span(metric, row["interval"])]
-            if compared:
-                cells += [metric.text(row["alone"]), signed(metric, row["gain"]),
-                          span(metric, row["gain_interval"], signs=True)]  # fmt: skip
-            rows.append([metric.label, *cells])
     caption = f"The last model on {course.on}, by every metric that applies to them."
-    if compared:
+    if rows and len(rows[0]) > len(head):
+        head += ["alone", "better by", "95 % interval"]
         caption += " Better by: than training alone, on the same cases; less than 0 is worse."
     return Table(caption, head, rows)
 
