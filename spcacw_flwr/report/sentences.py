@@ -56,12 +56,13 @@ def _within(course: Course) -> str:
 
 def _chance(course: Course) -> list[str]:
     """Say what the test cases tell of the gain over training alone."""
-    if course.gain_interval is None or course.verdict is None:
-        if len(course.tail) < 2 or abs(course.gain or 0.0) > course.swing:
+    if course.gain_interval is None:
+        swing = max(course.tail) - min(course.tail)
+        if len(course.tail) < 2 or abs(course.gain or 0.0) > swing:
             return []
         return [
             f"Over its last {len(course.tail)} epochs the {course.metric.label} itself moved by "
-            f"{course.metric.gap(course.swing)}, so this difference may be chance."
+            f"{course.metric.gap(swing)}, so this difference may be chance."
         ]
     told = {
         1: "the peers helped, by more than chance explains",
@@ -75,7 +76,7 @@ def _chance(course: Course) -> list[str]:
 def advice(course: Course) -> list[str]:
     """Answer whether to go on with these peers; nothing where that cannot be said."""
     gain, verdict = course.gain, course.verdict
-    if gain is None or verdict is None or course.gain_interval is None or not course.cases:
+    if gain is None or course.gain_interval is None or not course.cases:
         return []
     low, high = course.gain_interval
     if verdict > 0:
