@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Generator, Mapping
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ class Gate:
             return request.only(tuple(silo for silo in request.silos if not shut[silo]))
 
         steps = method.play(round_, cut)
-        try:
+        with suppress(StopIteration):
             request = next(steps)
             while True:
                 answers = (yield request) if request.silos else Answers(nothing(request))
@@ -86,8 +87,6 @@ class Gate:
                 if faulty.any() or self.quarantined.any():
                     replies.early = None
                 request = steps.send(replies)
-        except StopIteration:
-            pass
         self._count_strikes(method, round_, faulty, good & ~faulty)
 
     def _bounds_of_noise(self, method: Method, request: Request) -> dict[int, float]:
@@ -119,13 +118,14 @@ class Gate:
         self.quarantined |= self.strikes == limit
         self.quarantined &= self.strikes > 0
         self.quarantined[self.target] = False
-        for silo in np.flatnonzero(self.quarantined != before).tolist():
+        moved = np.flatnonzero(self.quarantined != before).tolist()
+        for silo in moved:
             if self.quarantined[silo]:
                 words = "Silo %s is in quarantine from round %s on: %s strikes."
                 log.warning(words, silo, round_, limit)
             else:
                 log.info("Silo %s is out of quarantine after round %s.", silo, round_)
-        if (self.quarantined != before).any():
+        if moved:
             method.quarantine(self.quarantined.copy(), round_)
 
     def report(self) -> dict[str, float]:

@@ -15,11 +15,10 @@ import csv
 import json
 import logging
 import math
-import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.engine import directory as places
 from spcacw_flwr.engine.checkpoint import Keeper
-from spcacw_flwr.engine.directory import Stop, Stopped, claim_directory
+from spcacw_flwr.engine.directory import Stop, Stopped, claim_directory, write_atomically
 from spcacw_flwr.engine.loop import History
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS
@@ -44,13 +43,6 @@ log = logging.getLogger(__name__)
 PACKAGES = ("spcacw-flwr", "flwr", "torch", "numpy", "ray")
 PROGRESS_SECONDS = 0.2
 """How often the round counter on disk may move; a display needs no more."""
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step, so that a reader or a crash never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
 
 
 def as_json(table: Mapping[str, Any], indent: int | None = None) -> str:
@@ -77,10 +69,8 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide the result."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -183,11 +173,9 @@ class Recorder(History):
             self._stop.clear()
             raise Stopped(f"It was stopped after round {round_} of {self.rounds}.")
 
-    @contextmanager
-    def ending(self) -> Iterator[None]:
+    def ending(self) -> AbstractContextManager[None]:
         """Take Ctrl-C, SIGTERM, or a file ``stop``, as a wish to end after the round."""
-        with self._stop.watching():
-            yield
+        return self._stop.watching()
 
     def weights(self, round_: int, alpha: NDArray[np.float64] | None) -> None:
         """Append a row to alpha.csv."""
@@ -207,15 +195,15 @@ class Recorder(History):
 
     def epoch(
         self, round_: int, report: Mapping[str, float],
-        figures: Mapping[str, NDArray[np.float64]], state: Mapping[str, Tensor],
+        figures: Mapping[str, NDArray[np.float64]], parameters: Mapping[str, Tensor],
     ) -> None:  # fmt: skip
         """Append a line to metrics.jsonl and rows to silos.csv, and save the model."""
-        super().epoch(round_, report, figures, state)
+        super().epoch(round_, report, figures, parameters)
         if figures:
             self._write_figures(figures)
         with (self.directory / "metrics.jsonl").open("a") as file:
             file.write(as_json(self.epochs[-1]) + "\n")
-        content = save({name: tensor.contiguous() for name, tensor in state.items()})
+        content = save({name: part.contiguous() for name, part in parameters.items()})
         write_atomically(self.directory / "model.safetensors", content)
         if self._scalars:
             for name, value in report.items():

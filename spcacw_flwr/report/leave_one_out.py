@@ -26,8 +26,8 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.loop import History, train
-from spcacw_flwr.engine.recorder import write_atomically
 from spcacw_flwr.engine.simulate import method_for, threads
 from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.read import LEAVE_ONE_OUT, read
@@ -112,7 +112,7 @@ def _timed(pool: SiloPool, absent: tuple[int, ...], what: str, say: Say) -> Reru
     values = [line[metric.name] for line in history.epochs]
     took = duration(time.perf_counter() - begin)
     say(f"{what}: {metric.label} {metric.text(values[-1])} ({took})")
-    cases, _ = pool.cases(pool.layout.flatten(history.state), pool.config.run.target)
+    cases, _ = pool.cases(pool.layout.flatten(history.parameters), pool.config.run.target)
     return Rerun((values[-1], values[metric.best(values)]), history.alphas, cases)
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
-from spcacw_flwr.engine.recorder import write_atomically
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.report.facts import MOST_SILOS
 from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.report.words import called, metric_rows
