@@ -92,8 +92,8 @@ def load(directory: Path) -> tuple[dict[str, Any], Path]:
                 f"{here}: go on with the one that wrote it."
             )
     path = directory / content["state"]
-    with _intact(path), path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != content["state_sha256"]:
+    with _intact(path):
+        if _digest(path.read_bytes()) != content["state_sha256"]:
             raise ValueError("its checksum is another")
     return content, path
 

@@ -90,6 +90,8 @@ class Recorder(History):
     another process is at work in it.
     """
 
+    directory: Path
+
     def __init__(
         self, directory: Path, config: Config, engine: str,
         show: Callable[[dict[str, Any]], None] | None = None, flower_run: str = "",
@@ -119,17 +121,18 @@ class Recorder(History):
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
         """Open the growing files, or cut them to where they were when the run goes on."""
         super().start(federation, rounds, objects)
-        done, every = None, self.config.run.checkpoint_every
-        if every >= 0 or self._resumes:
-            self._keeper = Keeper(self.directory, self.config, federation, objects)
-            done = self._keeper.resume() if self._resumes else None
+        done, checkpoints = None, self.config.run.checkpoint_every >= 0
+        if checkpoints or self._resumes:
+            keeper = Keeper(self.directory, self.config, federation, objects)
+            done = keeper.resume() if self._resumes else None
         if done:
             self._go_on(done)
         else:
             self._open(federation)
         self._write_config()  # of a run that goes on, epochs may have grown
-        if self._keeper and every >= 0:
-            self._keeper.check_room()
+        if checkpoints:
+            keeper.check_room()
+            self._keeper = keeper
         if self.config.run.tensorboard:
             from torch.utils.tensorboard import SummaryWriter  # slow to import, rarely wanted
 
@@ -166,9 +169,8 @@ class Recorder(History):
         Raises Stopped if somebody asked.
         """
         stops = self._stop.wanted and round_ < self.rounds
-        keeper = self._keeper if self.config.run.checkpoint_every >= 0 else None
-        if keeper and (stops or keeper.due(round_, self.rounds)):
-            keeper.save(round_, self.memory(), {"versions": versions()})
+        if self._keeper and (stops or self._keeper.due(round_, self.rounds)):
+            self._keeper.save(round_, self.memory(), {"versions": versions()})
         if stops:
             self._stop.clear()
             raise Stopped(f"It was stopped after round {round_} of {self.rounds}.")

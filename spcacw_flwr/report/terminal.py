@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,16 @@ class Display:
             TextColumn("rounds"), TimeElapsedColumn(), console=console,
         )  # fmt: skip
         self.task = self.progress.add_task("starting", total=None)
-        self.live: Live | None = None
-        self.epoch = 0
+        self.line, self.epoch = "", 0
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def __rich__(self) -> Group:
+        """Return what a terminal shows."""
+        return Group(self.progress, self.line)
+
+    def running(self) -> AbstractContextManager[object]:
         """Keep the display on the terminal for the duration of the block."""
-        if not self.console.is_terminal:
-            yield
-            return
-        with Live(self.progress, console=self.console, refresh_per_second=4) as self.live:
-            yield
+        live = Live(self, console=self.console, refresh_per_second=4)
+        return live if self.console.is_terminal else nullcontext()
 
     def show(self, status: dict[str, Any]) -> None:
         """Show where the run is."""
@@ -60,11 +59,9 @@ class Display:
         self.progress.update(
             self.task, description=text, completed=status["round"], total=total or None
         )
-        line = describe(status)
-        if self.live is not None:
-            self.live.update(Group(self.progress, line))
-        elif epoch > self.epoch:
-            self.console.print(f"{count}  {line}", soft_wrap=True)
+        self.line = describe(status)
+        if epoch > self.epoch and not self.console.is_terminal:
+            self.console.print(f"{count}  {self.line}", soft_wrap=True)
         self.epoch = epoch
 
 
