@@ -222,7 +222,7 @@ def test_a_run_that_broke_goes_on(method, every, tmp_path, monkeypatch):
 
 
 def test_who_was_in_quarantine_still_is(tmp_path, monkeypatch):
-    spoil(monkeypatch, silo=3, from_round=2)
+    spoil(monkeypatch, 3, range(2, 99))
     keys = {"epochs": 4, "max_strikes": 2, "quarantine_probe": 0.9, "checkpoint_every": 1}
     run = broken_after(9, keys, tmp_path, monkeypatch)
     lines = (run / "metrics.jsonl").read_text().splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from html.parser import HTMLParser
 
 import numpy as np
@@ -211,10 +212,13 @@ def test_simulate_leaves_the_report_to_its_caller(tmp_path):
 
 
 def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monkeypatch):
-    spoil(monkeypatch, silo=2, from_round=3)
-    keys = {"epochs": 2, "compare_alone": False, "output": str(tmp_path / "run")}
-    result = simulate(Config.from_keys(quarantine_probe=0.0, **keys))
-    page = page_of(result.directory)
-    assert "3 replies were not used; training went on without. They came from silo 2." in page.text
+    spoil(monkeypatch, 5, range(3, 99))
+    keys = {"epochs": 2, "compare_alone": False, "output": str(tmp_path)}
+    found = simulate(Config.from_keys(quarantine_probe=0.0, **keys))
+    assert [(line["rejected"], line["quarantined"]) for line in found.epochs] == [(3, 1), (3, 1)]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["rejections"] == {"5": {"not-finite": 3}}
+    page = page_of(tmp_path)
+    assert "3 replies were not used; training went on without. They came from silo 5." in page.text
     assert "1 silo was in quarantine at the end" in page.text
-    assert "2 not a number, or infinite 3" in page.text
+    assert "5 not a number, or infinite 3" in page.text
