@@ -1,12 +1,7 @@
 """What a run leaves behind, written as it happens so that a crash loses at most one epoch.
 
-``config.toml`` (resolved; repeats the run), ``alpha.csv`` (a row per weight update),
-``metrics.jsonl`` (a line per epoch), ``silos.csv`` (what the method found out about each silo, a
-row per epoch and silo), ``model.safetensors`` (after every epoch), ``status.json``
-(where the run is, or the one sentence that ended it), and at the end ``summary.json``,
-``accuracy.png`` (of the run's metric) and ``alpha.png`` (of methods with weights); TensorBoard
-events by a switch. The directory ``checkpoint`` is what a run that was stopped goes on from
-(:mod:`spcacw_flwr.engine.checkpoint`): the growing files are then cut to where they were.
+docs/run.md lists the files. Of a run that goes on from its checkpoint, those that grow are first
+cut to where they were (:mod:`spcacw_flwr.engine.checkpoint`).
 """
 
 from __future__ import annotations
@@ -47,22 +42,21 @@ PROGRESS_SECONDS = 0.2
 
 def as_json(table: Mapping[str, Any], indent: int | None = None) -> str:
     """Return JSON in which NaN (not a number in JSON) is null."""
-    return json.dumps(_known(table), allow_nan=False, indent=indent)
 
+    def known(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: known(part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [known(part) for part in value]
+        return None if isinstance(value, float) and math.isnan(value) else value
 
-def _known(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _known(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_known(part) for part in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return json.dumps(known(table), allow_nan=False, indent=indent)
 
 
 def as_toml(table: Mapping[str, Any]) -> str:
     """Return a flat table of strings, numbers and booleans as TOML, which writes them as JSON."""
-    return "".join(
-        f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in table.items()
-    )
+    lines = (f"{name} = {json.dumps(v, ensure_ascii=False)}\n" for name, v in table.items())
+    return "".join(lines)
 
 
 def versions() -> dict[str, str]:
@@ -113,10 +107,12 @@ class Recorder(History):
             self._write_config()
             self._status("waiting for silos")
 
+    def _write(self, name: str, text: str) -> None:
+        write_atomically(self.directory / name, text.encode())
+
     def _write_config(self) -> None:
         # Without the directory, so that the file repeats the run in a fresh one.
-        text = as_toml(self.config.to_flat() | {"output": "", "resume": ""})
-        write_atomically(self.directory / "config.toml", text.encode())
+        self._write("config.toml", as_toml(self.config.to_flat() | {"output": "", "resume": ""}))
 
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
         """Open the growing files, or cut them to where they were when the run goes on."""
@@ -140,7 +136,7 @@ class Recorder(History):
             self._scalars = SummaryWriter(where, purge_step=self.round + 1 if done else None)
         self._asks = False
         self._status("training")
-        return self.round if done else 0
+        return self.round
 
     def _open(self, federation: Federation) -> None:
         for name in places.GROWING:
@@ -213,7 +209,7 @@ class Recorder(History):
         self._status("training")
 
     def _write_figures(self, figures: Mapping[str, NDArray[np.float64]]) -> None:
-        table = {"alpha": self.alphas[-1][1], **figures} if self.alphas else figures
+        table = figures if self.alpha is None else {"alpha": self.alpha, **figures}
         if len(self.epochs) == 1:
             self._append("silos.csv", [["epoch", "silo", *table]])
         rows = zip(*(map(repr, values.tolist()) for values in table.values()), strict=True)
@@ -223,8 +219,7 @@ class Recorder(History):
         """Write summary.json and the pictures."""
         from spcacw_flwr.engine import plots  # not before: Matplotlib takes a second
 
-        summary = as_json(self.summary(), indent=2)
-        write_atomically(self.directory / "summary.json", summary.encode())
+        self._write("summary.json", as_json(self.summary(), indent=2))
         metric = METRICS[self.config.run.metric]
         plots.save_metric(self.directory / f"{metric.name}.png", metric, self.epochs, self.alone)
         if self.federation is not None and self.alphas:
@@ -253,21 +248,20 @@ class Recorder(History):
 
     def summary(self) -> dict[str, Any]:
         """Return the run in a few figures; accuracies in percent."""
-        run, last = self.config.run, self.epochs[-1]
-        setting, accuracy = setting_class(run.setting), {}
-        alone: Any = None
-        if "accuracy" in last:
-            accuracy = best_and_last([line["accuracy"] for line in self.epochs])
-        if self.alone:
-            alone = best_and_last(self.alone["accuracy"]) if accuracy else {}
-            alone |= {name: by for name, by in self.alone.items() if name in METRICS}
         assert self.federation is not None
+        run, last = self.config.run, self.epochs[-1]
+        setting = setting_class(run.setting)
+        alone: dict[str, Any] | None = None
+        accuracy = best_and_last(self.accuracy) if "accuracy" in last else {}
+        if self.alone:
+            alone = best_and_last(self.accuracy_alone) if accuracy else {}
+            alone |= {name: by for name, by in self.alone.items() if name in METRICS}
         return {
             "setting": run.setting, "method": run.method, "engine": self.engine,
             "device": run.device, "seed": run.seed, "target": run.target, "rounds": self.rounds,
             "holdout": run.holdout, "epochs": len(self.epochs), **accuracy,
             "metric": run.metric, "metrics": self._metrics(), CASES: last[CASES],
-            "alone": alone, "alpha": self.alphas[-1][1].tolist() if self.alphas else None,
+            "alone": alone, "alpha": None if self.alpha is None else self.alpha.tolist(),
             **{name: last[name] for name in ("target_gradients", "floats", "bytes")},
             "figures": {name: values.tolist() for name, values in self.figures.items()},
             "rejections": self.gate.rejections() if self.gate else {},
@@ -305,9 +299,9 @@ class Recorder(History):
             "epoch": len(self.epochs), "epochs": self.config.run.epochs,
             "accuracy": last.get("accuracy"), "loss": last.get("loss"),
             "metric": self.config.run.metric, "value": last.get(self.config.run.metric),
-            "alpha": self.alphas[-1][1].tolist() if self.alphas else [],
+            "alpha": [] if self.alpha is None else self.alpha.tolist(),
             **({places.FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
         }  # fmt: skip
-        write_atomically(self.directory / "status.json", as_json(table).encode())
+        self._write("status.json", as_json(table))
         if self._show:
             self._show(table)

@@ -213,6 +213,11 @@ class Facts:
         """The privacy that each private silo has spent: epsilon, delta and its mechanism."""
         return {int(silo): by for silo, by in (self.run.summary.get("privacy") or {}).items()}
 
+    @property
+    def seconds(self) -> float | None:
+        """What the run took; of one that has not finished, up to its last epoch."""
+        return self.run.summary.get("seconds") or self.total("seconds")
+
     def total(self, name: str) -> float | None:
         """Return a cumulative figure of the last epoch that has it; None if it was not recorded."""
         values = [line[name] for line in self.run.epochs if line.get(name) is not None]

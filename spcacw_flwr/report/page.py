@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +48,10 @@ class Section:
     name: str
     """Its anchor."""
     title: str
-    said: list[str] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-    folded: list[Table] = field(default_factory=list)
+    said: Sequence[str]
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+    folded: Sequence[Table] = ()
     """Tables that are opened by a click; like the others, left out if they have no rows."""
 
 
@@ -88,28 +89,24 @@ def sections(facts: Facts) -> Iterator[Section]:
     yield _configuration(facts)
 
 
-def tiles(facts: Facts) -> list[tuple[str, str]]:
-    """Return the few figures at the top: a label and a value each."""
-    course, weights, found = facts.course, facts.weights, []
-    metric = course.metric
+def tiles(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield the few figures at the top: a label and a value each."""
+    course, weights, metric = facts.course, facts.weights, facts.course.metric
     if course.values:
-        found.append((f"{metric.label} at the end", metric.text(course.values[-1])))
+        yield f"{metric.label} at the end", metric.text(course.values[-1])
     if course.interval and course.cases:
-        found.append((f"95 % interval, {course.on}", span(metric, course.interval)))
+        yield f"95 % interval, {course.on}", span(metric, course.interval)
     if course.alone and facts.run.config.get("method") != "local":
-        found.append(("training alone", metric.text(course.alone[-1])))
+        yield "training alone", metric.text(course.alone[-1])
     if course.gain is not None:
         unit = " points" if metric.percent else ""
-        found.append(("better than alone by", signed(metric, course.gain) + unit))
+        yield "better than alone by", signed(metric, course.gain) + unit
     if course.gain_interval:
-        ends = span(metric, course.gain_interval, signs=True)
-        found.append(("95 % interval of that", ends))
+        yield "95 % interval of that", span(metric, course.gain_interval, signs=True)
     if weights is not None and weights.shares:
-        share = float(weights.final[weights.peers].sum())
-        found.append(("weight of the peers", percent(share)))
-    if seconds := facts.run.summary.get("seconds") or facts.total("seconds"):
-        found.append(("time", duration(seconds)))
-    return found
+        yield "weight of the peers", percent(float(weights.final[weights.peers].sum()))
+    if facts.seconds:
+        yield "time", duration(facts.seconds)
 
 
 def _metrics_table(course: Course) -> Table:
@@ -128,27 +125,24 @@ def _silo_table(weights: Weights) -> Table:
     """List the target and the heaviest peers, and sum up the rest."""
     known = any(group is not None for group in weights.groups)
     title, unit = ("true angle", "°") if weights.group_kind == "angle" else ("true group", "")
-    head = ["silo", "weight", "mean", *(COLUMNS.get(name, name) for name in weights.figures)]
-    head += [title] if known else []
-    shown, rest = weights.peers[:MOST_SILOS], weights.peers[MOST_SILOS:]
-    rows = []
-    for silo in [weights.target, *shown]:
-        group = weights.groups[silo]
-        last = ["–" if group is None else f"{group:g}{unit}"] if known else []
-        figures = [_decimal(values[silo]) for values in weights.figures.values()]
+    figures = weights.figures
+    head = ["silo", "weight", "mean", *(COLUMNS.get(name, name) for name in figures)]
+    head += [title] * known
+    rest, rows = weights.peers[MOST_SILOS:], []
+    for silo in [weights.target, *weights.peers[:MOST_SILOS]]:
         name = weights.names[silo] + " (target)" * (silo == weights.target)
-        rows.append([name, _decimal(weights.final[silo]), _decimal(weights.mean[silo]),
-                     *figures, *last])  # fmt: skip
-    if rest:
-        sums = (weights.final[rest].sum(), weights.mean[rest].sum())
-        lemma = {"closed_form": np.sum}  # shares add up; of the others the mean is telling
-        figures = [_decimal(lemma.get(name, np.mean)(values[rest]))
-                   for name, values in weights.figures.items()]  # fmt: skip
-        rows.append([f"{len(rest)} others", *map(_decimal, sums), *figures, *["–"] * known])
+        columns = [weights.final, weights.mean, *figures.values()]
+        group = "–" if weights.groups[silo] is None else f"{weights.groups[silo]:g}{unit}"
+        rows.append([name, *(_decimal(column[silo]) for column in columns), *[group] * known])
     caption = "Each silo's weight after the last update, its mean over the run"
-    caption += ", and what was found out about it" if weights.figures else ""
-    caption += "; of the others, sums of weights and means of the rest." if rest else "."
-    return Table(caption, head, rows)
+    caption += ", and what was found out about it" if figures else ""
+    if rest:  # shares add up; of the others the mean is telling
+        found = [_decimal(one[rest].sum()) for one in (weights.final, weights.mean)]
+        for name, values in figures.items():
+            found.append(_decimal((np.sum if name == "closed_form" else np.mean)(values[rest])))
+        rows.append([f"{len(rest)} others", *found, *["–"] * known])
+        caption += "; of the others, sums of weights and means of the rest"
+    return Table(f"{caption}.", head, rows)
 
 
 def _decimal(value: np.floating[Any]) -> str:
@@ -182,20 +176,22 @@ def _privacy_table(facts: Facts) -> Table:
         [str(silo), f"{line['epsilon']:.3g}", f"{line['delta']:.1g}", f"{line['answers']:,}"]
         for silo, line in sorted(facts.privacy.items())
     ]
-    caption = (
-        "What each private silo has spent: the smaller ε, the less its answers tell of any record."
-    )
+    what = "What each private silo has spent"
+    caption = f"{what}: the smaller ε, the less its answers tell of any record."
     return Table(caption, ["silo", "ε", "δ", "answers"], rows)
 
 
 def _configuration(facts: Facts) -> Section:
-    given = {MOVED.get(name, name): _text(value) for name, value in facts.run.config.items()}
-    usual, said = _usual(facts.run.config), []
-    changed = [[name, value, usual[name]] for name, value in given.items()
-               if usual.get(name, value) != value]  # fmt: skip
-    if usual:
-        said.append(f"{len(changed) or 'No'} key{'s differ' if len(changed) != 1 else ' differs'} "
-                    "from the default.")  # fmt: skip
+    config = facts.run.config
+    given = {MOVED.get(name, name): _text(value) for name, value in config.items()}
+    said, changed = [], []
+    with suppress(SpcacwError, KeyError):  # of a setting or a method that is not known here
+        chosen = {name: config[name] for name in ("setting", "method")}
+        usual = Config.from_flat(chosen).to_flat() | chosen | {"output": ""}
+        changed = [[name, value, default] for name, value in given.items()
+                   if (default := _text(usual.get(name, value))) != value]  # fmt: skip
+        keys = "key differs" if len(changed) == 1 else "keys differ"
+        said.append(f"{len(changed) or 'No'} {keys} from the default.")
     said.append("The command 'spcacw run --config config.toml' repeats the run.")
     table = Table("Keys that differ from their defaults.", ["key", "value", "default"], changed)
     versions = facts.run.summary.get("versions") or {}
@@ -204,16 +200,6 @@ def _configuration(facts: Facts) -> Section:
         Table("Versions", ["package", "version"], [[*one] for one in versions.items()]),
     ]
     return Section("configuration", "Configuration", said, tables=[table], folded=folded)
-
-
-def _usual(config: dict[str, Any]) -> dict[str, str]:
-    """Return the defaults of the run's setting and method; empty if they are not known here."""
-    try:
-        chosen = {name: config[name] for name in ("setting", "method")}
-        known = Config.from_flat(chosen).to_flat()
-    except (SpcacwError, KeyError):
-        return {}
-    return {name: _text(value) for name, value in (known | chosen | {"output": ""}).items()}
 
 
 def _text(value: Any) -> str:
@@ -234,7 +220,7 @@ def render(facts: Facts) -> str:
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
     return environment.from_string(PAGE).render(
         title=f"Who helped silo {called(facts.run.summary, facts.target)}?", name=name, style=STYLE,
-        headline=sentences.headline(facts), tiles=tiles(facts), sections=sections(facts),
+        headline=sentences.headline(facts), tiles=[*tiles(facts)], sections=sections(facts),
     )  # fmt: skip
 
 

@@ -324,9 +324,9 @@ def privacy(facts: Facts) -> list[str]:
 
 def cost(facts: Facts) -> list[str]:
     """Say what the run took: time, gradients, traffic."""
-    seconds = facts.run.summary.get("seconds") or facts.total("seconds")
-    rounds = facts.total("round") or 0
-    said = [f"The run took {duration(seconds)} for {rounds:,.0f} rounds."] if seconds else []
+    said, rounds = [], facts.total("round") or 0
+    if facts.seconds:
+        said.append(f"The run took {duration(facts.seconds)} for {rounds:,.0f} rounds.")
     gradients, floats = facts.total("target_gradients"), facts.total("floats")
     if gradients is not None:
         said.append(f"The target's silo computed {gradients:,.0f} gradients.")
