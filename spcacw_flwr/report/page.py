@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,7 @@ class Section:
     name: str
     """Its anchor."""
     title: str
-    said: Sequence[str]
+    said: Iterable[str]
     pictures: Sequence[Picture] = ()
     tables: Sequence[Table] = ()
     folded: Sequence[Table] = ()
@@ -63,17 +63,17 @@ def sections(facts: Facts) -> Iterator[Section]:
     if course.values:
         yield Section("result", "How good the model became", sentences.learning(course),
                       [pictures.course(course)], [_metrics_table(course)])  # fmt: skip
-    if said := sentences.advice(course):
+    if said := [*sentences.advice(course)]:
         yield Section("advice", "Go on with these peers?", said)
     if weights is None and course.values:
         method = facts.run.config.get("method")
         none = f"The method {method} puts no weight on silos, so this run cannot tell who helped."
         yield Section("helpers", "Who helped", [none])
     if weights is not None and len(weights.final) > 1:
-        said = sentences.helpers(weights) + sentences.closed_form(weights)
+        said = [*sentences.helpers(weights), *sentences.closed_form(weights)]
         yield Section("helpers", "Who helped", said, [pictures.helpers(weights)],
                       [_silo_table(weights)])  # fmt: skip
-        if (picture := pictures.truth(weights)) and (said := sentences.truth(weights)):
+        if (picture := pictures.truth(weights)) and (said := [*sentences.truth(weights)]):
             yield Section("truth", "Against the truth", said, [picture])
         if len(weights.rounds) > 1:
             yield Section("changes", "When the weights changed", sentences.changes(weights),
@@ -83,7 +83,7 @@ def sections(facts: Facts) -> Iterator[Section]:
                       [pictures.leave_one_out(found)], [_absence_table(found)])  # fmt: skip
     yield Section("replies", "Replies that were not used", sentences.replies(facts),
                   tables=[_reply_table(facts)])  # fmt: skip
-    if said := sentences.cost(facts):
+    if said := [*sentences.cost(facts)]:
         yield Section("cost", "What it cost", said)
     yield Section("privacy", "Privacy", sentences.privacy(facts), tables=[_privacy_table(facts)])
     yield _configuration(facts)
