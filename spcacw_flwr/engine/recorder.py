@@ -251,17 +251,16 @@ class Recorder(History):
         assert self.federation is not None
         run, last = self.config.run, self.epochs[-1]
         setting = setting_class(run.setting)
-        alone: dict[str, Any] | None = None
         accuracy = best_and_last(self.accuracy) if "accuracy" in last else {}
-        if self.alone:
-            alone = best_and_last(self.accuracy_alone) if accuracy else {}
-            alone |= {name: by for name, by in self.alone.items() if name in METRICS}
+        alone: dict[str, Any] = {name: by for name, by in self.alone.items() if name in METRICS}
+        if accuracy and alone:
+            alone = best_and_last(self.accuracy_alone) | alone
         return {
             "setting": run.setting, "method": run.method, "engine": self.engine,
             "device": run.device, "seed": run.seed, "target": run.target, "rounds": self.rounds,
             "holdout": run.holdout, "epochs": len(self.epochs), **accuracy,
             "metric": run.metric, "metrics": self._metrics(), CASES: last[CASES],
-            "alone": alone, "alpha": None if self.alpha is None else self.alpha.tolist(),
+            "alone": alone or None, "alpha": None if self.alpha is None else self.alpha.tolist(),
             **{name: last[name] for name in ("target_gradients", "floats", "bytes")},
             "figures": {name: values.tolist() for name, values in self.figures.items()},
             "rejections": self.gate.rejections() if self.gate else {},

@@ -113,13 +113,16 @@ class Weights:
         """(U−1,) share of the weight that each update moved: ½ Σ|α_k − α_{k−1}|."""
         return 0.5 * np.abs(np.diff(self.alphas, axis=0)).sum(axis=1)
 
-    def distance(self, silo: int) -> float | None:
-        """Degrees or cluster numbers between a silo's true group and the target's, if known."""
-        own, other = self.groups[self.target], self.groups[silo]
-        if own is None or other is None:
-            return None
-        gap = abs(own - other)
-        return min(gap, 360 - gap) if self.group_kind == "angle" else gap
+    @property
+    def gaps(self) -> dict[int, float]:
+        """Degrees or cluster numbers between each peer's true group and the target's, if known."""
+        known = [group for group in self.groups if group is not None]
+        if len(known) < len(self.groups):
+            return {}
+        gaps = {silo: abs(known[silo] - known[self.target]) for silo in self.peers}
+        if self.group_kind == "angle":
+            gaps = {silo: min(gap, 360 - gap) for silo, gap in gaps.items()}
+        return gaps
 
 
 @dataclass(frozen=True)

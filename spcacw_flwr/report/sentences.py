@@ -242,18 +242,18 @@ def closed_form(weights: Weights) -> Sentences:
 
 def truth(weights: Weights) -> Sentences:
     """Compare the weights with the true groups, which only a simulation knows."""
-    peers, final = weights.peers, weights.final
+    peers, final, gaps = weights.peers, weights.final, weights.gaps
     total = final[peers].sum()
-    known = [gap for gap in map(weights.distance, peers) if gap is not None]
-    if not known or len(known) < len(peers) or total <= 0 or not weights.shares:
+    if not gaps or total <= 0 or not weights.shares:
         return
     yield "This run is a simulation, so who truly resembles the target is known."
-    kin = sorted(i for i, gap in zip(peers, known, strict=True) if gap == 0)
+    kin = sorted(i for i, gap in gaps.items() if gap == 0)
     if weights.group_kind == "angle":
-        mean = float(np.dot(known, final[peers]) / total)
+        turns = [gaps[i] for i in peers]
+        mean = float(np.dot(turns, final[peers]) / total)
         yield (
             f"Where the peers' weight lies, images are turned by {mean:.0f}° against the target's "
-            f"on average; spread evenly it would be {np.mean(known):.0f}°."
+            f"on average; spread evenly it would be {np.mean(turns):.0f}°."
         )
     elif not kin:
         yield "No peer is of the target's true group."
