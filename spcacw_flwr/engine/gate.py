@@ -97,7 +97,7 @@ class Gate:
 
     def _reject(self, round_: int, silo: int, fault: Fault) -> None:
         """Count an answer that cannot be used, and say so: the first three times, then rarely."""
-        self.counts[silo, REASONS.index(fault.reason)] += 1
+        self.counts[silo, list(REASONS).index(fault.reason)] += 1
         times = int(self.counts[silo].sum())
         if times <= 3 or times & (times - 1) == 0:
             log.warning("Round %s goes on without silo %s: %s (%s; no. %s of this silo).",
@@ -134,18 +134,20 @@ class Gate:
 
     def rejections(self) -> dict[str, dict[str, int]]:
         """Return the counts of each silo by reason, where there are any."""
+        names = list(REASONS)
         return {
-            str(silo): {REASONS[k]: int(self.counts[silo, k]) for k in np.flatnonzero(row)}
+            str(silo): {names[k]: int(row[k]) for k in np.flatnonzero(row)}
             for silo, row in enumerate(self.counts)
             if row.any()
         }
 
 
-REASONS = (
-    "not-finite", "too-long", "shape", "dtype", "round", "silo", "malformed", "error",
-)  # fmt: skip
-"""A gradient or loss with NaN or ∞, or of too large a norm; of another shape or type; to another
-question; for another silo; a message that lacks something; one that only says what went wrong."""
+REASONS = {
+    "not-finite": "not a number, or infinite", "too-long": "larger than allowed",
+    "shape": "of another shape", "dtype": "of another type", "round": "to another question",
+    "silo": "for another silo", "malformed": "incomplete", "error": "an error instead",
+}  # fmt: skip
+"""Why an answer is left out, and what came, in words."""
 ROUNDING = 1e-4
 """By how much, relatively, a clipped gradient may be longer than the clipping norm."""
 LONGEST = 1e18

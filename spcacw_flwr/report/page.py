@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from spcacw_flwr.config.config import MOVED, Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import write_atomically
+from spcacw_flwr.engine.gate import REASONS
 from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import MOST_SILOS, Course, Facts, LeaveOneOut, Weights, facts_of
 from spcacw_flwr.report.read import read
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 
 NAME = "report.html"
 COLUMNS = {"bias": "bias ‖b̂‖", "sigma": "noise σ", "closed_form": "closed form", "epsilon": "ε"}
-REASONS = {
-    "not-finite": "not a number, or infinite", "too-long": "larger than allowed",
-    "shape": "of another shape", "dtype": "of another type", "round": "to another question",
-    "silo": "for another silo", "malformed": "incomplete", "error": "an error instead",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
