@@ -17,11 +17,10 @@ from spcacw_flwr.config.config import COMMON, fields, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import ENGINES
 from spcacw_flwr.config.registry import METHODS, SETTINGS
+from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
-from spcacw_flwr.report.page import write_report
 from spcacw_flwr.report.terminal import Display, describe
 from tests.conftest import one_sentence
-from tests.report.artefacts import write_run
 
 STATUS = {
     "state": "training", "round": 9, "rounds": 14, "epoch": 1, "epochs": 2, "metric": "accuracy",
@@ -164,20 +163,22 @@ def test_a_run_that_ends_early_says_where_its_results_are(
 
 
 def refused(config):
-    """Fail as a ServerApp does that cannot go on: its launcher clears the status before."""
-    status = Path(config.run.output) / "status.json"
-    status.unlink()
-    status.write_text('{"state": "failed", "rounds": 0, "error": "It is another run."}')
-    raise SpcacwError("It is another run.")
+    """Fail as a ServerApp does that cannot go on: its launcher takes the status away before."""
+    (Path(config.run.output) / "status.json").unlink()
+    simulate(config)
 
 
 def test_a_refused_resume_leaves_status_and_report_as_they_were(monkeypatch, tmp_path):
-    run = write_run(tmp_path / "run")
-    before = [write_report(run).read_bytes(), (run / "status.json").read_bytes()]
+    keys = ("--epochs", "1", "--set", "compare-alone=false", "--output", str(tmp_path))
+    assert invoke("run", "--engine", "in-process", *keys).exit_code == 0
+    before = [(tmp_path / name).read_bytes() for name in ("report.html", "status.json")]
     fake_launch(monkeypatch, refused)
-    done = invoke("run", "--resume", str(run))
-    assert (done.exit_code, "It is another run." in done.output) == (1, True)
-    assert [(run / name).read_bytes() for name in ("report.html", "status.json")] == before
+    for engine in ("ray", "in-process"):
+        done = invoke("run", "--resume", str(tmp_path), "--engine", engine, "--set", "eta=0.3")
+        assert done.exit_code == 1
+        assert "is another: eta was 0.05 and is 0.3" in done.output
+        after = [(tmp_path / name).read_bytes() for name in ("report.html", "status.json")]
+        assert after == before
 
 
 @pytest.mark.parametrize("text", ["[/red]", "[bold]", ":boom:"])

@@ -116,7 +116,6 @@ class Recorder(History):
 
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
         """Open the growing files, or cut them to where they were when the run goes on."""
-        super().start(federation, rounds, objects)
         done, checkpoints = None, self.config.run.checkpoint_every >= 0
         if checkpoints or self._resumes:
             keeper = Keeper(self.directory, self.config, federation, objects)
@@ -135,6 +134,7 @@ class Recorder(History):
             where = str(self.directory / "tensorboard")
             self._scalars = SummaryWriter(where, purge_step=self.round + 1 if done else None)
         self._asks = False
+        super().start(federation, rounds, objects)
         self._status("training")
         return self.round
 

@@ -30,11 +30,13 @@ COLUMNS = {"bias": "bias ‖b̂‖", "sigma": "noise σ", "closed_form": "closed
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names its rows."""
+    """A table whose first column names its rows; it is left out if it has none."""
 
     caption: str
     head: list[str]
     rows: list[list[str]]
+    folded: bool = False
+    """Whether it is opened by a click."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,6 @@ class Section:
     said: Iterable[str]
     pictures: Sequence[Picture] = ()
     tables: Sequence[Table] = ()
-    folded: Sequence[Table] = ()
-    """Tables that are opened by a click; like the others, left out if they have no rows."""
 
 
 def sections(facts: Facts) -> Iterator[Section]:
@@ -189,13 +189,13 @@ def _configuration(facts: Facts) -> Section:
         keys = "key differs" if len(changed) == 1 else "keys differ"
         said.append(f"{len(changed) or 'No'} {keys} from the default.")
     said.append("The command 'spcacw run --config config.toml' repeats the run.")
-    table = Table("Keys that differ from their defaults.", ["key", "value", "default"], changed)
-    versions = facts.run.summary.get("versions") or {}
-    folded = [
-        Table("All keys", ["key", "value"], [[*one] for one in given.items()]),
-        Table("Versions", ["package", "version"], [[*one] for one in versions.items()]),
+    versions = [[*one] for one in (facts.run.summary.get("versions") or {}).items()]
+    tables = [
+        Table("Keys that differ from their defaults.", ["key", "value", "default"], changed),
+        Table("All keys", ["key", "value"], [[*one] for one in given.items()], folded=True),
+        Table("Versions", ["package", "version"], versions, folded=True),
     ]
-    return Section("configuration", "Configuration", said, tables=[table], folded=folded)
+    return Section("configuration", "Configuration", said, tables=tables)
 
 
 def _text(value: Any) -> str:
@@ -320,7 +320,21 @@ PAGE = """<!DOCTYPE html>
 </dl>
 {%- endif %}
 </header>
-{%- macro listing(table) %}
+{%- for section in sections %}
+<section id="{{ section.name }}">
+<h2>{{ section.title }}</h2>
+<p>{{ section.said | join(" ") }}</p>
+{%- for picture in section.pictures %}
+<figure><img src="{{ picture.source }}" alt="{{ picture.alt }}"></figure>
+{%- endfor %}
+{%- for table in section.tables if table.rows %}
+{%- if table.folded %}
+<details>
+<summary>{{ table.caption }}</summary>
+{%- else %}
+<p class="note">{{ table.caption }}</p>
+{%- endif %}
+<div class="wide" tabindex="0">
 <table class="{{ 'texts' if table.head[0] in ('key', 'package') else 'figures' }}"
  aria-label="{{ table.caption }}">
 <thead><tr>{% for name in table.head %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
@@ -330,27 +344,10 @@ PAGE = """<!DOCTYPE html>
 {%- endfor %}
 </tbody>
 </table>
-{%- endmacro %}
-{%- for section in sections %}
-<section id="{{ section.name }}">
-<h2>{{ section.title }}</h2>
-<p>{{ section.said | join(" ") }}</p>
-{%- for picture in section.pictures %}
-<figure><img src="{{ picture.source }}" alt="{{ picture.alt }}"></figure>
-{%- endfor %}
-{%- for table in section.tables if table.rows %}
-<p class="note">{{ table.caption }}</p>
-<div class="wide" tabindex="0">
-{{- listing(table) }}
 </div>
-{%- endfor %}
-{%- for table in section.folded if table.rows %}
-<details>
-<summary>{{ table.caption }}</summary>
-<div class="wide" tabindex="0">
-{{- listing(table) }}
-</div>
+{%- if table.folded %}
 </details>
+{%- endif %}
 {%- endfor %}
 </section>
 {%- endfor %}
