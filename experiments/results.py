@@ -31,7 +31,7 @@ import numpy as np
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.recorder import write_atomically
+from spcacw_flwr.engine.directory import write_atomically
 
 from .conf import Column, Job, Row
 from .runs import FINISHED, Run

@@ -36,8 +36,8 @@ from threadpoolctl import threadpool_limits
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
-from spcacw_flwr.engine.directory import Stopped
-from spcacw_flwr.engine.recorder import as_json, write_atomically
+from spcacw_flwr.engine.directory import Stopped, write_atomically
+from spcacw_flwr.engine.recorder import as_json
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
 from spcacw_flwr.silos.batches import find_device

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
+
+from spcacw_flwr.config.config import Config, absolute, asked_keys, flat_keys, read_toml
+from spcacw_flwr.config.declare import allowed, import_by_path
+from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting_class
+from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 ELSEWHERE = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -22,6 +28,7 @@ ELSEWHERE = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 @app.command()
+@one_sentence()
 def run(
     setting: Annotated[str | None, typer.Option(help="who holds what")] = None,
     method: Annotated[str | None, typer.Option(help="method of the target")] = None,
@@ -45,31 +52,25 @@ def run(
     ] = None,
 ) -> None:
     """Train the target silo and wait; exit with 0 only when training really finished."""
-    from spcacw_flwr.config.config import flat_keys, read_toml
-    from spcacw_flwr.console import one_sentence
-
-    console = Console()
-    with one_sentence(console):
-        named = {
-            "setting": setting, "method": method, "seed": seed, "target": target,
-            "epochs": epochs, "engine": engine, "device": device,
-            "data-dir": data_dir and str(data_dir), "output": output and str(output),
-            "resume": resume and str(resume),
-        }  # fmt: skip
-        known = read_toml(resume / "config.toml", "--resume") if resume else {}
-        train(console, known | flat_keys(config, set_, named))
+    named = {
+        "setting": setting, "method": method, "seed": seed, "target": target,
+        "epochs": epochs, "engine": engine, "device": device,
+        "data-dir": data_dir and str(data_dir), "output": output and str(output),
+        "resume": resume and str(resume),
+    }  # fmt: skip
+    known = read_toml(resume / "config.toml", "--resume") if resume else {}
+    train(known | flat_keys(config, set_, named))
 
 
-def train(console: Console, flat: dict[str, Any]) -> None:
+def train(flat: dict[str, Any]) -> None:
     """Check the configuration, run it and print the report.
 
     Raises SpcacwError if anything is wrong with the configuration, the data or the run.
     """
-    from spcacw_flwr.config.config import Config, absolute
-    from spcacw_flwr.console import end_like_ctrl_c, reported
     from spcacw_flwr.engine.directory import claim_directory, default_output, run_directory
     from spcacw_flwr.engine.simulate import simulate
     from spcacw_flwr.flower import launch
+    from spcacw_flwr.report.terminal import reported
     from spcacw_flwr.silos.batches import find_device
     from spcacw_flwr.silos.setup import checked_setting
 
@@ -83,7 +84,7 @@ def train(console: Console, flat: dict[str, Any]) -> None:
     find_device(config.run.device)
     claim_directory(Path(output), bool(config.run.resume))
     end_like_ctrl_c()
-    with reported(console, Path(output), f"'spcacw run --resume {output}'") as show:
+    with reported(new_console(), Path(output), f"'spcacw run --resume {output}'") as show:
         if config.run.engine == "in-process":
             simulate(config, show)
         else:
@@ -91,6 +92,7 @@ def train(console: Console, flat: dict[str, Any]) -> None:
 
 
 @app.command()
+@one_sentence()
 def report(
     directory: Annotated[Path, typer.Argument(help="directory of a run's results")],
     leave_one_out: Annotated[
@@ -102,24 +104,18 @@ def report(
     device: Annotated[str | None, typer.Option(help="where to compute: cpu, cuda, …")] = None,
 ) -> None:
     """Write report.html for a run: who helped, in plain words and pictures."""
-    from spcacw_flwr.config.config import absolute
-    from spcacw_flwr.console import one_sentence
     from spcacw_flwr.report.leave_one_out import leave_one_out as rerun_without
     from spcacw_flwr.report.page import write_report
 
-    console = Console()
-    with one_sentence(console):
-        if leave_one_out or lowest:
-            given = {"data-dir": data_dir and absolute(str(data_dir)), "device": device}
-            changes = {name: value for name, value in given.items() if value is not None}
-            rerun_without(
-                directory, leave_one_out, lowest=lowest, seeds=seeds, changes=changes,
-                say=partial(console.print, soft_wrap=True, highlight=False, markup=False),
-            )  # fmt: skip
-        console.print(str(write_report(directory)), soft_wrap=True, highlight=False)
+    if leave_one_out or lowest:
+        given = {"data-dir": data_dir and absolute(str(data_dir)), "device": device}
+        changes = {name: value for name, value in given.items() if value is not None}
+        rerun_without(directory, leave_one_out, lowest, seeds, changes, say)
+    say(str(write_report(directory)))
 
 
 @app.command()
+@one_sentence()
 def tune(
     setting: Annotated[str, typer.Option(help="who holds what, or the file of a column")],
     methods: Annotated[str, typer.Option(help="comma-separated; empty is all")] = "",
@@ -129,20 +125,14 @@ def tune(
     output: Annotated[Path, typer.Option(help="directory of trials and choices")] = Path("tuned"),
 ) -> None:
     """Choose each method's hyper-parameters on held-out training data of the target."""
-    from spcacw_flwr.config.config import absolute
-    from spcacw_flwr.config.declare import import_by_path
-    from spcacw_flwr.console import one_sentence
-
     where = absolute(str(data_dir)) if data_dir else ""
-    console = Console()
-    with one_sentence(console):
-        names = methods.split(",") if methods else []
-        tune_all = import_by_path("spcacw_flwr.experiments.tune:tune", "command")
-        choice = tune_all(setting, names, seeds, epochs, where, output)
+    names = methods.split(",") if methods else []
+    tune_all = import_by_path("spcacw_flwr.experiments.tune:tune", "command")
+    choice = tune_all(setting, names, seeds, epochs, where, output)
     table = Table("method", "choice", title=f"tuned on held-out training data of {setting}")
     for name, chosen in choice.items():
         table.add_row(name, ", ".join(f"{key} = {value}" for key, value in chosen.items()))
-    console.print(table)
+    new_console().print(table)
 
 
 @app.command(add_help_option=False, context_settings=ELSEWHERE)
@@ -156,42 +146,40 @@ def deploy(ctx: typer.Context) -> None:
 @app.command(add_help_option=False, context_settings=ELSEWHERE)
 def table1(ctx: typer.Context) -> None:
     """Fill and write the paper's Table 1: methods × settings × seeds (--help says more)."""
-    from spcacw_flwr.config.declare import import_by_path
-
-    import_by_path("spcacw_flwr.experiments.__main__:main", "command")(["table1", *ctx.args])
+    _experiments(ctx)
 
 
 @app.command(add_help_option=False, context_settings=ELSEWHERE)
 def federations(ctx: typer.Context) -> None:
     """Compare methods on real federations: gain over Local, and harm (--help says more)."""
-    from spcacw_flwr.config.declare import import_by_path
+    _experiments(ctx)
 
-    import_by_path("spcacw_flwr.experiments.__main__:main", "command")(["federations", *ctx.args])
+
+def _experiments(ctx: typer.Context) -> None:
+    command = import_by_path("spcacw_flwr.experiments.__main__:main", "command")
+    command([str(ctx.info_name), *ctx.args])
 
 
 @app.command()
 def methods() -> None:
     """List the methods that the key ``method`` names."""
-    from spcacw_flwr.config.registry import METHODS, method_class
-
     _print_classes(Table("method", "what it is"), METHODS, method_class)
 
 
 @app.command()
 def settings() -> None:
     """List the settings that the key ``setting`` names."""
-    from spcacw_flwr.config.registry import SETTINGS, setting_class
-
     _print_classes(Table("setting", "who holds what"), SETTINGS, setting_class)
 
 
 def _print_classes(table: Table, names: Iterable[str], find: Callable[[str], Any]) -> None:
     for name in names:
         table.add_row(name, (find(name).__doc__ or "").splitlines()[0])
-    Console().print(table)
+    new_console().print(table)
 
 
 @app.command()
+@one_sentence()
 def keys(
     name: Annotated[str, typer.Argument(help="one key; empty is those that matter most")] = "",
     setting: Annotated[str, typer.Option(help="those a setting decides, and its own")] = "",
@@ -199,31 +187,17 @@ def keys(
     all_: Annotated[bool, typer.Option("--all", help="every key")] = False,
 ) -> None:
     """List run-config keys: where they live, their default, what they may be and mean."""
-    import textwrap
-
-    from rich.markup import escape
-    from rich.padding import Padding
-
-    from spcacw_flwr.config.config import asked_keys
-    from spcacw_flwr.config.declare import allowed
-    from spcacw_flwr.console import one_sentence
-
-    console = Console()
-    with one_sentence(console):
-        found = asked_keys(name, setting, method, all_)
-    above = ""
+    console, above = new_console(), ""
+    found = asked_keys(name, setting, method, all_)
     for key, (table, default, field) in found.items():
         if table != above:
-            console.print(f"[dim]# {table}[/]", highlight=False)
+            console.print(f"# {table}", style="dim")
         above = table
         head = f"{key} = {json.dumps(default, ensure_ascii=False)}  ({allowed(field)})"
         lines = textwrap.wrap(head, console.width, subsequent_indent=4 * " ")
-        rest = escape("\n".join(lines).removeprefix(key))
-        console.print(f"[bold]{key}[/]{rest}", highlight=False)
-        console.print(
-            Padding(escape(field.metadata.get("doc", "A key of your own.")), (0, 0, 0, 4)),
-            highlight=False,
-        )
+        rest = "\n".join(lines).removeprefix(key)
+        console.print(Text.assemble((key, "bold"), rest))
+        console.print(Padding(field.metadata.get("doc", "A key of your own."), (0, 0, 0, 4)))
     if not found:
         console.print(f"{method or setting} has no keys of its own.")
     elif not (name or all_ or setting or method):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -16,8 +17,10 @@ from spcacw_flwr.config.config import COMMON, fields, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import ENGINES
 from spcacw_flwr.config.registry import METHODS, SETTINGS
-from spcacw_flwr.console import Display, describe
+from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
+from spcacw_flwr.report.terminal import Display, describe
+from tests.conftest import one_sentence
 
 STATUS = {
     "state": "training", "round": 9, "rounds": 14, "epoch": 1, "epochs": 2, "metric": "accuracy",
@@ -31,10 +34,8 @@ def invoke(*arguments: str):
 
 @pytest.mark.parametrize(("command", "names"), [("methods", METHODS), ("settings", SETTINGS)])
 def test_lists_are_complete(command, names):
-    done = invoke(command)
-    assert done.exit_code == 0
-    for name in names:
-        assert f"│ {name} " in done.output
+    said = invoke(command).output
+    assert [name for name in names if f"│ {name} " not in said] == []
 
 
 def listed(*arguments: str) -> list[str]:
@@ -64,22 +65,18 @@ def test_keys_are_listed_by_what_they_are_wanted_for():
     assert "There is no key 'betta' (did you mean beta?)" in wrong.output
 
 
-def test_the_version_is_that_of_the_package():
-    assert CliRunner().invoke(app, ["--version"]).output == f"spcacw-flwr {__version__}\n"
-
-
-def test_help_names_every_engine():
+def test_the_version_and_every_engine_are_named():
+    assert invoke("--version").output == f"spcacw-flwr {__version__}\n"
     said = invoke("run", "--help").output
-    for engine in ENGINES:
-        assert engine in said
+    assert [engine for engine in ENGINES if engine not in said] == []
 
 
 def test_assignments_are_toml_or_text():
-    assignments = ["seed=3", "eta=0.5", "tensorboard=true", "method='local'", "cluster-sizes=2,2,3"]
-    assert parse_assignments(assignments) == {
+    given = ["seed=3", "eta=0.5", "tensorboard=true", "method='local'", "cluster-sizes=2,2,3"]
+    assert parse_assignments(given) == {
         "seed": 3, "eta": 0.5, "tensorboard": True, "method": "local", "cluster-sizes": "2,2,3",
     }  # fmt: skip
-    with pytest.raises(SpcacwError, match="key=value"):
+    with one_sentence("key=value"):
         parse_assignments(["seed"])
 
 
@@ -119,7 +116,7 @@ def fake_launch(monkeypatch, ending):
 
 
 def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, tmp_path):
-    output = tmp_path / "run"
+    output = tmp_path / "[run]"
 
     def finish(config):
         assert (config.run.seed, config.run.method, config.spcacw.beta) == (4, "local", 0.3)
@@ -129,8 +126,8 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
             "holdout": 0.0, "metric": "auroc", "test-cases": 48, "alpha": [1.0, 0.0], "rounds": 14,
             "metrics": {"auroc": {"best": 0.9, "best_epoch": 1, "last": 0.89,
                                   "interval": [0.78, 0.95]}},
-            "groups": [None, 1.0], "epochs": 2, "seconds": 1.0, "target_gradients": 14,
-            "floats": 0,
+            "groups": [None, 1.0], "names": ["a [/b]", "c [red]"], "epochs": 2, "seconds": 1.0,
+            "target_gradients": 14, "floats": 0,
         }  # fmt: skip
         (output / "summary.json").write_text(json.dumps(summary))
 
@@ -139,10 +136,13 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
         "run", "--seed", "4", "--method", "local", "--set", "beta=0.3", "--output", str(output)
     )
     assert done.exit_code == 0, done.output
-    assert "silo 0 by local, 48 test cases" in done.output
+    assert "silo 0 a [/b] by local, 48 test cases" in done.output
+    assert " 1 c [red] │" in done.output
     assert "0.890 │ 0.780 to 0.950" in done.output
     assert "known with hindsight: 1, AUROC 0.900" in done.output
     assert str(output) in done.output
+    (output / "config.toml").write_text("")
+    assert invoke("report", str(output)).output == f"{output}/report.html\n"
 
 
 @pytest.mark.parametrize(
@@ -160,3 +160,44 @@ def test_a_run_that_ends_early_says_where_its_results_are(
     assert done.exit_code == code
     assert words in done.output
     assert f"What was learned so far is in {tmp_path / 'run'}" in done.output
+
+
+def refused(config):
+    """Fail as a ServerApp does that cannot go on: its launcher takes the status away before."""
+    (Path(config.run.output) / "status.json").unlink()
+    simulate(config)
+
+
+def test_a_refused_resume_leaves_status_and_report_as_they_were(monkeypatch, tmp_path):
+    keys = ("--epochs", "1", "--set", "compare-alone=false", "--output", str(tmp_path))
+    assert invoke("run", "--engine", "in-process", *keys).exit_code == 0
+    before = [(tmp_path / name).read_bytes() for name in ("report.html", "status.json")]
+    fake_launch(monkeypatch, refused)
+    for engine in ("ray", "in-process"):
+        done = invoke("run", "--resume", str(tmp_path), "--engine", engine, "--set", "eta=0.3")
+        assert done.exit_code == 1
+        assert "is another: eta was 0.05 and is 0.3" in done.output
+        after = [(tmp_path / name).read_bytes() for name in ("report.html", "status.json")]
+        assert after == before
+
+
+@pytest.mark.parametrize("text", ["[/red]", "[bold]", ":boom:"])
+def test_what_users_type_is_printed_as_it_is(text, tmp_path):
+    """In a setting, a value, a key, a method, a directory of a run, and one of results."""
+    (tmp_path / "file").touch()
+    for given in (
+        ("run", "--setting", f"x{text}"), ("run", "--set", f"metric={text}"),
+        ("run", "--set", f"x{text}=1"), ("keys", f"x{text}"), ("keys", "--method", f"x:{text}"),
+        ("run", "--resume", str(tmp_path / text)), ("report", str(tmp_path / text)),
+        ("run", "--output", str(tmp_path / "file" / text)),
+    ):  # fmt: skip
+        done = invoke(*given)
+        assert done.exit_code == 1, given
+        assert text in done.output, given
+
+
+def test_what_to_install_keeps_its_brackets(monkeypatch, tmp_path):
+    monkeypatch.setattr("spcacw_flwr.silos.privacy.find_spec", lambda name: None)
+    keys = ("--set", "privacy-noise=1", "--set", "privacy-batches=sampled")
+    done = invoke("run", "--engine", "in-process", *keys, "--output", str(tmp_path / "run"))
+    assert "pip install 'spcacw-flwr[privacy]'" in done.output

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS
-from spcacw_flwr.engine.simulate import Result, simulate
+from spcacw_flwr.engine.loop import History
+from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
 from tests.watching import wait_until
 
@@ -66,7 +67,7 @@ def one_node_per_silo(tmp_path_factory):
     return directory, done.stdout
 
 
-def assert_same_training(directory: Path, result: Result) -> None:
+def assert_same_training(directory: Path, result: History) -> None:
     """Equal accuracies, α and weights within the tolerance of float32 sums in another order."""
     found = [line["accuracy"] for line in metrics(directory)]
     assert found == pytest.approx(result.accuracy, abs=0.3)

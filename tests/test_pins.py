@@ -133,7 +133,7 @@ def through_messages(name: str) -> dict[str, Any]:
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=rounds, timeout=60)
     history = strategy.history
     accuracy = [line["accuracy"] for line in history.epochs]
-    return pin(accuracy, history.alphas, dict(history.state))
+    return pin(accuracy, history.alphas, dict(history.parameters))
 
 
 @pytest.fixture(scope="module")

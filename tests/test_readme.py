@@ -16,9 +16,9 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import Config, flattened, kebab
 from spcacw_flwr.config.registry import METHODS, method_class
-from spcacw_flwr.console import alpha_table, metrics_table
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.processes import ENVIRONMENT
+from spcacw_flwr.report.terminal import alpha_table, metrics_table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -14,24 +14,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import logging
-import os
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from spcacw_flwr import __version__
 from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import state
-from spcacw_flwr.engine.directory import lengths
+from spcacw_flwr.engine.directory import lengths, write_atomically
 from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
@@ -50,54 +47,25 @@ ROOM = 2 * 2
 """Free space wanted, in first checkpoints: for two, which may grow to twice their first size."""
 
 
-def package_version() -> str:
-    """Return the version of this package; empty in a checkout that is not installed."""
-    try:
-        return version("spcacw-flwr")
-    except PackageNotFoundError:
-        return ""
-
-
-def save(directory: Path, write: Callable[[IO[bytes]], None], content: Mapping[str, Any]) -> None:
-    """Replace the checkpoint in ``directory``; ``write`` writes the state into a file.
+def save(directory: Path, states: bytes, content: Mapping[str, Any]) -> None:
+    """Replace the checkpoint in ``directory``.
 
     Raises OSError if the disk is full or cannot be written; the checkpoint before is still there.
     """
     directory.mkdir(exist_ok=True)
-    part = directory / "part"
-    try:
-        with part.open("wb+") as file:
-            try:
-                write(file)
-            except RuntimeError as error:  # what PyTorch makes of a full disk
-                raise OSError(str(error.__context__ or error).partition("\n")[0]) from error
-            file.flush()
-            file.seek(0)
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
-        name = f"{digest[:16]}.pt"
-        os.replace(part, directory / name)
-        text = json.dumps({**content, "format": FORMAT, "state": name, "state_sha256": digest})
-        with part.open("w", encoding="utf-8") as file:
-            file.write(json.dumps({"sha256": _digest(text)})[:-1] + f', "content": {text}}}\n')
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, directory / NOTES)
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)  # the renames
-        finally:
-            os.close(descriptor)
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-    for old in directory.glob("*.pt"):
-        if old.name != name:
+    digest = _digest(states)
+    name = f"{digest[:16]}.pt"
+    write_atomically(directory / name, states, flush=True)
+    text = json.dumps({**content, "format": FORMAT, "state": name, "state_sha256": digest})
+    notes = f'{{"sha256": "{_digest(text.encode())}", "content": {text}}}\n'
+    write_atomically(directory / NOTES, notes.encode(), flush=True)
+    for old in directory.iterdir():
+        if old.name not in (name, NOTES):
             old.unlink()
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def exists(directory: Path) -> bool:
@@ -115,17 +83,17 @@ def load(directory: Path) -> tuple[dict[str, Any], Path]:
     with _intact(notes):
         whole = json.loads(notes.read_text(encoding="utf-8"))
         content = dict(whole["content"])
-        if _digest(json.dumps(whole["content"])) != whole["sha256"]:
+        if _digest(json.dumps(whole["content"]).encode()) != whole["sha256"]:
             raise ValueError("its checksum is another")
-    for what, here in (("format", FORMAT), ("version", package_version())):
+    for what, here in (("format", FORMAT), ("version", __version__)):
         if content[what] != here:
             raise SpcacwError(
                 f"The checkpoint {notes} has {what} {content[what]}, and this spcacw-flwr has "
                 f"{here}: go on with the one that wrote it."
             )
     path = directory / content["state"]
-    with _intact(path), path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != content["state_sha256"]:
+    with _intact(path):
+        if _digest(path.read_bytes()) != content["state_sha256"]:
             raise ValueError("its checksum is another")
     return content, path
 
@@ -149,7 +117,7 @@ def identity_of(federation: Federation) -> dict[str, list[list[Any]]]:
     shapes = federation.layout.shapes if federation.layout else ()
     return {
         "model": [[name, list(shape)] for name, shape in shapes],
-        "silos": [[info.size, _digest(repr(info))[:8]] for info in federation.silos],
+        "silos": [[info.size, _digest(repr(info).encode())[:8]] for info in federation.silos],
     }
 
 
@@ -202,7 +170,7 @@ class Keeper:
         self.objects = dict(objects)
         self.inputs = state.inputs_of(config, federation)
         self.device = str(objects["method"].parameters.device)
-        self._bytes = len(_bytes_of(self.objects, self.inputs))
+        self._bytes = len(state.save(self.objects, self.inputs))
         self._written, self._cost = time.perf_counter(), 0.0
 
     def check_room(self) -> None:
@@ -238,9 +206,9 @@ class Keeper:
         """
         start = time.perf_counter()
         try:
-            objects = self.objects | {"history": history}
-            save(self.directory, partial(state.save, objects, self.inputs), {
-                "version": package_version(), "round": round_, "config": self.config.to_flat(),
+            states = state.save(self.objects | {"history": history}, self.inputs)
+            save(self.directory, states, {
+                "version": __version__, "round": round_, "config": self.config.to_flat(),
                 **identity_of(self.federation), "lengths": lengths(self.home), **notes,
                 "objects": sorted(self.objects), "device": self.device,
             })  # fmt: skip
@@ -292,18 +260,12 @@ class Keeper:
         shorter = dataclasses.replace(self.config, run=run)
         made = type(method)(shorter, self.federation, method.parameters)
         inputs = state.inputs_of(shorter, self.federation)
-        if _bytes_of({"method": method}, self.inputs) != _bytes_of({"method": made}, inputs):
+        if state.save({"method": method}, self.inputs) != state.save({"method": made}, inputs):
             raise SpcacwError(
                 f"epochs was {before} and is {self.config.run.epochs}: what "
                 f"{self.config.run.method} does depends on how many epochs there are, so it cannot "
                 "go on for more; start the run anew in another directory."
             )
-
-
-def _bytes_of(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    state.save(objects, inputs, buffer)
-    return buffer.getvalue()
 
 
 def unfinished(home: Path) -> dict[str, Any]:

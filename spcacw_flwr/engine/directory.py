@@ -83,6 +83,31 @@ def claim_directory(directory: Path, resumes: bool = False) -> None:
         raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
 
 
+def write_atomically(path: Path, content: bytes, flush: bool = False) -> None:
+    """Replace a file in one step, so that a reader or a crash never sees half of it.
+
+    With ``flush`` the file and its name are on the disk when this returns. If the disk is full or
+    cannot be written, OSError, the file before is still there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    if flush:
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
 def is_own(directory: Path, flower_run: str) -> bool:
     """Say whether a directory holds the run that Flower knows by this id."""
     with suppress(OSError, ValueError):
@@ -141,6 +166,8 @@ def cut(directory: Path, lengths: Mapping[str, int]) -> None:
 
 class Stopped(SpcacwError):
     """Training ended because somebody asked for it; the sentence says how to go on."""
+
+    exit_code = 130
 
 
 class Stop:

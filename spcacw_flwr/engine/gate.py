@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Generator, Mapping
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ class Gate:
             return request.only(tuple(silo for silo in request.silos if not shut[silo]))
 
         steps = method.play(round_, cut)
-        try:
+        with suppress(StopIteration):
             request = next(steps)
             while True:
                 answers = (yield request) if request.silos else Answers(nothing(request))
@@ -86,8 +87,6 @@ class Gate:
                 if faulty.any() or self.quarantined.any():
                     replies.early = None
                 request = steps.send(replies)
-        except StopIteration:
-            pass
         self._count_strikes(method, round_, faulty, good & ~faulty)
 
     def _bounds_of_noise(self, method: Method, request: Request) -> dict[int, float]:
@@ -98,7 +97,7 @@ class Gate:
 
     def _reject(self, round_: int, silo: int, fault: Fault) -> None:
         """Count an answer that cannot be used, and say so: the first three times, then rarely."""
-        self.counts[silo, REASONS.index(fault.reason)] += 1
+        self.counts[silo, list(REASONS).index(fault.reason)] += 1
         times = int(self.counts[silo].sum())
         if times <= 3 or times & (times - 1) == 0:
             log.warning("Round %s goes on without silo %s: %s (%s; no. %s of this silo).",
@@ -119,13 +118,14 @@ class Gate:
         self.quarantined |= self.strikes == limit
         self.quarantined &= self.strikes > 0
         self.quarantined[self.target] = False
-        for silo in np.flatnonzero(self.quarantined != before).tolist():
+        moved = np.flatnonzero(self.quarantined != before).tolist()
+        for silo in moved:
             if self.quarantined[silo]:
                 words = "Silo %s is in quarantine from round %s on: %s strikes."
                 log.warning(words, silo, round_, limit)
             else:
                 log.info("Silo %s is out of quarantine after round %s.", silo, round_)
-        if (self.quarantined != before).any():
+        if moved:
             method.quarantine(self.quarantined.copy(), round_)
 
     def report(self) -> dict[str, float]:
@@ -134,18 +134,20 @@ class Gate:
 
     def rejections(self) -> dict[str, dict[str, int]]:
         """Return the counts of each silo by reason, where there are any."""
+        names = list(REASONS)
         return {
-            str(silo): {REASONS[k]: int(self.counts[silo, k]) for k in np.flatnonzero(row)}
+            str(silo): {names[k]: int(row[k]) for k in np.flatnonzero(row)}
             for silo, row in enumerate(self.counts)
             if row.any()
         }
 
 
-REASONS = (
-    "not-finite", "too-long", "shape", "dtype", "round", "silo", "malformed", "error",
-)  # fmt: skip
-"""A gradient or loss with NaN or ∞, or of too large a norm; of another shape or type; to another
-question; for another silo; a message that lacks something; one that only says what went wrong."""
+REASONS = {
+    "not-finite": "not a number, or infinite", "too-long": "larger than allowed",
+    "shape": "of another shape", "dtype": "of another type", "round": "to another question",
+    "silo": "for another silo", "malformed": "incomplete", "error": "an error instead",
+}  # fmt: skip
+"""Why an answer is left out, and what came, in words."""
 ROUNDING = 1e-4
 """By how much, relatively, a clipped gradient may be longer than the clipping norm."""
 LONGEST = 1e18

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,30 +31,50 @@ log = logging.getLogger(__name__)
 
 
 class History:
-    """What a run has done so far, in memory: epochs, weights, who took part."""
+    """What a run has done so far: epochs, weights, who took part."""
+
+    directory: Path | None = None
+    """Where its artefacts are; None if it leaves none."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.epochs: list[dict[str, float]] = []
+        """A table per epoch: metrics (accuracy in percent), loss, L, … as in metrics.jsonl."""
         self.figures: Mapping[str, NDArray[np.float64]] = {}
         """What the method says of each silo, (M,) each, after the last epoch."""
         self.privacy: Mapping[str, Mapping[str, float | int | str]] = {}
         """What each private silo does, and has told so far; see :class:`~.accounting.Ledger`."""
         self.alphas: list[tuple[int, NDArray[np.float64]]] = []
+        """Round and weights (M,) at every update; empty for a method without weights."""
         self.federation: Federation | None = None
         self.gate: Gate | None = None
         """Who answered badly; set by the engine."""
         self.rounds = self.round = 0
         self.alone: dict[str, list[float]] = {}
         """What :func:`train_alone` returned; empty if it was not called."""
-        self.state: Mapping[str, Tensor] = {}
-        """The model after the last epoch, as ``state_dict`` names it."""
+        self.parameters: Mapping[str, Tensor] = {}
+        """The model after the last epoch: parameters, and the buffers it was evaluated with."""
         self._started = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         """Wall-clock seconds since the beginning."""
         return time.perf_counter() - self._started
+
+    @property
+    def accuracy(self) -> list[float]:
+        """Accuracy (percent) after each epoch."""
+        return [line["accuracy"] for line in self.epochs]
+
+    @property
+    def accuracy_alone(self) -> list[float]:
+        """Accuracy after each epoch of training alone; empty unless ``compare-alone``."""
+        return self.alone.get("accuracy", [])
+
+    @property
+    def alpha(self) -> NDArray[np.float64] | None:
+        """The last weights (M,); None for a method without weights."""
+        return self.alphas[-1][1] if self.alphas else None
 
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
         """Note who takes part and how many rounds there will be; return how many are done already.
@@ -73,19 +94,18 @@ class History:
 
     def memory(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of this history."""
-        rounds, alphas = [round_ for round_, _ in self.alphas], [a for _, a in self.alphas]
         return {
             "epochs": self.epochs, "figures": dict(self.figures), "round": self.round,
-            "rounds": rounds, "alphas": np.array(alphas),
-            "state": {name: part.detach().clone() for name, part in self.state.items()},
-            "seconds": self.seconds,
+            "rounds": [round_ for round_, _ in self.alphas],
+            "alphas": np.array([alpha for _, alpha in self.alphas]),
+            "state": dict(self.parameters), "seconds": self.seconds,
         }  # fmt: skip
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on from what :meth:`memory` returned."""
         self.epochs, self.figures, self.round = memory["epochs"], memory["figures"], memory["round"]
         self.alphas = list(zip(memory["rounds"], memory["alphas"], strict=True))
-        self.state = memory["state"]
+        self.parameters = memory["state"]
         self._started = time.perf_counter() - memory["seconds"]
 
     def weights(self, round_: int, alpha: NDArray[np.float64] | None) -> None:
@@ -99,10 +119,10 @@ class History:
 
     def epoch(
         self, round_: int, report: Mapping[str, float],
-        figures: Mapping[str, NDArray[np.float64]], state: Mapping[str, Tensor],
+        figures: Mapping[str, NDArray[np.float64]], parameters: Mapping[str, Tensor],
     ) -> None:  # fmt: skip
         """Note the epoch that ended with round t: its report, figures of silos, and model."""
-        self.figures, self.state = figures, state
+        self.figures, self.parameters = figures, parameters
         seconds = round(self.seconds, 3)
         line = {"epoch": len(self.epochs) + 1, "round": round_, **report, "seconds": seconds}
         self.epochs.append(line)
@@ -136,13 +156,10 @@ def play(silos: Silos, method: Method, round_: int, gate: Gate | None = None) ->
     """Run round t of a method with ``silos``; the gate is a fresh one by default."""
     gate = gate or Gate(method.config, method.federation.num_silos)
     questions = gate.play(method, round_)
-    answers = None
-    try:
+    with suppress(StopIteration):
+        request = next(questions)
         while True:
-            request = questions.send(answers) if answers else next(questions)
-            answers = silos.answer(request)
-    except StopIteration:
-        return
+            request = questions.send(silos.answer(request))
 
 
 def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> None:
@@ -169,10 +186,11 @@ def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> N
     assert history.gate is not None  # since train
     assert method.federation.layout is not None  # every engine knows its model
     report = method.epoch_report() | history.gate.report()
-    personal, figures = method.personal.clone(), method.figures()
-    found, buffers = silos.evaluate(personal, history.config.run.target)
-    state = method.federation.layout.unflatten(personal) | buffers
-    history.epoch(round_, found | report, figures, state)
+    figures = method.figures()
+    found, buffers = silos.evaluate(method.personal, history.config.run.target)
+    model = method.federation.layout.unflatten(method.personal) | buffers
+    kept = {name: part.detach().clone() for name, part in model.items()}
+    history.epoch(round_, found | report, figures, kept)
     history.privacy = method.ledger.summary()
     metric = METRICS[history.config.run.metric]
     value = metric.text(found[metric.name])
@@ -188,8 +206,8 @@ def train_alone(config: Config, pool: SiloPool, model: Tensor) -> dict[str, list
     """
     target = config.run.target
     (info,) = (info for info in pool.describe() if info.silo == target)
-    silos = tuple(SiloInfo(i, 0, ()) for i in range(target))
-    federation = Federation((*silos, info), target, config.samples_per_round, pool.layout)
+    silos = (*(SiloInfo(i, 0, ()) for i in range(target)), info)
+    federation = Federation(silos, target, config.samples_per_round, pool.layout)
     local = method_class("local")(config, federation, pool.initial_parameters())
     history = History(config)
     train(pool, local, history)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -24,8 +25,6 @@ from spcacw_flwr.silos.protocol import Federation
 
 HEAT = ListedColormap(matplotlib.colormaps["magma_r"](np.linspace(0.1, 1, 256)))
 """Without the lightest tints, which look like the white of no weight."""
-
-
 BLUE, ORANGE = "#0072B2", "#D55E00"
 MOST_POINTS = 400
 """Epochs or updates that are drawn; of more, an even choice."""
@@ -74,17 +73,18 @@ def draw_metric(
 
     ``alone`` is by epoch; a single value is that after the last one.
     """
-    at = thin(len(values))
-    mark = "o" if len(at) == 1 else ""
-    axes.plot([epochs[k] for k in at], [values[k] for k in at], color=BLUE, lw=2.2,
-              marker=mark, label=f"this run: {metric.text(values[-1])}")  # fmt: skip
+
+    def line(x: Sequence[float], y: Sequence[float], what: str, **style: Any) -> None:
+        at, label = thin(len(y)), f"{what}: {metric.text(y[-1])}"
+        axes.plot([x[k] for k in at], [y[k] for k in at], label=label, **style)
+
+    dashed: dict[str, Any] = {"color": ORANGE, "lw": 1.8, "ls": "--"}
+    mark = "o" if len(values) == 1 else ""
+    line(epochs, values, "this run", color=BLUE, lw=2.2, marker=mark)
     if len(alone) > 1:
-        at = thin(len(alone))
-        axes.plot([k + 1 for k in at], [alone[k] for k in at], color=ORANGE, lw=1.8,
-                  ls="--", label=f"alone: {metric.text(alone[-1])}")  # fmt: skip
+        line(range(1, len(alone) + 1), alone, "alone", **dashed)
     elif alone:
-        axes.axhline(alone[-1], color=ORANGE, lw=1.8, ls="--",
-                     label=f"alone, at its end: {metric.text(alone[-1])}")  # fmt: skip
+        axes.axhline(alone[-1], label=f"alone, at its end: {metric.text(alone[-1])}", **dashed)
     axes.set_xlabel("epoch (the target's pass over its data)")
     better = "" if metric.higher else ", less is better"
     axes.set_ylabel(metric.label + (" (%)" if metric.percent else better))

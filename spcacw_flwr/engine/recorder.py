@@ -1,12 +1,7 @@
 """What a run leaves behind, written as it happens so that a crash loses at most one epoch.
 
-``config.toml`` (resolved; repeats the run), ``alpha.csv`` (a row per weight update),
-``metrics.jsonl`` (a line per epoch), ``silos.csv`` (what the method found out about each silo, a
-row per epoch and silo), ``model.safetensors`` (after every epoch), ``status.json``
-(where the run is, or the one sentence that ended it), and at the end ``summary.json``,
-``accuracy.png`` (of the run's metric) and ``alpha.png`` (of methods with weights); TensorBoard
-events by a switch. The directory ``checkpoint`` is what a run that was stopped goes on from
-(:mod:`spcacw_flwr.engine.checkpoint`): the growing files are then cut to where they were.
+docs/run.md lists the files. Of a run that goes on from its checkpoint, those that grow are first
+cut to where they were (:mod:`spcacw_flwr.engine.checkpoint`).
 """
 
 from __future__ import annotations
@@ -15,11 +10,10 @@ import csv
 import json
 import logging
 import math
-import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,7 +27,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.engine import directory as places
 from spcacw_flwr.engine.checkpoint import Keeper
-from spcacw_flwr.engine.directory import Stop, Stopped, claim_directory
+from spcacw_flwr.engine.directory import Stop, Stopped, claim_directory, write_atomically
 from spcacw_flwr.engine.loop import History
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS
@@ -46,41 +40,31 @@ PROGRESS_SECONDS = 0.2
 """How often the round counter on disk may move; a display needs no more."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step, so that a reader or a crash never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
-
-
 def as_json(table: Mapping[str, Any], indent: int | None = None) -> str:
     """Return JSON in which NaN (not a number in JSON) is null."""
-    return json.dumps(_known(table), allow_nan=False, indent=indent)
 
+    def known(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: known(part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [known(part) for part in value]
+        return None if isinstance(value, float) and math.isnan(value) else value
 
-def _known(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _known(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_known(part) for part in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return json.dumps(known(table), allow_nan=False, indent=indent)
 
 
 def as_toml(table: Mapping[str, Any]) -> str:
     """Return a flat table of strings, numbers and booleans as TOML, which writes them as JSON."""
-    return "".join(
-        f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in table.items()
-    )
+    lines = (f"{name} = {json.dumps(v, ensure_ascii=False)}\n" for name, v in table.items())
+    return "".join(lines)
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide the result."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -100,6 +84,8 @@ class Recorder(History):
     another process is at work in it.
     """
 
+    directory: Path
+
     def __init__(
         self, directory: Path, config: Config, engine: str,
         show: Callable[[dict[str, Any]], None] | None = None, flower_run: str = "",
@@ -110,7 +96,10 @@ class Recorder(History):
         self._told = self._started
         self._scalars: Any = None
         self._keeper: Keeper | None = None
-        self._resumes = bool(config.run.resume) or places.is_own(directory, flower_run)
+        own = places.is_own(directory, flower_run)
+        self._resumes = bool(config.run.resume) or own
+        self._asks = self._resumes and not own
+        """Whether it is still to be seen that the run can go on: until then its word stays."""
         claim_directory(directory, self._resumes)
         self._lock = places.held(directory)
         self._stop = Stop(directory)
@@ -118,32 +107,36 @@ class Recorder(History):
             self._write_config()
             self._status("waiting for silos")
 
+    def _write(self, name: str, text: str) -> None:
+        write_atomically(self.directory / name, text.encode())
+
     def _write_config(self) -> None:
         # Without the directory, so that the file repeats the run in a fresh one.
-        text = as_toml(self.config.to_flat() | {"output": "", "resume": ""})
-        write_atomically(self.directory / "config.toml", text.encode())
+        self._write("config.toml", as_toml(self.config.to_flat() | {"output": "", "resume": ""}))
 
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
         """Open the growing files, or cut them to where they were when the run goes on."""
-        super().start(federation, rounds, objects)
-        done, every = None, self.config.run.checkpoint_every
-        if every >= 0 or self._resumes:
-            self._keeper = Keeper(self.directory, self.config, federation, objects)
-            done = self._keeper.resume() if self._resumes else None
-            self._write_config()  # of a run that goes on, epochs may have grown
+        done, checkpoints = None, self.config.run.checkpoint_every >= 0
+        if checkpoints or self._resumes:
+            keeper = Keeper(self.directory, self.config, federation, objects)
+            done = keeper.resume() if self._resumes else None
         if done:
             self._go_on(done)
         else:
             self._open(federation)
-        if self._keeper and every >= 0:
-            self._keeper.check_room()
+        self._write_config()  # of a run that goes on, epochs may have grown
+        if checkpoints:
+            keeper.check_room()
+            self._keeper = keeper
         if self.config.run.tensorboard:
             from torch.utils.tensorboard import SummaryWriter  # slow to import, rarely wanted
 
             where = str(self.directory / "tensorboard")
             self._scalars = SummaryWriter(where, purge_step=self.round + 1 if done else None)
+        self._asks = False
+        super().start(federation, rounds, objects)
         self._status("training")
-        return self.round if done else 0
+        return self.round
 
     def _open(self, federation: Federation) -> None:
         for name in places.GROWING:
@@ -172,18 +165,15 @@ class Recorder(History):
         Raises Stopped if somebody asked.
         """
         stops = self._stop.wanted and round_ < self.rounds
-        keeper = self._keeper if self.config.run.checkpoint_every >= 0 else None
-        if keeper and (stops or keeper.due(round_, self.rounds)):
-            keeper.save(round_, self.memory(), {"versions": versions()})
+        if self._keeper and (stops or self._keeper.due(round_, self.rounds)):
+            self._keeper.save(round_, self.memory(), {"versions": versions()})
         if stops:
             self._stop.clear()
             raise Stopped(f"It was stopped after round {round_} of {self.rounds}.")
 
-    @contextmanager
-    def ending(self) -> Iterator[None]:
+    def ending(self) -> AbstractContextManager[None]:
         """Take Ctrl-C, SIGTERM, or a file ``stop``, as a wish to end after the round."""
-        with self._stop.watching():
-            yield
+        return self._stop.watching()
 
     def weights(self, round_: int, alpha: NDArray[np.float64] | None) -> None:
         """Append a row to alpha.csv."""
@@ -203,15 +193,15 @@ class Recorder(History):
 
     def epoch(
         self, round_: int, report: Mapping[str, float],
-        figures: Mapping[str, NDArray[np.float64]], state: Mapping[str, Tensor],
+        figures: Mapping[str, NDArray[np.float64]], parameters: Mapping[str, Tensor],
     ) -> None:  # fmt: skip
         """Append a line to metrics.jsonl and rows to silos.csv, and save the model."""
-        super().epoch(round_, report, figures, state)
+        super().epoch(round_, report, figures, parameters)
         if figures:
             self._write_figures(figures)
         with (self.directory / "metrics.jsonl").open("a") as file:
             file.write(as_json(self.epochs[-1]) + "\n")
-        content = save({name: tensor.contiguous() for name, tensor in state.items()})
+        content = save({name: part.contiguous() for name, part in parameters.items()})
         write_atomically(self.directory / "model.safetensors", content)
         if self._scalars:
             for name, value in report.items():
@@ -219,7 +209,7 @@ class Recorder(History):
         self._status("training")
 
     def _write_figures(self, figures: Mapping[str, NDArray[np.float64]]) -> None:
-        table = {"alpha": self.alphas[-1][1], **figures} if self.alphas else figures
+        table = figures if self.alpha is None else {"alpha": self.alpha, **figures}
         if len(self.epochs) == 1:
             self._append("silos.csv", [["epoch", "silo", *table]])
         rows = zip(*(map(repr, values.tolist()) for values in table.values()), strict=True)
@@ -229,8 +219,7 @@ class Recorder(History):
         """Write summary.json and the pictures."""
         from spcacw_flwr.engine import plots  # not before: Matplotlib takes a second
 
-        summary = as_json(self.summary(), indent=2)
-        write_atomically(self.directory / "summary.json", summary.encode())
+        self._write("summary.json", as_json(self.summary(), indent=2))
         metric = METRICS[self.config.run.metric]
         plots.save_metric(self.directory / f"{metric.name}.png", metric, self.epochs, self.alone)
         if self.federation is not None and self.alphas:
@@ -239,8 +228,15 @@ class Recorder(History):
         self._close("finished")
 
     def fail(self, sentence: str) -> None:
-        """Note the sentence that ended the run; what was learned so far stays on disk."""
-        self._close("failed", error=sentence)
+        """Note the sentence that ended the run; what was learned so far stays on disk.
+
+        Of a run that could not go on, status.json stays as it was; a launcher that waits for a word
+        has taken it away.
+        """
+        if self._asks and (self.directory / "status.json").exists():
+            self._lock.release()
+        else:
+            self._close("failed", error=sentence)
 
     def _close(self, state: str, **more: Any) -> None:
         if self._scalars:
@@ -252,21 +248,19 @@ class Recorder(History):
 
     def summary(self) -> dict[str, Any]:
         """Return the run in a few figures; accuracies in percent."""
-        run, last = self.config.run, self.epochs[-1]
-        setting, accuracy = setting_class(run.setting), {}
-        alone: Any = None
-        if "accuracy" in last:
-            accuracy = best_and_last([line["accuracy"] for line in self.epochs])
-        if self.alone:
-            alone = best_and_last(self.alone["accuracy"]) if accuracy else {}
-            alone |= {name: by for name, by in self.alone.items() if name in METRICS}
         assert self.federation is not None
+        run, last = self.config.run, self.epochs[-1]
+        setting = setting_class(run.setting)
+        accuracy = best_and_last(self.accuracy) if "accuracy" in last else {}
+        alone: dict[str, Any] = {name: by for name, by in self.alone.items() if name in METRICS}
+        if accuracy and alone:
+            alone = best_and_last(self.accuracy_alone) | alone
         return {
             "setting": run.setting, "method": run.method, "engine": self.engine,
             "device": run.device, "seed": run.seed, "target": run.target, "rounds": self.rounds,
             "holdout": run.holdout, "epochs": len(self.epochs), **accuracy,
             "metric": run.metric, "metrics": self._metrics(), CASES: last[CASES],
-            "alone": alone, "alpha": self.alphas[-1][1].tolist() if self.alphas else None,
+            "alone": alone or None, "alpha": None if self.alpha is None else self.alpha.tolist(),
             **{name: last[name] for name in ("target_gradients", "floats", "bytes")},
             "figures": {name: values.tolist() for name, values in self.figures.items()},
             "rejections": self.gate.rejections() if self.gate else {},
@@ -304,9 +298,9 @@ class Recorder(History):
             "epoch": len(self.epochs), "epochs": self.config.run.epochs,
             "accuracy": last.get("accuracy"), "loss": last.get("loss"),
             "metric": self.config.run.metric, "value": last.get(self.config.run.metric),
-            "alpha": self.alphas[-1][1].tolist() if self.alphas else [],
+            "alpha": [] if self.alpha is None else self.alpha.tolist(),
             **({places.FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
         }  # fmt: skip
-        write_atomically(self.directory / "status.json", as_json(table).encode())
+        self._write("status.json", as_json(table))
         if self._show:
             self._show(table)

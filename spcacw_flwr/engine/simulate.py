@@ -12,16 +12,11 @@ messages, and needs PyTorch and the scientific stack alone::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.config.config import Config
@@ -38,43 +33,8 @@ SMALL_ROUND = 512
 """Samples of a round, M·b, up to which a second thread gains nothing (docs/engine.md)."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a simulation learned."""
-
-    config: Config
-    epochs: list[dict[str, float]]
-    """A table per epoch: metrics (accuracy in percent), loss, L, … as in metrics.jsonl."""
-    alphas: list[tuple[int, NDArray[np.float64]]]
-    """Round and weights (M,) at every update; empty for a method without weights."""
-    parameters: dict[str, Tensor]
-    """The trained model: its parameters, and the buffers that it was evaluated with."""
-    alone: dict[str, list[float]]
-    """Each figure after each epoch of training alone, and ``accuracy-gain``, …: the gain over it
-    with its paired 95 % interval; empty unless ``compare-alone``."""
-    directory: Path | None
-    """Where the artefacts are; None if the key ``output`` was empty."""
-    privacy: Mapping[str, Mapping[str, Any]]
-    """What each private silo did, and told: its ε, as in summary.json."""
-
-    @property
-    def accuracy(self) -> list[float]:
-        """Accuracy (percent) after each epoch."""
-        return [line["accuracy"] for line in self.epochs]
-
-    @property
-    def accuracy_alone(self) -> list[float]:
-        """Accuracy after each epoch of training alone; empty unless ``compare-alone``."""
-        return self.alone.get("accuracy", [])
-
-    @property
-    def alpha(self) -> NDArray[np.float64] | None:
-        """The last weights (M,); None for a method without weights."""
-        return self.alphas[-1][1] if self.alphas else None
-
-
-def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = None) -> Result:
-    """Run a configuration in this process.
+def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = None) -> History:
+    """Run a configuration in this process and return what it did.
 
     Parameters
     ----------
@@ -100,11 +60,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
             if config.run.compare_alone and config.run.method != "local":
                 history.alone = train_alone(config, pool, method.personal)
         history.finish()
-    return Result(
-        config, history.epochs, history.alphas,
-        {name: part.clone() for name, part in history.state.items()},
-        history.alone, output, history.privacy,
-    )  # fmt: skip
+    return history
 
 
 def method_for(config: Config, silos: Iterable[SiloInfo], pool: SiloPool) -> Method:

@@ -17,7 +17,7 @@ import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -111,35 +111,37 @@ def _allowed(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any]
     return found
 
 
-def save(objects: Mapping[str, Any], inputs: Mapping[str, Any], file: IO[bytes]) -> None:
-    """Write the state of named objects into a file that can be read as well.
+def save(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bytes:
+    """Return the state of named objects.
 
     Raises SpcacwError if something in it cannot be kept; the sentence names the attribute.
     """
-    if what := _unsafe(dict(objects), objects, inputs, file):
+    content, what = _saved(dict(objects), objects, inputs)
+    if what:
         where, kind = next(iter(objects)), what
         for name, value in objects.items():
             for attribute, part in vars(value).items() if hasattr(value, "__dict__") else ():
-                if _unsafe(part, objects, inputs, io.BytesIO()):
+                if _saved(part, objects, inputs)[1]:
                     where, kind = f"{name}.{attribute}", type(part).__qualname__
         raise SpcacwError(
             f"{where} is a {kind} ({what}), which no checkpoint can hold: keep numbers, tensors, "
             "arrays, containers or plain objects of these, or set checkpoint-every = -1 to go "
             "without checkpoints."
         )
+    return content
 
 
-def _unsafe(
-    value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any], file: IO[bytes]
-) -> str:
-    """Write the state of a value; return what in it cannot be kept, nothing if all can."""
+def _saved(value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Return the state of a value, and what in it cannot be kept: nothing if all can."""
+    file = io.BytesIO()
     try:
         torch.save(value, file, pickle_module=_pickler(inputs))
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
-        return str(error)
+        return b"", str(error)
     file.seek(0)
     with safe_globals(_allowed(objects, inputs)):
-        return next(iter(get_unsafe_globals_in_checkpoint(file)), "")
+        what = next(iter(get_unsafe_globals_in_checkpoint(file)), "")
+    return file.getvalue(), what
 
 
 @contextmanager

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from spcacw_flwr.config.config import Config, absolute, flat_keys
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import STREAM
-from spcacw_flwr.console import end_like_ctrl_c, one_sentence, reported
+from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence
 from spcacw_flwr.engine.directory import claim_directory
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE, Federation, going_on
 from spcacw_flwr.flower.places import Server, Silo
 from spcacw_flwr.flower.processes import POLL_SECONDS, Program, end, free_port, keep
+from spcacw_flwr.report.terminal import reported
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
 
@@ -31,10 +31,10 @@ app = typer.Typer(
     no_args_is_help=True, help="Run a federation of real silos.", add_completion=False,
     pretty_exceptions_enable=False,
 )  # fmt: skip
-console = Console()
-told = one_sentence(console)
+console = new_console()
+told = one_sentence()
 """Around a command: a user's error is told as its sentence."""
-say = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+say = partial(console.print, soft_wrap=True)
 """Prints a Flower command, ready to be copied, or a sentence."""
 PORT = 9092
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]

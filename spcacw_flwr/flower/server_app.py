@@ -8,18 +8,18 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
-from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import STREAM
-from spcacw_flwr.console import print_report
+from spcacw_flwr.console import new_console
 from spcacw_flwr.engine.directory import default_output, is_own
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.invitations import StreamStrategy, check
 from spcacw_flwr.flower.polling import hurry
 from spcacw_flwr.flower.strategy import GradientStrategy, absolute_directory, reported
+from spcacw_flwr.report.terminal import print_report
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting, setting_of
 
@@ -88,7 +88,7 @@ def main(grid: Grid, context: Context) -> None:
                 f"engine = '{config.run.engine}' runs without Flower: use 'spcacw run --engine "
                 f"{config.run.engine}', or leave the key out."
             )
-        print_report(Console(width=100), run(grid, config, str(context.run_id)))
+        print_report(new_console(width=100), run(grid, config, str(context.run_id)))
     except SpcacwError as error:
         log(logging.ERROR, "%s", error)
         # Flower prints the traceback of whatever ends a ServerApp: let it be a short one.

@@ -125,7 +125,7 @@ class GradientStrategy(Strategy):
         with self.connected(self.nodes, federation) as silos:
             self.method = make_method(self.config, federation, vector)
             train(silos, self.method, self.history, num_rounds)
-        state = {**self.history.state, **layout.unflatten(self.method.personal)}
+        state = {**self.history.parameters, **layout.unflatten(self.method.personal)}
         parts = {name: Array(part.cpu().numpy()) for name, part in state.items()}
         result = Result(arrays=ArrayRecord({**initial_arrays, **parts}))
         for line in self.history.epochs:

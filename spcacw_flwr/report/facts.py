@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,8 @@ MOST_SILOS = 12
 """Silos that are drawn or listed one by one; of the others a summary."""
 SETTLED = 0.01
 """Share of the weight below which an update counts as small."""
-
-
 Interval = tuple[float, float]
+"""Of 95 %."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +38,15 @@ class Course:
     values: list[float]
     alone: list[float]
     """After each epoch of training alone; a single value if only the last is known; or none."""
-    held_out: bool
-    """Whether it was measured on held-out training data rather than on test data."""
-    cases: int | None = None
-    """Test cases; like the intervals, None of runs of older versions."""
-    interval: Interval | None = None
-    """The 95 % interval of the last value."""
-    gain_interval: Interval | None = None
-    """The 95 % interval of the gain, paired by test case."""
-    table: dict[str, dict[str, Any]] = field(default_factory=dict)
+    where: str
+    """What it was measured on: ``test`` cases, or ``held-out`` training data."""
+    cases: int | None
+    """How many; like the intervals, None of runs of older versions."""
+    interval: Interval | None
+    """That of the last value."""
+    gain_interval: Interval | None
+    """That of the gain, paired by test case."""
+    table: dict[str, dict[str, Any]]
     """What the summary has of each metric."""
 
     @property
@@ -58,21 +57,14 @@ class Course:
         return (1 if self.metric.higher else -1) * (self.values[-1] - self.alone[-1])
 
     @property
-    def verdict(self) -> int | None:
-        """1 or −1 where the test cases tell that the peers helped or harmed, else 0 or None."""
-        if self.gain_interval is None:
-            return None
-        low, high = self.gain_interval
+    def verdict(self) -> int:
+        """1 or −1 where the test cases tell that the peers helped or harmed, else 0."""
+        low, high = self.gain_interval or (0, 0)
         return 1 if low > 0 else -1 if high < 0 else 0
 
     @property
-    def where(self) -> str:
-        """What the metric was measured on: ``test`` or ``held-out``."""
-        return "held-out" if self.held_out else "test"
-
-    @property
     def on(self) -> str:
-        """The same with its size, ``48 test cases``."""
+        """What the metric was measured on, with its size: ``48 test cases``."""
         count = "an unknown number of" if self.cases is None else f"{self.cases:,}"
         return f"{count} {self.where} case{'' if self.cases == 1 else 's'}"
 
@@ -80,11 +72,6 @@ class Course:
     def tail(self) -> list[float]:
         """The values of the last epochs."""
         return self.values[-TAIL:]
-
-    @property
-    def swing(self) -> float:
-        """What lies between the best and the worst of the last epochs."""
-        return max(self.tail) - min(self.tail)
 
 
 @dataclass(frozen=True)
@@ -126,13 +113,16 @@ class Weights:
         """(U−1,) share of the weight that each update moved: ½ Σ|α_k − α_{k−1}|."""
         return 0.5 * np.abs(np.diff(self.alphas, axis=0)).sum(axis=1)
 
-    def distance(self, silo: int) -> float | None:
-        """Degrees or cluster numbers between a silo's true group and the target's, if known."""
-        own, other = self.groups[self.target], self.groups[silo]
-        if own is None or other is None:
-            return None
-        gap = abs(own - other)
-        return min(gap, 360 - gap) if self.group_kind == "angle" else gap
+    @property
+    def gaps(self) -> dict[int, float]:
+        """Degrees or cluster numbers between each peer's true group and the target's, if known."""
+        known = [group for group in self.groups if group is not None]
+        if len(known) < len(self.groups):
+            return {}
+        gaps = {silo: abs(known[silo] - known[self.target]) for silo in self.peers}
+        if self.group_kind == "angle":
+            gaps = {silo: min(gap, 360 - gap) for silo, gap in gaps.items()}
+        return gaps
 
 
 @dataclass(frozen=True)
@@ -188,8 +178,7 @@ class LeaveOneOut:
         """Spearman's rank correlation of α and the mean loss; None where undefined."""
         if len(self.absences) < 3:
             return None
-        alpha = [one.alpha for one in self.absences]
-        lost = [one.mean for one in self.absences]
+        alpha, lost = zip(*((one.alpha, one.mean) for one in self.absences), strict=True)
         if not np.ptp(alpha) > 0 or np.ptp(lost) == 0:  # not known, or all the same
             return None
         from scipy.stats import spearmanr  # here: it takes most of a second
@@ -227,6 +216,11 @@ class Facts:
         """The privacy that each private silo has spent: epsilon, delta and its mechanism."""
         return {int(silo): by for silo, by in (self.run.summary.get("privacy") or {}).items()}
 
+    @property
+    def seconds(self) -> float | None:
+        """What the run took; of one that has not finished, up to its last epoch."""
+        return self.run.summary.get("seconds") or self.total("seconds")
+
     def total(self, name: str) -> float | None:
         """Return a cumulative figure of the last epoch that has it; None if it was not recorded."""
         values = [line[name] for line in self.run.epochs if line.get(name) is not None]
@@ -254,7 +248,7 @@ def _course(run: Artefacts) -> Course:
     ends = (last.get(f"{metric.name}-{end}") for end in ("low", "high"))
     gain, cases = table.get(metric.name, {}).get("gain_interval") or (None,), last.get(CASES)
     return Course(
-        metric, epochs, values, by_epoch, bool(run.config.get("holdout")),
+        metric, epochs, values, by_epoch, "held-out" if run.config.get("holdout") else "test",
         None if cases is None else int(cases), _interval(ends), _interval(gain), table,
     )  # fmt: skip
 
@@ -273,12 +267,11 @@ def _weights(run: Artefacts, target: int) -> Weights | None:
     mean = held @ run.alphas / held.sum() if held.sum() else run.alphas[-1]
     figures = {name: np.array(v) for name, v in run.silos.items() if len(v) == silos}
     setting = str(run.config.get("setting"))
-    kind = run.summary.get("group_kind") or (
-        setting_class(setting).group_kind if setting in SETTINGS else "none"
-    )
+    kind = setting_class(setting).group_kind if setting in SETTINGS else "none"
     groups = run.summary.get("groups") or [None] * silos
     names = [called(run.summary, silo) for silo in range(silos)]
-    return Weights(target, run.rounds, run.alphas, mean, figures, groups, str(kind), names)
+    kind = str(run.summary.get("group_kind") or kind)  # older summaries have none
+    return Weights(target, run.rounds, run.alphas, mean, figures, groups, kind, names)
 
 
 def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:

@@ -16,18 +16,16 @@ import csv
 import io
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.loop import History, train
-from spcacw_flwr.engine.recorder import write_atomically
 from spcacw_flwr.engine.simulate import method_for, threads
 from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.read import LEAVE_ONE_OUT, read
@@ -42,7 +40,7 @@ Say = Callable[[str], None]
 
 
 def leave_one_out(
-    directory: Path, count: int, *, lowest: bool, seeds: int, changes: dict[str, Any], say: Say
+    directory: Path, count: int, lowest: bool, seeds: int, changes: dict[str, Any], say: Say
 ) -> None:
     """Run with all silos and without each of the ``count`` heaviest peers; write the table.
 
@@ -82,38 +80,30 @@ def _one_seed(config: Config, chosen: Sequence[int], say: Say) -> Iterator[tuple
         setting.prepare()
         pool = SiloPool(config, setting, range(setting.num_silos))
         samples = len(setting.test(target).y)
-        whole = _timed(pool, (), f"seed {seed}, all silos", say)
+        whole, values, cases = _rerun(pool, (), f"seed {seed}, all silos", say)
     except SpcacwError as error:
         raise SpcacwError(
             f"Leave-one-out reruns the training here, with the data of all silos: {error}"
         ) from error
-    yield (seed, "", "", *whole.values, samples, "")
+    yield (seed, "", "", *values, samples, "")
     for silo in chosen:
-        alpha = float(whole.alphas[-1][1][silo]) if whole.alphas else ""
-        found = _timed(pool, (silo,), f"seed {seed}, without silo {silo}", say)
-        _, low, high = whole.cases.gains(found.cases)[config.run.metric]
-        yield (seed, silo, alpha, *found.values, samples, (high - low) / 2)
+        alpha = "" if whole.alpha is None else float(whole.alpha[silo])
+        _, values, others = _rerun(pool, (silo,), f"seed {seed}, without silo {silo}", say)
+        _, low, high = cases.gains(others)[config.run.metric]
+        yield (seed, silo, alpha, *values, samples, (high - low) / 2)
 
 
-@dataclass(frozen=True)
-class Rerun:
-    """A run with some or all silos."""
-
-    values: tuple[float, float]
-    """The last and the best value of the metric."""
-    alphas: list[tuple[int, NDArray[np.float64]]]
-    cases: Cases
-    """The last model on each test case."""
-
-
-def _timed(pool: SiloPool, absent: tuple[int, ...], what: str, say: Say) -> Rerun:
+def _rerun(
+    pool: SiloPool, absent: tuple[int, ...], what: str, say: Say
+) -> tuple[History, list[float], Cases]:
+    """Return a run with some or all silos, its last and best metric, and its model by test case."""
     begin, metric = time.perf_counter(), METRICS[pool.config.run.metric]
     history = train_without(pool, absent)
     values = [line[metric.name] for line in history.epochs]
     took = duration(time.perf_counter() - begin)
     say(f"{what}: {metric.label} {metric.text(values[-1])} ({took})")
-    cases, _ = pool.cases(pool.layout.flatten(history.state), pool.config.run.target)
-    return Rerun((values[-1], values[metric.best(values)]), history.alphas, cases)
+    cases, _ = pool.cases(pool.layout.flatten(history.parameters), pool.config.run.target)
+    return history, [values[-1], values[metric.best(values)]], cases
 
 
 class Remaining:

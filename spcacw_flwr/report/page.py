@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,33 +14,29 @@ from jinja2 import Environment, StrictUndefined
 
 from spcacw_flwr.config.config import MOVED, Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.recorder import write_atomically
+from spcacw_flwr.engine.directory import write_atomically
+from spcacw_flwr.engine.gate import REASONS
 from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import MOST_SILOS, Course, Facts, LeaveOneOut, Weights, facts_of
 from spcacw_flwr.report.read import read
-from spcacw_flwr.report.template import PAGE, STYLE
-from spcacw_flwr.report.words import called, duration, percent, signed, span
-from spcacw_flwr.silos.metrics import METRICS
+from spcacw_flwr.report.words import called, duration, metric_rows, percent, signed, span
 
 if TYPE_CHECKING:
     from spcacw_flwr.report.pictures import Picture
 
 NAME = "report.html"
 COLUMNS = {"bias": "bias ‖b̂‖", "sigma": "noise σ", "closed_form": "closed form", "epsilon": "ε"}
-REASONS = {
-    "not-finite": "not a number, or infinite", "too-long": "larger than allowed",
-    "shape": "of another shape", "dtype": "of another type", "round": "to another question",
-    "silo": "for another silo", "malformed": "incomplete", "error": "an error instead",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names its rows."""
+    """A table whose first column names its rows; it is left out if it has none."""
 
     caption: str
     head: list[str]
     rows: list[list[str]]
+    folded: bool = False
+    """Whether it is opened by a click."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,9 @@ class Section:
     name: str
     """Its anchor."""
     title: str
-    said: list[str] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-    folded: list[Table] = field(default_factory=list)
-    """Tables that are opened by a click; like the others, left out if they have no rows."""
+    said: Iterable[str]
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
 
 
 def sections(facts: Facts) -> Iterator[Section]:
@@ -64,17 +59,17 @@ def sections(facts: Facts) -> Iterator[Section]:
     if course.values:
         yield Section("result", "How good the model became", sentences.learning(course),
                       [pictures.course(course)], [_metrics_table(course)])  # fmt: skip
-    if said := sentences.advice(course):
+    if said := [*sentences.advice(course)]:
         yield Section("advice", "Go on with these peers?", said)
     if weights is None and course.values:
         method = facts.run.config.get("method")
         none = f"The method {method} puts no weight on silos, so this run cannot tell who helped."
         yield Section("helpers", "Who helped", [none])
     if weights is not None and len(weights.final) > 1:
-        said = sentences.helpers(weights) + sentences.closed_form(weights)
+        said = [*sentences.helpers(weights), *sentences.closed_form(weights)]
         yield Section("helpers", "Who helped", said, [pictures.helpers(weights)],
                       [_silo_table(weights)])  # fmt: skip
-        if (picture := pictures.truth(weights)) and (said := sentences.truth(weights)):
+        if (picture := pictures.truth(weights)) and (said := [*sentences.truth(weights)]):
             yield Section("truth", "Against the truth", said, [picture])
         if len(weights.rounds) > 1:
             yield Section("changes", "When the weights changed", sentences.changes(weights),
@@ -84,52 +79,40 @@ def sections(facts: Facts) -> Iterator[Section]:
                       [pictures.leave_one_out(found)], [_absence_table(found)])  # fmt: skip
     yield Section("replies", "Replies that were not used", sentences.replies(facts),
                   tables=[_reply_table(facts)])  # fmt: skip
-    if said := sentences.cost(facts):
+    if said := [*sentences.cost(facts)]:
         yield Section("cost", "What it cost", said)
     yield Section("privacy", "Privacy", sentences.privacy(facts), tables=[_privacy_table(facts)])
     yield _configuration(facts)
 
 
-def tiles(facts: Facts) -> list[tuple[str, str]]:
-    """Return the few figures at the top: a label and a value each."""
-    course, weights, found = facts.course, facts.weights, []
-    metric = course.metric
+def tiles(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield the few figures at the top: a label and a value each."""
+    course, weights, metric = facts.course, facts.weights, facts.course.metric
     if course.values:
-        found.append((f"{metric.label} at the end", metric.text(course.values[-1])))
+        yield f"{metric.label} at the end", metric.text(course.values[-1])
     if course.interval and course.cases:
-        found.append((f"95 % interval, {course.on}", span(metric, course.interval)))
+        yield f"95 % interval, {course.on}", span(metric, course.interval)
     if course.alone and facts.run.config.get("method") != "local":
-        found.append(("training alone", metric.text(course.alone[-1])))
+        yield "training alone", metric.text(course.alone[-1])
     if course.gain is not None:
         unit = " points" if metric.percent else ""
-        found.append(("better than alone by", signed(metric, course.gain) + unit))
+        yield "better than alone by", signed(metric, course.gain) + unit
     if course.gain_interval:
-        ends = span(metric, course.gain_interval, signs=True)
-        found.append(("95 % interval of that", ends))
+        yield "95 % interval of that", span(metric, course.gain_interval, signs=True)
     if weights is not None and weights.shares:
-        share = float(weights.final[weights.peers].sum())
-        found.append(("weight of the peers", percent(share)))
-    if seconds := facts.run.summary.get("seconds") or facts.total("seconds"):
-        found.append(("time", duration(seconds)))
-    return found
+        yield "weight of the peers", percent(float(weights.final[weights.peers].sum()))
+    if facts.seconds:
+        yield "time", duration(facts.seconds)
 
 
 def _metrics_table(course: Course) -> Table:
     """List all metrics, that of the run first; of runs of older versions none is known."""
-    compared = any("gain" in row for row in course.table.values())
+    cells = metric_rows(course.table, course.metric.name)
+    rows = [[metric.label, *row] for metric, row in cells]
     head = ["metric", "at the end", "95 % interval"]
-    head += ["alone", "better by", "95 % interval"] if compared else []
-    rows = []
-    for name in dict.fromkeys((course.metric.name, *course.table)):
-        if row := course.table.get(name):
-            metric = METRICS[name]
-            cells = [metric.text(row["last"]), span(metric, row["interval"])]
-            if compared:
-                cells += [metric.text(row["alone"]), signed(metric, row["gain"]),
-                          span(metric, row["gain_interval"], signs=True)]  # fmt: skip
-            rows.append([metric.label, *cells])
     caption = f"The last model on {course.on}, by every metric that applies to them."
-    if compared:
+    if rows and len(rows[0]) > len(head):
+        head += ["alone", "better by", "95 % interval"]
         caption += " Better by: than training alone, on the same cases; less than 0 is worse."
     return Table(caption, head, rows)
 
@@ -138,27 +121,24 @@ def _silo_table(weights: Weights) -> Table:
     """List the target and the heaviest peers, and sum up the rest."""
     known = any(group is not None for group in weights.groups)
     title, unit = ("true angle", "°") if weights.group_kind == "angle" else ("true group", "")
-    head = ["silo", "weight", "mean", *(COLUMNS.get(name, name) for name in weights.figures)]
-    head += [title] if known else []
-    shown, rest = weights.peers[:MOST_SILOS], weights.peers[MOST_SILOS:]
-    rows = []
-    for silo in [weights.target, *shown]:
-        group = weights.groups[silo]
-        last = ["–" if group is None else f"{group:g}{unit}"] if known else []
-        figures = [_decimal(values[silo]) for values in weights.figures.values()]
+    figures = weights.figures
+    head = ["silo", "weight", "mean", *(COLUMNS.get(name, name) for name in figures)]
+    head += [title] * known
+    rest, rows = weights.peers[MOST_SILOS:], []
+    for silo in [weights.target, *weights.peers[:MOST_SILOS]]:
         name = weights.names[silo] + " (target)" * (silo == weights.target)
-        rows.append([name, _decimal(weights.final[silo]), _decimal(weights.mean[silo]),
-                     *figures, *last])  # fmt: skip
-    if rest:
-        sums = (weights.final[rest].sum(), weights.mean[rest].sum())
-        lemma = {"closed_form": np.sum}  # shares add up; of the others the mean is telling
-        figures = [_decimal(lemma.get(name, np.mean)(values[rest]))
-                   for name, values in weights.figures.items()]  # fmt: skip
-        rows.append([f"{len(rest)} others", *map(_decimal, sums), *figures, *["–"] * known])
+        columns = [weights.final, weights.mean, *figures.values()]
+        group = "–" if weights.groups[silo] is None else f"{weights.groups[silo]:g}{unit}"
+        rows.append([name, *(_decimal(column[silo]) for column in columns), *[group] * known])
     caption = "Each silo's weight after the last update, its mean over the run"
-    caption += ", and what was found out about it" if weights.figures else ""
-    caption += "; of the others, sums of weights and means of the rest." if rest else "."
-    return Table(caption, head, rows)
+    caption += ", and what was found out about it" if figures else ""
+    if rest:  # shares add up; of the others the mean is telling
+        found = [_decimal(one[rest].sum()) for one in (weights.final, weights.mean)]
+        for name, values in figures.items():
+            found.append(_decimal((np.sum if name == "closed_form" else np.mean)(values[rest])))
+        rows.append([f"{len(rest)} others", *found, *["–"] * known])
+        caption += "; of the others, sums of weights and means of the rest"
+    return Table(f"{caption}.", head, rows)
 
 
 def _decimal(value: np.floating[Any]) -> str:
@@ -192,38 +172,30 @@ def _privacy_table(facts: Facts) -> Table:
         [str(silo), f"{line['epsilon']:.3g}", f"{line['delta']:.1g}", f"{line['answers']:,}"]
         for silo, line in sorted(facts.privacy.items())
     ]
-    caption = (
-        "What each private silo has spent: the smaller ε, the less its answers tell of any record."
-    )
+    what = "What each private silo has spent"
+    caption = f"{what}: the smaller ε, the less its answers tell of any record."
     return Table(caption, ["silo", "ε", "δ", "answers"], rows)
 
 
 def _configuration(facts: Facts) -> Section:
-    given = {MOVED.get(name, name): _text(value) for name, value in facts.run.config.items()}
-    usual, said = _usual(facts.run.config), []
-    changed = [[name, value, usual[name]] for name, value in given.items()
-               if usual.get(name, value) != value]  # fmt: skip
-    if usual:
-        said.append(f"{len(changed) or 'No'} key{'s differ' if len(changed) != 1 else ' differs'} "
-                    "from the default.")  # fmt: skip
-    said.append("The command 'spcacw run --config config.toml' repeats the run.")
-    table = Table("Keys that differ from their defaults.", ["key", "value", "default"], changed)
-    versions = facts.run.summary.get("versions") or {}
-    folded = [
-        Table("All keys", ["key", "value"], [[*one] for one in given.items()]),
-        Table("Versions", ["package", "version"], [[*one] for one in versions.items()]),
-    ]
-    return Section("configuration", "Configuration", said, tables=[table], folded=folded)
-
-
-def _usual(config: dict[str, Any]) -> dict[str, str]:
-    """Return the defaults of the run's setting and method; empty if they are not known here."""
-    try:
+    config = facts.run.config
+    given = {MOVED.get(name, name): _text(value) for name, value in config.items()}
+    said, changed = [], []
+    with suppress(SpcacwError, KeyError):  # of a setting or a method that is not known here
         chosen = {name: config[name] for name in ("setting", "method")}
-        known = Config.from_flat(chosen).to_flat()
-    except (SpcacwError, KeyError):
-        return {}
-    return {name: _text(value) for name, value in (known | chosen | {"output": ""}).items()}
+        usual = Config.from_flat(chosen).to_flat() | chosen | {"output": ""}
+        changed = [[name, value, default] for name, value in given.items()
+                   if (default := _text(usual.get(name, value))) != value]  # fmt: skip
+        keys = "key differs" if len(changed) == 1 else "keys differ"
+        said.append(f"{len(changed) or 'No'} {keys} from the default.")
+    said.append("The command 'spcacw run --config config.toml' repeats the run.")
+    versions = [[*one] for one in (facts.run.summary.get("versions") or {}).items()]
+    tables = [
+        Table("Keys that differ from their defaults.", ["key", "value", "default"], changed),
+        Table("All keys", ["key", "value"], [[*one] for one in given.items()], folded=True),
+        Table("Versions", ["package", "version"], versions, folded=True),
+    ]
+    return Section("configuration", "Configuration", said, tables=tables)
 
 
 def _text(value: Any) -> str:
@@ -244,7 +216,7 @@ def render(facts: Facts) -> str:
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
     return environment.from_string(PAGE).render(
         title=f"Who helped silo {called(facts.run.summary, facts.target)}?", name=name, style=STYLE,
-        headline=sentences.headline(facts), tiles=tiles(facts), sections=sections(facts),
+        headline=sentences.headline(facts), tiles=[*tiles(facts)], sections=sections(facts),
     )  # fmt: skip
 
 
@@ -268,3 +240,138 @@ def write_report_if_possible(directory: Path) -> str:
     except Exception as error:
         return f"There is no report of this run ({type(error).__name__}: {error})."
     return ""
+
+
+# The template: a Python text, for Flower ships no .html with an app.
+
+STYLE = """
+:root { --ink: #1b1b1b; --soft: #565656; --line: #d6d6d6; --paper: #ffffff; --card: #f4f6f8;
+  --accent: #0072b2; color-scheme: light dark; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #ececec; --soft: #b4b4b4; --line: #444a50; --paper: #16191c; --card: #22272c;
+    --accent: #6cb6e8; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 1.0625rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+main { max-width: 44rem; margin: 0 auto; padding: 2.25rem 1.25rem 3rem; }
+header p, h1, h2, section > p, .texts td, .texts th, dd { overflow-wrap: anywhere; }
+.run { margin: 0; color: var(--soft); font-size: .9rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: .25rem 0 1rem; letter-spacing: -.01em; }
+h2 { font-size: 1.3rem; line-height: 1.25; margin: 3rem 0 .6rem; padding-top: 1.1rem;
+  border-top: 1px solid var(--line); }
+.lead { font-size: 1.2rem; line-height: 1.5; margin: 0 0 1.4rem; }
+p { margin: 0 0 1rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.4rem, 1fr)); gap: .6rem;
+  margin: 0; }
+.tiles div { background: var(--card); border-radius: .5rem; padding: .7rem .85rem;
+  display: flex; flex-direction: column-reverse; justify-content: flex-end; }
+.tiles dt { color: var(--soft); font-size: .82rem; line-height: 1.3; }
+.tiles dd { margin: 0; font-size: 1.15rem; font-weight: 650; font-variant-numeric: tabular-nums; }
+figure { margin: 1.1rem 0; background: #ffffff; border-radius: .5rem; }
+figure img { display: block; width: 100%; max-width: 33rem; height: auto; margin: 0 auto; }
+@media (prefers-color-scheme: dark) { figure { padding: .7rem; } }
+.wide { overflow-x: auto; margin: 1.1rem 0; }
+.wide:focus-visible { outline: 2px solid var(--accent); }
+table { border-collapse: collapse; width: 100%; font-size: .92rem;
+  font-variant-numeric: tabular-nums; }
+p.note { color: var(--soft); font-size: .85rem; line-height: 1.45; margin: 1.1rem 0 .3rem; }
+.note + .wide { margin-top: 0; }
+th, td { padding: .34rem .55rem; text-align: right; border-bottom: 1px solid var(--line); }
+thead th { font-weight: 600; color: var(--soft); vertical-align: bottom; line-height: 1.25; }
+tbody th { font-weight: 500; }
+th:first-child, td:first-child, .texts th, .texts td { text-align: left; }
+th:first-child { padding-left: 0; }
+.figures th, .figures td { white-space: nowrap; overflow-wrap: normal; }
+.figures th:first-child { position: sticky; left: 0; background: var(--paper); }
+details { margin: .8rem 0; }
+summary { cursor: pointer; color: var(--accent); }
+.words dt { font-weight: 600; margin-top: .7rem; }
+.words dd { margin: 0; color: var(--soft); }
+@media (max-width: 30rem) { main { padding: 1.4rem 1rem 2rem; } h1 { font-size: 1.6rem; }
+  .lead { font-size: 1.1rem; } h2 { margin-top: 2.2rem; } }
+@media print {
+  :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #f2f2f2;
+    color-scheme: light; }
+  body { font-size: 10.5pt; } main { max-width: none; padding: 0; }
+  .figures th:first-child { position: static; }
+  figure, tr, .tiles { break-inside: avoid; } h2, section > p { break-after: avoid; }
+  .wide { overflow: visible; } figure img { max-width: 12cm; } }
+"""
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }} – {{ name }}</title>
+<style>{{ style | safe }}</style>
+</head>
+<body>
+<main>
+<header>
+<p class="run">{{ name }}</p>
+<h1>{{ title }}</h1>
+<p class="lead">{{ headline | join(" ") }}</p>
+{%- if tiles %}
+<dl class="tiles">
+{%- for label, value in tiles %}
+<div><dt>{{ label }}</dt><dd>{{ value }}</dd></div>
+{%- endfor %}
+</dl>
+{%- endif %}
+</header>
+{%- for section in sections %}
+<section id="{{ section.name }}">
+<h2>{{ section.title }}</h2>
+<p>{{ section.said | join(" ") }}</p>
+{%- for picture in section.pictures %}
+<figure><img src="{{ picture.source }}" alt="{{ picture.alt }}"></figure>
+{%- endfor %}
+{%- for table in section.tables if table.rows %}
+{%- if table.folded %}
+<details>
+<summary>{{ table.caption }}</summary>
+{%- else %}
+<p class="note">{{ table.caption }}</p>
+{%- endif %}
+<div class="wide" tabindex="0">
+<table class="{{ 'texts' if table.head[0] in ('key', 'package') else 'figures' }}"
+ aria-label="{{ table.caption }}">
+<thead><tr>{% for name in table.head %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{%- for row in table.rows %}
+<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}</tr>
+{%- endfor %}
+</tbody>
+</table>
+</div>
+{%- if table.folded %}
+</details>
+{%- endif %}
+{%- endfor %}
+</section>
+{%- endfor %}
+<section id="words">
+<h2>What the words mean</h2>
+<dl class="words">
+<dt>Silo, target, peer</dt>
+<dd>A silo is a place that holds data, such as a hospital. The target is the one that this model
+is for; the others are its peers. Their data stay with them: they send gradients.</dd>
+<dt>Weight (α)</dt>
+<dd>How much a silo's gradient counts when the target's model takes a step.</dd>
+<dt>Bias (‖b̂‖)</dt>
+<dd>How far a peer's gradients stray from the target's on average; a peer with data like the
+target's has little. It includes some noise of measurement.</dd>
+<dt>Noise (σ)</dt>
+<dd>How much a silo's gradients vary from one mini-batch to the next.</dd>
+<dt>Closed form</dt>
+<dd>The weight that a silo's bias and noise alone would earn it, each silo judged by itself, with
+no regard to how biases cancel each other.</dd>
+<dt>Epoch, round</dt>
+<dd>An epoch is the target's pass over its own data; a round is one step of its model.</dd>
+</dl>
+</section>
+</main>
+</body>
+</html>
+"""

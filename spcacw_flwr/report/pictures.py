@@ -112,12 +112,11 @@ def _weight_axis(axes: Axes, weights: Weights, which: Literal["x", "y"]) -> None
 @matplotlib.rc_context(STYLE)
 def truth(weights: Weights) -> Picture | None:
     """Draw each peer's weight against its true angle or cluster; None where that is not known."""
-    peers, own = weights.peers, weights.groups[weights.target]
-    groups = [weights.groups[i] for i in peers]
-    known = [group for group in groups if group is not None]
-    if own is None or len(known) < len(peers) or len(peers) < 2:
+    if len(weights.gaps) < 2:
         return None
-    circular = weights.group_kind == "angle"
+    peers, circular = weights.peers, weights.group_kind == "angle"
+    groups = [group or 0.0 for group in weights.groups]
+    own, known = groups[weights.target], [groups[i] for i in peers]
     place = [(group - own + 180) % 360 - 180 for group in known] if circular else known
     figure = new_figure(WIDTH, 2.8, DPI)
     axes = figure.add_subplot()
@@ -140,7 +139,7 @@ def truth(weights: Weights) -> Picture | None:
     heaviest = peers[0]
     return _picture(figure, f"Weight of each of {len(peers)} peers against its true "
                     f"{'angle' if circular else 'group'}; the heaviest, silo {heaviest}, "
-                    f"is at {weights.distance(heaviest):g} from the target.")  # fmt: skip
+                    f"is at {weights.gaps[heaviest]:g} from the target.")  # fmt: skip
 
 
 @matplotlib.rc_context(STYLE)
@@ -170,15 +169,14 @@ def over_time(weights: Weights) -> Picture:
 
 def _order(weights: Weights) -> list[int]:
     """Return the silos from the target's true angle or group outwards, or the heaviest first."""
-    peers = weights.peers
-    gaps = {silo: weights.distance(silo) for silo in peers}
-    if all(gap is not None for gap in gaps.values()):
-        own = weights.groups[weights.target] or 0.0
-        turn = {i: ((weights.groups[i] or 0.0) - own + 180) % 360 for i in (*peers, weights.target)}
-        if weights.group_kind == "angle":
-            return sorted(turn, key=lambda i: (turn[i], i))
-        peers = sorted(peers, key=lambda i: (gaps[i] or 0.0, weights.groups[i] or 0.0, i))
-    return [weights.target, *peers]
+    target, gaps = weights.target, weights.gaps
+    if not gaps:
+        return [target, *weights.peers]
+    groups = [group or 0.0 for group in weights.groups]
+    if weights.group_kind == "angle":
+        turns = [(group - groups[target] + 180) % 360 for group in groups]
+        return sorted(range(len(turns)), key=lambda i: (turns[i], i))
+    return [target, *sorted(gaps, key=lambda i: (gaps[i], groups[i], i))]
 
 
 def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> None:

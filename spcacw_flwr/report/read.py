@@ -90,25 +90,24 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table; a crash may have cut the last one, which is left out."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        return [row for row in csv.DictReader(file) if None not in row.values()]
 
 
 def _alphas(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     rows = [list(row.values()) for row in _rows(path)]
-    whole = [row for row in rows if None not in row]  # a crash may have cut the last one
-    rounds = np.array([int(row[0]) for row in whole], dtype=np.int64)
-    return rounds, np.array([[float(a) for a in row[1:]] for row in whole])
+    rounds = np.array([int(row[0]) for row in rows], dtype=np.int64)
+    return rounds, np.array([[float(a) for a in row[1:]] for row in rows])
 
 
 def _last_epoch(path: Path) -> dict[str, list[float]]:
     """Return the columns of the last epoch of which every silo's row is there."""
     epochs: dict[str, list[dict[str, str]]] = {}
     for row in _rows(path):
-        if None not in row.values():
-            epochs.setdefault(row["epoch"], []).append(row)
+        epochs.setdefault(row["epoch"], []).append(row)
     silos = max(map(len, epochs.values()), default=0)
     last = [rows for rows in epochs.values() if len(rows) == silos][-1:]
     names = [name for rows in last for name in rows[0] if name not in ("epoch", "silo", "alpha")]

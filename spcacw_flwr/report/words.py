@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from spcacw_flwr.silos.metrics import Metric
+from spcacw_flwr.silos.metrics import METRICS, Metric
 
 MOST_NAMES = 8
 """Silos that a sentence names one by one."""
@@ -22,9 +22,8 @@ def percent(share: float) -> str:
         return "100 %"
     if share > 0.999:
         return "more than 99.9 %"
-    return (
-        f"{100 * share:.1f} %" if share < 0.0995 or 0.995 <= share < 1 else f"{100 * share:.0f} %"
-    )
+    places = 1 if share < 0.0995 or share >= 0.995 else 0
+    return f"{100 * share:.{places}f} %"
 
 
 def signed(metric: Metric, difference: float | None) -> str:
@@ -45,6 +44,24 @@ def span(
     low, high = (f"{end:{sign}.{places}f}".replace("-", "−") for end in ends)
     units = (" points" if signs else " %") if unit and metric.percent else ""
     return f"{low} to {high}{units}"
+
+
+def metric_rows(
+    table: Mapping[str, Mapping[str, Any]], first: str, unit: bool = True
+) -> Iterator[tuple[Metric, list[str]]]:
+    """Yield the cells of each metric of a summary, ``first`` before the others.
+
+    They are the last value and its interval and, if training alone was run, its last value, by how
+    much the run is better, and the interval of that.
+    """
+    for name in dict.fromkeys((first, *table)):
+        if row := table.get(name):
+            metric = METRICS[name]
+            cells = [metric.text(row["last"]), span(metric, row["interval"], unit=unit)]
+            if "gain" in row:
+                gain = span(metric, row["gain_interval"], signs=True, unit=unit)
+                cells += [metric.text(row["alone"]), signed(metric, row["gain"]), gain]
+            yield metric, cells
 
 
 def listed(words: Sequence[str]) -> str:

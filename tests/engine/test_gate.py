@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 import numpy as np
@@ -13,8 +12,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import LONGEST, REASONS, Gate, judge, norm_bound
-from spcacw_flwr.engine.loop import play, train
-from spcacw_flwr.engine.recorder import Recorder
+from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower.grid import Gathering
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.protocol import (
@@ -27,7 +25,9 @@ from spcacw_flwr.silos.protocol import (
     SiloInfo,
 )
 from tests.conftest import make_method, make_pool
-from tests.flower.test_fuzz import TamperingGrid
+from tests.engine.test_simulate import spoil
+from tests.flower.test_fuzz import BAD, TamperingGrid
+from tests.flower.test_strategy import GradientStrategy, initial_arrays
 
 INF, NAN = float("inf"), float("nan")
 
@@ -270,29 +270,20 @@ def test_the_log_does_not_flood(caplog):
 # SP-CACW: no weight, and as silent in the costs
 
 
-def spoiled_pool(config, silo, rounds):
+def spoiled_pool(monkeypatch, config, silo, rounds):
     """The pool's silos, of whom one answers NaN in some rounds."""
     pool = make_pool(config)
-    honest = pool.gradients
-
-    def gradients(points, round_, silos, *args):
-        found = honest(points, round_, silos, *args)
-        if round_ in rounds and silo in silos:
-            found.rows[list(silos).index(silo)] = NAN
-            found.norms[list(silos).index(silo)] = NAN
-        return found
-
-    pool.gradients = gradients
+    spoil(monkeypatch, silo, rounds, pool)
     return pool
 
 
 @pytest.mark.parametrize("solver", ["ftl", "eg"])
-def test_weights_in_quarantine_are_zero_and_are_earned_again(solver):
+def test_weights_in_quarantine_are_zero_and_are_earned_again(solver, monkeypatch):
     config = Config.from_keys(
         update_every=4, max_strikes=2, quarantine_probe=1.0, solver=solver, bias_correction=True
     )
-    peer, bad = 2, range(10, 14)
-    pool = spoiled_pool(config, peer, bad)
+    peer = 2
+    pool = spoiled_pool(monkeypatch, config, peer, range(10, 14))
     method, door = make_method(config, pool), gate(7, max_strikes=2, quarantine_probe=1.0)
     alphas = {}
     for t in range(1, 41):
@@ -320,15 +311,13 @@ def test_if_nobody_else_has_weight_the_target_has_it_all():
 
 
 @pytest.mark.parametrize("name", ["spcacw", "fedavg", "ditto"])
-def test_the_loop_and_flower_have_one_quarantine(name):
-    from tests.flower import test_fuzz
-
+def test_the_loop_and_flower_have_one_quarantine(name, monkeypatch):
     config = Config.from_keys(
         method=name, max_strikes=2, quarantine_probe=0.6, update_every=3, epochs=2,
         compare_alone=False,
     )  # fmt: skip
     rounds = (2, 3, 5, 9)
-    pool = spoiled_pool(config, test_fuzz.BAD, rounds)
+    pool = spoiled_pool(monkeypatch, config, BAD, rounds)
     method, door = make_method(config, pool), Gate(config, 7)
     for t in range(1, 15):
         play(pool, method, t, door)
@@ -339,24 +328,11 @@ def test_the_loop_and_flower_have_one_quarantine(name):
                 array[name] = type(one)(np.full_like(one.numpy(), NAN))
         return [reply]
 
-    strategy = test_fuzz.GradientStrategy(config, 7)
-    arrays = test_fuzz.initial_arrays(config)
+    strategy = GradientStrategy(config, 7)
     grid = TamperingGrid(config, tamper, rounds)
-    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=14, timeout=5)
+    strategy.start(grid, initial_arrays(config), num_rounds=14, timeout=5)
     assert strategy.history.gate.counts.tolist() == door.counts.tolist()
     assert strategy.history.gate.strikes.tolist() == door.strikes.tolist()
     assert door.counts.sum() >= 3
     np.testing.assert_allclose(strategy.method.alpha, method.alpha, atol=1e-5)
     torch.testing.assert_close(strategy.method.personal, method.personal, rtol=1e-4, atol=1e-6)
-
-
-def test_counts_are_in_the_results(tmp_path):
-    config = Config.from_keys(epochs=2, compare_alone=False, quarantine_probe=0.0)
-    pool = spoiled_pool(config, 5, range(3, 99))
-    recorder = Recorder(tmp_path, config, "test")
-    train(pool, make_method(config, pool), recorder)
-    recorder.finish()
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["rejected"], line["quarantined"]) for line in lines] == [(3, 1), (3, 1)]
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["rejections"] == {"5": {"not-finite": 3}}

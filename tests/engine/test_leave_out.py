@@ -79,7 +79,7 @@ def test_fedavg_without_a_silo_in_the_middle_by_hand():
         optimiser.step(w, rows.mean(dim=0))
     assert found.epochs[-1]["accuracy"] == pool.evaluate(w, 0).figures["accuracy"]
     for name, part in pool.layout.unflatten(w).items():
-        torch.testing.assert_close(found.state[name], part, rtol=0, atol=1e-6)
+        torch.testing.assert_close(found.parameters[name], part, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["spcacw", "oracle-averaged"])

@@ -44,7 +44,7 @@ def test_streams_follow_the_in_process_trajectory(keys, tmp_path):
         assert round_ == other
         assert alpha == pytest.approx(expected, abs=1e-4)
     for name, part in bare.parameters.items():
-        torch.testing.assert_close(history.state[name], part, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(history.parameters[name], part, rtol=1e-3, atol=1e-5)
 
 
 def test_questions_go_out_while_the_target_learns_unless_something_may_change_them():

@@ -15,12 +15,12 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import PartitionKeys
-from spcacw_flwr.console import print_report
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.partitions import data, heart
 from spcacw_flwr.partitions.heart import patients
 from spcacw_flwr.partitions.natural import NaturalKeys, NaturalSilos, standardised, stratified
 from spcacw_flwr.report.page import write_report
+from spcacw_flwr.report.terminal import print_report
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import one_sentence

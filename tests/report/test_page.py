@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from html.parser import HTMLParser
 
 import numpy as np
@@ -54,10 +55,9 @@ class Page(HTMLParser):
 
 
 def page_of(directory) -> Page:
-    return Page(write_report(directory).read_text(encoding="utf-8"))
-
-
-def check_self_contained(page: Page, text: str) -> None:
+    """The page of a run, which is well formed and wants nothing from anywhere."""
+    text = write_report(directory).read_text(encoding="utf-8")
+    page = Page(text)
     assert not {"script", "link", "iframe", "object", "embed", "base"} & set(page.tags)
     for name, value in page.attributes:
         assert name != "style"
@@ -73,6 +73,7 @@ def check_self_contained(page: Page, text: str) -> None:
         assert picture.rstrip().endswith("</svg>")
         assert "<text" not in picture  # letters are outlines: no font is needed
         assert "NaN" not in picture
+    return page
 
 
 ROWS = [(3, "", "", 90, 91, 1000), (3, 1, 0.25, 85, 86, 1000), (3, 3, 0.05, 89, 90, 1000)]
@@ -88,20 +89,19 @@ def test_a_full_report_is_one_well_formed_file(tmp_path):
     head = ["seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples"]
     write_csv(run / "leave_one_out.csv", head, ROWS)
     page = page_of(run)
-    check_self_contained(page, (run / "report.html").read_text())
     assert page.titles == [
         "How good the model became", "Who helped", "Against the truth",
         "When the weights changed", "With and without each peer", "Replies that were not used",
         "What it cost", "Privacy", "Configuration", "What the words mean",
     ]  # fmt: skip
     assert len(page.images) == 5
-    assert "0 (target) 0.7000 0.7667 0.0000 0.4000 1.0000 0 1 0.2500" in page.text
-    assert "1 0.2500 85.00 % +5.00 ± 2.63" in page.text
-    assert "2 larger than allowed 3" in page.text
-    assert "1 2 1e-05 21" in page.text
-    assert "seed 3 0" in page.text  # differs from its default
+    for words in (
+        "0 (target) 0.7000 0.7667 0.0000 0.4000 1.0000 0 1 0.2500", "2 larger than allowed 3",
+        "1 0.2500 85.00 % +5.00 ± 2.63", "1 2 1e-05 21", "torch 2.14",
+        "seed 3 0",  # differs from its default
+    ):  # fmt: skip
+        assert words in page.text
     assert page.tags.count("h1") == 1
-    assert "torch 2.14" in page.text
 
 
 def test_what_a_run_is_called_is_text_and_nothing_else(tmp_path):
@@ -109,7 +109,6 @@ def test_what_a_run_is_called_is_text_and_nothing_else(tmp_path):
     run = write_run(tmp_path / "run", config={"setting": evil}, state="failed", error=evil,
                     accuracy=(50.0,))  # fmt: skip
     page = page_of(run)
-    check_self_contained(page, (run / "report.html").read_text())
     assert f"The run did not finish: {evil}." in page.text
     assert {image["src"][:5] for image in page.images} == {"data:"}
 
@@ -139,7 +138,6 @@ def test_of_many_silos_the_heaviest_are_listed_and_the_others_summed_up(kind, tm
     figures = {"bias": [0.5] * silos, "closed_form": [1.0] + [0.0] * 88}
     run = write_run(tmp_path / "run", alphas=alphas, groups=groups, kind=kind, figures=figures)
     page = page_of(run)
-    check_self_contained(page, (run / "report.html").read_text())
     rest = alpha[13:].sum()
     assert f"76 others {rest:.4f}" in page.text
     assert "59 silos have no weight at all." in page.text
@@ -170,14 +168,17 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     assert said == "There is no report of this run (ZeroDivisionError: oh)."
 
 
+def spcacw(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "250"})
+
+
 def test_the_run_and_its_rerun_by_the_command_line(tmp_path):
     run = tmp_path / "run"
-    options = ["--engine", "in-process", "--set", "epochs=2", "--output", str(run)]
-    done = CliRunner().invoke(app, ["run", *options])
+    done = spcacw("run", "--engine", "in-process", "--set", "epochs=2", "--output", run)
     assert done.exit_code == 0, done.output
     assert "Replies that were not used" in Page((run / "report.html").read_text()).titles
     (run / "report.html").unlink()
-    done = CliRunner().invoke(app, ["report", str(run), "--leave-one-out", "1", "--lowest"])
+    done = spcacw("report", run, "--leave-one-out", "1", "--lowest")
     assert done.exit_code == 0, done.output
     assert "Leave-one-out: 3 runs in this process" in done.output
     page = Page((run / "report.html").read_text())
@@ -187,19 +188,18 @@ def test_the_run_and_its_rerun_by_the_command_line(tmp_path):
 
 
 def test_a_failed_run_has_a_report_by_the_command_line(tmp_path):
-    options = ["--engine", "in-process", "--set", "sketch=9999", "--output", str(tmp_path / "run")]
-    assert CliRunner().invoke(app, ["run", *options]).exit_code == 1
-    page = Page((tmp_path / "run" / "report.html").read_text())
+    done = spcacw("run", "--engine", "in-process", "--set", "sketch=9999", "--output", tmp_path)
+    assert done.exit_code == 1
+    page = Page((tmp_path / "report.html").read_text())
     assert "The run did not finish: sketch = 9999 is more than" in page.text
 
 
 def test_what_cannot_be_reported_is_one_sentence(tmp_path, offline):
-    done = CliRunner().invoke(app, ["report", str(tmp_path)], env={"COLUMNS": "250"})
+    done = spcacw("report", tmp_path)
     assert done.exit_code == 1
     assert done.output.startswith(f"spcacw: {tmp_path} holds no run")
     run = write_run(tmp_path / "run", config={"setting": "mnist-relabel"})
-    where = ["--data-dir", str(tmp_path / "nowhere")]
-    done = CliRunner().invoke(app, ["report", str(run), "--leave-one-out", "1", *where])
+    done = spcacw("report", run, "--leave-one-out", "1", "--data-dir", tmp_path / "nowhere")
     assert done.exit_code == 1
     assert "Leave-one-out reruns the training here, with the data of all silos: " in done.output
 
@@ -211,10 +211,13 @@ def test_simulate_leaves_the_report_to_its_caller(tmp_path):
 
 
 def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monkeypatch):
-    spoil(monkeypatch, silo=2, from_round=3)
-    keys = {"epochs": 2, "compare_alone": False, "output": str(tmp_path / "run")}
-    result = simulate(Config.from_keys(quarantine_probe=0.0, **keys))
-    page = page_of(result.directory)
-    assert "3 replies were not used; training went on without. They came from silo 2." in page.text
+    spoil(monkeypatch, 5, range(3, 99))
+    keys = {"epochs": 2, "compare_alone": False, "output": str(tmp_path)}
+    found = simulate(Config.from_keys(quarantine_probe=0.0, **keys))
+    assert [(line["rejected"], line["quarantined"]) for line in found.epochs] == [(3, 1), (3, 1)]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["rejections"] == {"5": {"not-finite": 3}}
+    page = page_of(tmp_path)
+    assert "3 replies were not used; training went on without. They came from silo 5." in page.text
     assert "1 silo was in quarantine at the end" in page.text
-    assert "2 not a number, or infinite 3" in page.text
+    assert "5 not a number, or infinite 3" in page.text

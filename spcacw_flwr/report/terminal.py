@@ -1,0 +1,160 @@
+"""What a command shows while a run goes on, and the short tables at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.directory import write_atomically
+from spcacw_flwr.report.facts import MOST_SILOS
+from spcacw_flwr.report.page import write_report_if_possible
+from spcacw_flwr.report.words import called, metric_rows
+from spcacw_flwr.silos.evaluation import CASES
+from spcacw_flwr.silos.metrics import METRICS
+
+LARGEST = 4
+"""Weights shown while training: the current largest ones."""
+COLUMNS = {"bias": "bias ‖b‖", "sigma": "noise σ", "closed_form": "closed form", "epsilon": "ε"}
+"""Titles of what is found out about each silo."""
+
+
+class Display:
+    """Live progress on a terminal; a line per epoch elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("rounds"), TimeElapsedColumn(), console=console,
+        )  # fmt: skip
+        self.task = self.progress.add_task("starting", total=None)
+        self.line, self.epoch = "", 0
+
+    def __rich__(self) -> Group:
+        """Return what a terminal shows."""
+        return Group(self.progress, self.line)
+
+    def running(self) -> AbstractContextManager[object]:
+        """Keep the display on the terminal for the duration of the block."""
+        live = Live(self, console=self.console, refresh_per_second=4)
+        return live if self.console.is_terminal else nullcontext()
+
+    def show(self, status: dict[str, Any]) -> None:
+        """Show where the run is."""
+        if not status:
+            return
+        epoch, total = status["epoch"], status["rounds"]
+        count = f"epoch {epoch}/{status['epochs']}"
+        text = f"{status['state']}: {count}" if total else status["state"]
+        self.progress.update(
+            self.task, description=text, completed=status["round"], total=total or None
+        )
+        self.line = describe(status)
+        if epoch > self.epoch and not self.console.is_terminal:
+            self.console.print(f"{count}  {self.line}", soft_wrap=True)
+        self.epoch = epoch
+
+
+def describe(status: dict[str, Any]) -> str:
+    """Say the metric, the loss and the largest weights of a status in one line."""
+    if status.get("value") is None:
+        return ""
+    metric, alpha = METRICS[status["metric"]], status["alpha"]
+    text = f"{metric.label} {metric.text(status['value'])}  loss {status['loss']:.4f}"
+    largest = [i for i in _heaviest(alpha)[:LARGEST] if alpha[i] > 0]
+    weights = "".join(f"  silo {i}: {alpha[i]:.3f}" for i in largest)
+    return f"{text}  α{weights}" if alpha else text
+
+
+def _heaviest(alpha: list[float]) -> list[int]:
+    return sorted(range(len(alpha)), key=lambda i: (-alpha[i], i))
+
+
+def metrics_table(summary: dict[str, Any]) -> Table:
+    """Return each metric of the last model with its interval, that of the run first.
+
+    Beside it training alone (α = e₀), if that was run, and how much better than it the model is.
+    """
+    table = Table(caption="Of accuracies, differences are in points.")
+    names = ["metric", "last", "95 % interval"]
+    names += ["alone", "better by", "95 % interval"] if summary["alone"] else []
+    for name in names:
+        table.add_column(name, justify="left" if name == "metric" else "right")
+    for metric, cells in metric_rows(summary["metrics"], summary["metric"], unit=False):
+        table.add_row(metric.name, *cells)
+    return table
+
+
+def alpha_table(summary: dict[str, Any]) -> Table:
+    """Return the final α with each silo's true cluster or angle, heaviest first."""
+    alpha, groups = summary["alpha"], summary["groups"]
+    some = f", the {MOST_SILOS} heaviest" if len(alpha) > MOST_SILOS else ""
+    figures = summary.get("figures") or {}
+    table = Table(title=f"final α of {len(alpha)} silos{some}")
+    truth = ["true group"] if any(group is not None for group in groups) else []
+    for name in ("silo", *truth, "α", *(COLUMNS.get(name, name) for name in figures)):
+        table.add_column(name, justify="right")
+    for silo in _heaviest(alpha)[:MOST_SILOS]:
+        mark = " (target)" if silo == summary["target"] else ""
+        group = ["–" if groups[silo] is None else f"{groups[silo]:g}"] if truth else []
+        values = [by_silo[silo] for by_silo in figures.values()]
+        rest = ("–" if value is None else f"{value:.4f}" for value in values)
+        table.add_row(f"{called(summary, silo)}{mark}", *group, f"{alpha[silo]:.4f}", *rest)
+    return table
+
+
+def print_report(console: Console, directory: Path) -> None:
+    """Print both tables and where everything lies."""
+    summary = json.loads((directory / "summary.json").read_text())
+    on = "held-out" if summary["holdout"] else "test"
+    who = f"{summary['setting']}: silo {called(summary, summary['target'])} by {summary['method']}"
+    console.print(f"{who}, {summary[CASES]:,.0f} {on} cases")
+    console.print(metrics_table(summary))
+    metric = METRICS[summary["metric"]]
+    best = summary["metrics"][metric.name]
+    said = f"The best epoch, known with hindsight: {best['best_epoch']}, {metric.label} "
+    console.print(said + metric.text(best["best"]))
+    if summary["alpha"] is not None:
+        console.print(alpha_table(summary))
+    console.print(
+        f"{summary['epochs']} epochs, {summary['rounds']} rounds, {summary['seconds']:.1f} s; "
+        f"{summary['target_gradients']:,} gradients at the target, {summary['floats']:.3g} floats "
+        "to and from peers. Results:"
+    )
+    console.print(str(directory), soft_wrap=True)
+
+
+@contextmanager
+def reported(console: Console, output: Path, again: str) -> Iterator[Callable[..., None]]:
+    """Show a run, by calls of what the block is given, and its report when it has finished.
+
+    One that ends early tells where its results are, and the command ``again`` that goes on with it;
+    one that could not go on has the status that it had.
+    """
+    display, status = Display(console), output / "status.json"
+    before = status.read_bytes() if status.exists() else b""
+    try:
+        with display.running():
+            yield display.show
+    except (SpcacwError, KeyboardInterrupt):
+        console.print(f"What was learned so far is in {output}", soft_wrap=True)
+        if checkpoint.exists(output / checkpoint.DIRECTORY):
+            console.print(f"{again} goes on from the last checkpoint.", soft_wrap=True)
+        raise
+    finally:
+        if before and not (status.exists() and json.loads(status.read_bytes()).get("rounds")):
+            write_atomically(status, before)
+        warning = write_report_if_possible(output)
+    print_report(console, output)
+    if warning:
+        console.print(warning, soft_wrap=True)
