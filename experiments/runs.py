@@ -85,6 +85,16 @@ class Run:
         """Return the run's own word of where it is; empty before it has said anything."""
         return read_status(self.directory)
 
+    def logged(self) -> list[dict[str, Any]]:
+        """Return what a finished run logged after each epoch."""
+        lines = (self.directory / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a finished run says of itself."""
+        found: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return found
+
     @property
     def done(self) -> bool:
         """Whether it has finished, now or in an earlier sweep."""
@@ -228,7 +238,7 @@ class Display:
             return
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
         if run.state == FINISHED:
-            summary = json.loads((run.directory / "summary.json").read_text())
+            summary = run.summary()
             words = (f"best {summary['best_accuracy']:.2f}, last {summary['last_accuracy']:.2f} "
                      f"({summary['seconds']:.1f} s)")  # fmt: skip
         else:

@@ -85,8 +85,7 @@ def figures(_: Job, run: Run) -> dict[str, Any] | None:
     """
     if run.state != FINISHED or run.config is None:
         return None
-    summary = json.loads((run.directory / "summary.json").read_text())
-    last = json.loads((run.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    summary, last = run.summary(), run.logged()[-1]
     found = {
         "epochs": summary["epochs"], "best_accuracy": round(summary["best_accuracy"], 3),
         "last_accuracy": round(summary["last_accuracy"], 3), "floats": int(summary["floats"]),
