@@ -201,23 +201,7 @@ class Display:
             return
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
         self.bar.update(self.task, completed=done, description=self.remaining())
-        self.live.update(Group(self.bar, self.counts(), self.now()))
-
-    def counts(self) -> Table:
-        """Return a table of how many runs of each cell are finished, running and failed."""
-        columns = list(dict.fromkeys(run.job.column for run in self.runs))
-        table = Table("finished/planned", *columns)
-        states = Counter((run.job.row, run.job.column, run.state) for run in self.runs)
-        planned = Counter((run.job.row, run.job.column) for run in self.runs)
-        for row in dict.fromkeys(run.job.row for run in self.runs):
-            cells = []
-            for column in columns:
-                running, failed = states[row, column, RUNNING], states[row, column, FAILED]
-                text = f"{states[row, column, FINISHED]}/{planned[row, column]}"
-                text += f" ▶{running}" if running else ""
-                cells.append(text + (f" [red]✗{failed}[/]" if failed else ""))
-            table.add_row(row, *cells)
-        return table
+        self.live.update(Group(self.bar, self.now()))
 
     def now(self) -> Table:
         """Return a table of what is running, and the last failures."""

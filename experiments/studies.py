@@ -9,7 +9,6 @@ A study is a table of that file, and writes ``<name>.csv``:
   on, with the keys of ``set``;
 * a list has the name of a column or of a run-config key. ``keys`` maps a column to the key that it
   stands for, ``values`` maps a column's values to several keys;
-  "*" is the list of all these values;
 * lists that are no columns go together into the column ``keys``, as JSON.
 
 The kinds ``calibration`` and ``variants`` are those of :mod:`spcacw_flwr.experiments.readings`.
@@ -50,10 +49,8 @@ def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
     """Yield the runs of a study; ``more`` are keys that win over its own."""
     place, several = study["place"], study.get("values", {})
     for grid in study["grid"]:
-        lists = {axis: value for axis, value in grid.items() if axis not in NOT_AXES}
-        axes = {axis: value if isinstance(value, list) else
-                list(several[axis]) if axis in several and value == "*" else [value]
-                for axis, value in lists.items()}  # fmt: skip
+        axes = {axis: values if isinstance(values, list) else [values]
+                for axis, values in grid.items() if axis not in NOT_AXES}  # fmt: skip
         for *values, seed in product(*axes.values(), range(grid["seeds"])):
             chosen = dict(zip(axes, values, strict=True))
             rest = {axis: value for axis, value in chosen.items() if axis not in place}

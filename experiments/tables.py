@@ -13,16 +13,14 @@ from matplotlib.axes import Axes
 from spcacw_flwr.engine.plots import new_figure
 
 from .conf import read
-from .pages import NONE, table
-from .scores import pair
+from .pages import NONE, cell, fields, table
 from .studies import STUDIES
 
-FIGURES = {
-    "best_accuracy": "best %", "last_accuracy": "last %", "alpha_target": "α of the target",
-    "alpha_cluster": "α of its cluster", "floats": "floats", "regret": "regret R_T",
-    "regret_bound": "bound",
-}  # fmt: skip
-LARGE = ("floats", "regret_bound")
+OPTIONS = fields(
+    "best_accuracy: best %: ±.2f; last_accuracy: last %: ±.2f; alpha_target: α of the target: .3f;"
+    "alpha_cluster: α of its cluster: .3f; floats: floats: .2g; regret: regret R_T: .2f;"
+    "regret_bound: bound: .2g"
+)
 BELOW = 6.0
 """Points below training alone at which the picture of accuracies ends; the table goes on."""
 
@@ -61,35 +59,14 @@ def options(lines: pd.DataFrame) -> str:
             names = list(json.loads(of["keys"].iloc[0]))
             shown = [
                 [*(f"`{json.dumps(value)}`" for value in json.loads(keys).values()),
-                 *(_figure(cell[name]) for name in FIGURES)]
-                for keys, cell in of.groupby("keys", sort=False)
+                 *(cell(lines[name], form) for name, _, form in OPTIONS)]
+                for keys, lines in of.groupby("keys", sort=False)
             ]  # fmt: skip
             seeds = ", ".join(str(seed) for seed in sorted(set(of.seed)))
-            heads = [*names, *FIGURES.values()]
-            parts += [
-                f"`{column}`, seeds {seeds}",
-                "",
-                *table(heads, shown, "l" * len(names) + "r"),
-            ]
-            parts.append("")
+            heads = [*names, *(title for _, title, _ in OPTIONS)]
+            body = table(heads, shown, "l" * len(names) + "r")
+            parts += [f"`{column}`, seeds {seeds}", "", *body, ""]
     return "\n".join(parts)
-
-
-def _figure(values: pd.Series) -> str:
-    """Return a mean, and for accuracies the sample standard deviation."""
-    mean = values.mean()
-    if values.name in LARGE:
-        return f"{mean:.2g}"
-    if str(values.name).startswith("alpha"):
-        return f"{mean:.3f}"
-    if values.name == "regret":
-        return f"{mean:.2f}"
-    return spread(values)
-
-
-def spread(values: pd.Series) -> str:
-    """Return mean ± sample standard deviation; of one seed the mean alone."""
-    return pair(values.mean(), values.std() if len(values) > 1 else None)
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
@@ -112,8 +89,8 @@ def privacy(rows: pd.DataFrame) -> str:
         lines.append([
             f"`{setting}`", titles[variant], f"{noise:g}" if noise else NONE,
             f"{of.epsilon.max():.3g}" if noise else NONE,
-            f"{of.last_accuracy.mean():.2f} ± {of.last_accuracy.std():.2f}",
-            f"{of.alpha_target.mean():.3f}", f"{of.alpha_private.mean():.3f}" if private else NONE,
+            cell(of.last_accuracy, "±.2f"), cell(of.alpha_target, ".3f"),
+            cell(of.alpha_private, ".3f") if private else NONE,
         ])  # fmt: skip
     return "\n".join(table(heads, lines, "llr"))
 
