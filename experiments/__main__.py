@@ -19,7 +19,7 @@ from spcacw_flwr.config.config import absolute, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 
 from . import conf, federations, pages, readings, studies, table1, tables
-from .attacks import ATTACKS, report, study
+from .attacks import ATTACKS, study
 from .sweep import Where
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -177,7 +177,7 @@ def attack(
         more_keys(data_dir, "in-process", set_), conf.chosen(names(attacks), ATTACKS, "attack"),
         [float(share) for share in names(shares)],
     )  # fmt: skip
-    return [table, *(report.write(table, picture) if picture else [])]
+    return [table, *(study.write(table, picture) if picture else [])]
 
 
 @app.command("pages")
