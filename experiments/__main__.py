@@ -18,7 +18,7 @@ from rich.console import Console
 from spcacw_flwr.config.config import absolute, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 
-from . import conf, federations, pages, readings, studies, table1, tables
+from . import conf, federations, pages, readings, studies, table1
 from .attacks import ATTACKS, study
 from .sweep import Where
 
@@ -151,7 +151,7 @@ def run_studies(
         console.print(f"{name}: {lacking} of {len(jobs)} runs are missing", highlight=False)
         failed += len(where.fill(table, jobs, studies.figures, console))
         made += [table.path] * bool(lacking and not report_only)
-        made += tables.write(name, table.path, picture)
+        made += studies.write(name, table.path, picture)
     if failed:
         raise SpcacwError(f"{failed} runs failed: the same command tries them again.")
     return made

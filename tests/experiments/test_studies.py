@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.experiments import readings, studies, tables
+from spcacw_flwr.experiments import readings, studies
 from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.conf import read
 from spcacw_flwr.experiments.results import read_csv
@@ -174,11 +174,11 @@ def test_a_study_of_readings_runs_once(tmp_path, monkeypatch):
     assert (tmp_path / "mine.csv").read_text() == before
 
 
-@pytest.mark.parametrize("name", tables.TABLES)
+@pytest.mark.parametrize("name", studies.TABLES)
 def test_the_committed_markdown_shows_the_committed_table(name, tmp_path):
     csv, picture = tmp_path / f"{name}.csv", tmp_path / "privacy.png"
     shutil.copy(RESULTS / csv.name, csv)
-    made = tables.write(name, csv, picture)
+    made = studies.write(name, csv, picture)
     assert made == ([csv.with_suffix(".md")] + [picture] * (name == "privacy"))
     assert made[0].read_text() == (RESULTS / f"{name}.md").read_text()
     assert all(path.stat().st_size for path in made)
@@ -193,7 +193,7 @@ def lines_of(name, lines):
 def test_the_page_of_options_has_means_over_seeds():
     lines = [{"study": "probe", "column": "c", "keys": '{"probe": 0.2}', "seed": s,
               "best_accuracy": a} for s, a in ((0, 90.0), (1, 92.0))]  # fmt: skip
-    page = tables.options(lines_of("options", lines))
+    page = studies.options(lines_of("options", lines))
     assert "## Learned sparsity" in page
     assert "`c`, seeds 0, 1" in page
     assert "| `0.2` | 91.00 ± 1.41 |" in page  # the sample deviation of 90 and 92 is √2
