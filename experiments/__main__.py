@@ -31,6 +31,9 @@ Seeds = Annotated[int, typer.Option(help="how many seeds, from 0 on")]
 DataDir = Annotated[Path | None, typer.Option(help="directory of the data sets")]
 Workers = Annotated[int, typer.Option(help="processes; 0 is one for each core or device")]
 Device = Annotated[str, typer.Option(help="comma-separated; one named twice takes two runs")]
+Minutes = Annotated[
+    float, typer.Option(help="after which unfinished runs are left for another time")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any key")]
 ReportOnly = Annotated[bool, typer.Option("--report-only", help="run nothing")]
 
@@ -78,10 +81,7 @@ def table(
         bool, typer.Option(help="also the twins that choose the honest epoch")
     ] = True,
     targets: Annotated[str, typer.Option(help="all, or silos: each as target in turn")] = "",
-    minutes: Annotated[
-        float, typer.Option(help="after which unfinished runs are left for another time")
-    ] = math.inf,
-    report_only: ReportOnly = False, set_: Set = None,
+    minutes: Minutes = math.inf, report_only: ReportOnly = False, set_: Set = None,
 ) -> list[Path]:  # fmt: skip
     """Fill and write the paper's Table 1; with --targets, the table over silos as targets."""
     more = more_keys(data_dir, engine, set_)
@@ -105,10 +105,7 @@ def selfish(
     data_dir: DataDir = None,
     output: Annotated[Path, typer.Option(help="directory of results")] = Path("runs/federations"),
     workers: Workers = 0,
-    minutes: Annotated[
-        float, typer.Option(help="after which unfinished runs are left for another time")
-    ] = math.inf,
-    report_only: ReportOnly = False, set_: Set = None,
+    minutes: Minutes = math.inf, report_only: ReportOnly = False, set_: Set = None,
 ) -> list[Path]:  # fmt: skip
     """Gain over Local, and harm, on real federations: every silo as the target, few data or all."""
     listed = conf.read(conf.CONF / "federations.toml")

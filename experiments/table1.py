@@ -17,6 +17,7 @@ silos, one at least) and the share of silos with more than their own Local.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from spcacw_flwr.config.config import Config
@@ -174,23 +175,19 @@ def report(
     return made
 
 
-def targets_of(column: Column, more: Keys, wanted: str) -> list[int]:
-    """Return the silos that ``wanted`` names: ``all``, or numbers with commas."""
-    if wanted != "all":
-        return [int(number) for number in wanted.split(",")]
-    return list(range(setting_of(Config.from_flat({**column.keys, **more})).num_silos))
-
-
 def silo_jobs(
     columns: Sequence[Column], rows: Sequence[Row], seeds: Sequence[int], more: Keys, wanted: str,
     tuned: bool,
 ) -> list[Job]:  # fmt: skip
-    """Return the runs of each row with each wanted silo as target."""
-    return [
-        job for seed in seeds for column in columns for target in targets_of(column, more, wanted)
-        for job in make_jobs([column], rows, [seed], {**more, "target": target}, tuned=tuned,
-                             note=f"target {target}")
-    ]  # fmt: skip
+    """Return the runs with each silo that ``wanted`` names as target: ``all``, or numbers."""
+    jobs = []
+    for seed, column in product(seeds, columns):
+        silos = setting_of(Config.from_flat({**column.keys, **more})).num_silos
+        targets = range(silos) if wanted == "all" else map(int, wanted.split(","))
+        for target in targets:
+            keys, note = {**more, "target": target}, f"target {target}"
+            jobs += make_jobs([column], rows, [seed], keys, tuned=tuned, note=note)
+    return jobs
 
 
 def report_silos(
