@@ -125,7 +125,7 @@ def test_a_table_with_other_columns_is_one_sentence(tmp_path):
     assert "wire.csv has other columns than setting, wire, seed" in said.output.replace("\n", " ")
 
 
-def test_a_line_says_what_its_run_learned(tmp_path):
+def test_a_line_says_what_its_run_learned_and_a_sweeps_run_is_the_engines(tmp_path):
     _, (line, _) = run_own(tmp_path, ["plain"])
     found = simulate(Config.from_keys(epochs=2, samples_per_silo=50, beta=0.2))
     assert float(line["last_accuracy"]) == round(found.accuracy[-1], 3)

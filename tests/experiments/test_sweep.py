@@ -13,7 +13,6 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments.conf import Row
 from spcacw_flwr.experiments.results import failures
 from spcacw_flwr.experiments.runs import FAILED, FINISHED, WAITING, Display, fingerprint, plan
@@ -46,11 +45,6 @@ def test_what_is_finished_is_never_made_again(tmp_path):
     assert sorted(again.names) == ["local", "spcacw"]  # of seed 1; seed 0 is there twice
     assert more[0] is more[2]
     assert [(run.directory / "metrics.jsonl").stat().st_mtime_ns for run in runs] == times
-
-
-def test_a_run_of_a_sweep_is_the_run_of_the_engine(tmp_path):
-    (run,) = made(small_jobs(rows=ROWS[:1]), tmp_path)
-    assert simulate(run.config).accuracy == [line["accuracy"] for line in run.logged()]
 
 
 def test_a_killed_run_is_shown_and_made_anew_and_the_others_go_on(tmp_path):
