@@ -18,6 +18,8 @@ three highest best scores of a column, as in the paper: the Oracles too.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -132,15 +133,19 @@ def run_lines(found: Found) -> list[dict[str, Any]]:
 
 
 def write_csv(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Write a table whose columns are the lines' keys; None is an empty field."""
+    """Write a table whose columns are the first line's keys; None is an empty field."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = pd.DataFrame(lines, dtype=object).to_csv(index=False)  # objects: 3 stays 3, beside None
-    write_atomically(path, text.encode())
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    write_atomically(path, text.getvalue().encode())
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Return the lines of a table, as the file has them."""
-    return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+    """Return the lines of a table."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 class Table:
@@ -170,7 +175,11 @@ class Table:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = {name: "" if line.get(name) is None else str(line[name]) for name in self.names}
         fresh = not self.path.exists() or not self.path.stat().st_size
-        pd.DataFrame([text]).to_csv(self.path, mode="a", header=fresh, index=False)
+        with self.path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, self.names, lineterminator="\n")
+            if fresh:
+                writer.writeheader()
+            writer.writerow(text)
         self.lines[self.place(text)] = text
 
     def arrange(self, places: Iterable[Mapping[str, Any]]) -> None:

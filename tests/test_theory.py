@@ -253,7 +253,7 @@ def test_silos_of_their_own_noise_and_bias():
 
 def test_both_sides_of_the_bounds():
     """Left ≤ right in the mean, and what is tight is seen to be: half of σ² would be too little."""
-    table = claims.compared(few_rounds(claims.bounds()), 0).set_index(["statement", "weights"])
+    table = claims.compared(few_rounds(claims.bounds(), 40), 0).set_index(["statement", "weights"])
     assert len(table) == 3 * 3 + 2 * 10
     assert (table["left"] > 0).all()
     assert (table["right"] > table["left"]).all()

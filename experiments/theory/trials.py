@@ -142,10 +142,10 @@ def repeated(
     ]  # fmt: skip
 
 
-def few_rounds(cells: Sequence[Cell]) -> list[Cell]:
+def few_rounds(cells: Sequence[Cell], rounds: int = 20) -> list[Cell]:
     """Return the cells of two seeds, with few rounds: enough to see that they run."""
     return [
-        cell._replace(trial=replace(cell.trial, rounds=min(cell.trial.rounds, 40)))
+        cell._replace(trial=replace(cell.trial, rounds=min(cell.trial.rounds, rounds)))
         for cell in cells if cell.trial.seed < 2
     ]  # fmt: skip
 
