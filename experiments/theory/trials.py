@@ -144,10 +144,12 @@ def repeated(
 
 def few_rounds(cells: Sequence[Cell], rounds: int = 20) -> list[Cell]:
     """Return the cells of two seeds, with few rounds: enough to see that they run."""
-    return [
-        cell._replace(trial=replace(cell.trial, rounds=min(cell.trial.rounds, rounds)))
-        for cell in cells if cell.trial.seed < 2
-    ]  # fmt: skip
+    few = []
+    for cell in cells:
+        if cell.trial.seed < 2:
+            trial = replace(cell.trial, rounds=min(cell.trial.rounds, rounds))
+            few.append(cell._replace(trial=trial))
+    return few
 
 
 def spread(
