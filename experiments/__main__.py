@@ -18,8 +18,8 @@ from rich.console import Console
 from spcacw_flwr.config.config import absolute, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 
-from . import conf, federations, pages, readings, studies, table1, tables
-from .attacks import ATTACKS, report, study
+from . import conf, federations, pages, readings, studies, table1
+from .attacks import ATTACKS, study
 from .sweep import Where
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -31,6 +31,9 @@ Seeds = Annotated[int, typer.Option(help="how many seeds, from 0 on")]
 DataDir = Annotated[Path | None, typer.Option(help="directory of the data sets")]
 Workers = Annotated[int, typer.Option(help="processes; 0 is one for each core or device")]
 Device = Annotated[str, typer.Option(help="comma-separated; one named twice takes two runs")]
+Minutes = Annotated[
+    float, typer.Option(help="after which unfinished runs are left for another time")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any key")]
 ReportOnly = Annotated[bool, typer.Option("--report-only", help="run nothing")]
 
@@ -78,10 +81,7 @@ def table(
         bool, typer.Option(help="also the twins that choose the honest epoch")
     ] = True,
     targets: Annotated[str, typer.Option(help="all, or silos: each as target in turn")] = "",
-    minutes: Annotated[
-        float, typer.Option(help="after which unfinished runs are left for another time")
-    ] = math.inf,
-    report_only: ReportOnly = False, set_: Set = None,
+    minutes: Minutes = math.inf, report_only: ReportOnly = False, set_: Set = None,
 ) -> list[Path]:  # fmt: skip
     """Fill and write the paper's Table 1; with --targets, the table over silos as targets."""
     more = more_keys(data_dir, engine, set_)
@@ -105,10 +105,7 @@ def selfish(
     data_dir: DataDir = None,
     output: Annotated[Path, typer.Option(help="directory of results")] = Path("runs/federations"),
     workers: Workers = 0,
-    minutes: Annotated[
-        float, typer.Option(help="after which unfinished runs are left for another time")
-    ] = math.inf,
-    report_only: ReportOnly = False, set_: Set = None,
+    minutes: Minutes = math.inf, report_only: ReportOnly = False, set_: Set = None,
 ) -> list[Path]:  # fmt: skip
     """Gain over Local, and harm, on real federations: every silo as the target, few data or all."""
     listed = conf.read(conf.CONF / "federations.toml")
@@ -151,7 +148,7 @@ def run_studies(
         console.print(f"{name}: {lacking} of {len(jobs)} runs are missing", highlight=False)
         failed += len(where.fill(table, jobs, studies.figures, console))
         made += [table.path] * bool(lacking and not report_only)
-        made += tables.write(name, table.path, picture)
+        made += studies.write(name, table.path, picture)
     if failed:
         raise SpcacwError(f"{failed} runs failed: the same command tries them again.")
     return made
@@ -177,7 +174,7 @@ def attack(
         more_keys(data_dir, "in-process", set_), conf.chosen(names(attacks), ATTACKS, "attack"),
         [float(share) for share in names(shares)],
     )  # fmt: skip
-    return [table, *(report.write(table, picture) if picture else [])]
+    return [table, *(study.write(table, picture) if picture else [])]
 
 
 @app.command("pages")

@@ -15,6 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +66,23 @@ def jobs_of(name: str, plan: Mapping[str, Any], methods: Sequence[str], more: Ke
     size_key = f"{cls.name}.target-samples" if natural else "samples-per-silo"
     seeds, chosen = numbers(plan["seeds"]), [row(method) for method in methods]
     keys = {**COMMON, "setting": name, **flattened(plan.get("set", {})), **more}
+    unnamed = {*COMMON, *PLACE, size_key, "data-dir"}
     count = checked_setting(Config.from_flat(keys)).num_silos
     for target in range(0, count, plan.get("every", 1)):
         setting = checked_setting(Config.from_flat({**keys, "target": target, "seed": seeds[0]}))
         setting.prepare()
         test, train = len(setting.test(target).y), len(setting.train(target).y)
-        for size in plan["sizes"]:
-            if (train + test - size if natural and size else test) < FEWEST:
+        known = setting.oracle(target)
+        for size, one in product(plan["sizes"], chosen):
+            few = (train + test - size if natural and size else test) < FEWEST
+            if few or (one.keys["method"].startswith("oracle") and not known):
                 continue
-            for one in chosen:
-                if one.keys["method"].startswith("oracle") and not setting.oracle(target):
-                    continue
-                of = {"target": target, size_key: size, **one.keys}
-                own = {k: v for k, v in {**keys, **of}.items()
-                       if k not in (*COMMON, *PLACE, size_key, "data-dir")}  # fmt: skip
-                said = {"setting": name, "target": target, "size": size, "method": one.name,
-                        "keys": json.dumps(own, sort_keys=True)}  # fmt: skip
-                found += [Job(name, one.name, {**keys, **of, "seed": seed}, "",
-                              {**said, "seed": seed}) for seed in seeds]  # fmt: skip
+            of = {**keys, "target": target, size_key: size, **one.keys}
+            own = {k: v for k, v in of.items() if k not in unnamed}
+            said = {"setting": name, "target": target, "size": size, "method": one.name,
+                    "keys": json.dumps(own, sort_keys=True)}  # fmt: skip
+            found += [Job(name, one.name, {**of, "seed": seed}, "", {**said, "seed": seed})
+                      for seed in seeds]  # fmt: skip
     return found
 
 
@@ -173,8 +173,8 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     A loss much larger than all gains is an arrow at the edge.
     """
     cells = [cell for cell in cells if cell.size is not None]
-    methods, settings = ([*dict.fromkeys(getattr(cell, name) for cell in cells)]
-                         for name in ("method", "setting"))  # fmt: skip
+    methods = list(dict.fromkeys(cell.method for cell in cells))
+    settings = list(dict.fromkeys(cell.setting for cell in cells))
     figure = new_figure(1.6 + 3.6 * len(settings), 2.0 + 0.5 * len(methods), dpi=120)
     panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
     for axes, setting in zip(panels, settings, strict=True):

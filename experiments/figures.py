@@ -12,7 +12,7 @@ clusters or angles, the target first.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from matplotlib.ticker import MaxNLocator
 from spcacw_flwr.engine.plots import heat, new_figure
 
 from .pages import NONE
-from .results import REFERENCE, Cell, Curves
+from .results import Curves, Overview
 from .scores import Array, pair, to_reach
 
 FLOAT_BYTES = 4
@@ -86,32 +86,29 @@ def cost(path: Path, title: str, found: Cells) -> None:
     figure.savefig(path)
 
 
-def table(
-    path: Path, rows: Mapping[str, tuple[str, list[Cell | None]]], columns: Mapping[str, str]
-) -> None:
+def table(path: Path, rows: Overview, columns: Sequence[str]) -> None:
     """Draw the overview: ours, below it the paper's in grey, the three best in bold blue."""
     figure = new_figure(max(5.0, 2.2 + 1.75 * len(columns)), 1.1 + 0.46 * len(rows))
     axes = figure.add_subplot()
     axes.axis("off")
     axes.set_xlim(-1.15, len(columns))
     axes.set_ylim(len(rows), -0.6)
-    for k, title in enumerate(columns.values()):
+    for k, title in enumerate(columns):
         axes.text(k + 0.5, -0.2, title, ha="center", fontsize=8, weight="bold")
     for edge in (-0.55, 0.0, len(rows)):
         axes.axhline(edge, color="black", linewidth=1.2 if edge else 0.6, clip_on=False)
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
-    for j, (title, cells) in enumerate(rows.values()):
+    for j, (title, cells) in enumerate(rows):
         axes.text(-1.12, j + 0.5, title, va="center", fontsize=9)
         for k, cell in enumerate(cells):
-            look: dict[str, Any] = {}
-            if cell and cell.top:
-                look = {"color": "tab:blue", "weight": "bold"}
-            text, height = str(cell.best) if cell else NONE, 0.5
-            if cell and cell.paper:
-                height = 0.36
-                axes.text(k + 0.5, j + 0.74, f"paper {pair(*cell.paper)}", fontsize=7, color="0.45",
-                          **middle)  # fmt: skip
-            axes.text(k + 0.5, j + height, text, fontsize=9, **look, **middle)
+            height, look = 0.5, middle
+            if cell and cell["top"]:
+                look = {"color": "tab:blue", "weight": "bold", **middle}
+            if cell and cell["paper_mean"] is not None:
+                height, paper = 0.36, pair(cell["paper_mean"], cell["paper_std"])
+                axes.text(k + 0.5, j + 0.74, f"paper {paper}", fontsize=7, color="0.45", **middle)
+            best = pair(cell["best_mean"], cell["best_std"]) if cell else NONE
+            axes.text(k + 0.5, j + height, best, fontsize=9, **look)
     axes.set_title("Target's highest mean test accuracy (%) ± sample std over seeds", fontsize=10)
     figure.savefig(path)
 
@@ -183,12 +180,10 @@ def _trajectory(
     axes.legend(fontsize=7, ncols=2)
 
 
-def draw_all(directory: Path, column: str, title: str, rows: Mapping[str, Curves],
-             titles: Mapping[str, str]) -> list[Path]:  # fmt: skip
-    """Draw the figures of a column from its rows' runs; return the pictures."""
-    found = {titles[row]: curves for row, curves in rows.items()}
+def draw_all(directory: Path, column: str, title: str, found: Cells, reference: str) -> list[Path]:
+    """Draw the figures of a column; return the pictures."""
     paths = [directory / f"{what}-{column}.png" for what in ("accuracy", "cost", "alpha")]
     accuracy(paths[0], title, found)
     cost(paths[1], title, found)
-    drawn = alpha(paths[2], title, found, titles.get(REFERENCE, REFERENCE))
+    drawn = alpha(paths[2], title, found, reference)
     return paths if drawn else paths[:2]

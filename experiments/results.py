@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,8 +69,7 @@ def read_curves(runs: Iterable[Run]) -> Curves:
     runs = sorted(runs, key=lambda run: run.job.seed)
     parts = []
     for run in runs:
-        lines = (run.directory / "metrics.jsonl").read_text().splitlines()
-        epochs = [json.loads(line) for line in lines]
+        epochs = run.logged()
         parts.append([[e[name] for e in epochs] for name in ("accuracy", "seconds", "floats")])
     accuracy, seconds, floats = np.array(parts, dtype=np.float64).transpose(1, 0, 2)
     places = tuple(run.directory for run in runs)
@@ -101,39 +99,37 @@ def failures(jobs: Iterable[Job], runs: Iterable[Run]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Results:
-    """The finished runs of a table, and those of their twins, by column and row."""
+Found = Mapping[tuple[str, str, bool], Curves]
+"""The finished runs of a table by column, row and whether they are twins, which hold data out."""
 
-    tests: Mapping[tuple[str, str], Curves]
-    twins: Mapping[tuple[str, str], Curves]
 
-    @classmethod
-    def of(cls, jobs: Sequence[Job], runs: Sequence[Run]) -> Results:
-        """Read what is finished; a run that holds data out is a twin."""
-        found = grouped(jobs, runs, lambda _, config: (config.run.holdout,))
-        tests = {(c, r): curves for (c, r, held), curves in found.items() if not held}
-        return cls(tests, {(c, r): curves for (c, r, held), curves in found.items() if held})
+def finished_runs(jobs: Sequence[Job], runs: Sequence[Run]) -> Found:
+    """Read the finished runs of a table."""
+    return grouped(jobs, runs, lambda _, config: (config.run.holdout > 0,))
 
-    def honest_epoch(self, where: tuple[str, str]) -> int | None:
-        """Return the epoch, from 1 on, that the twins of a cell choose; None without twins."""
-        twins = self.twins.get(where)
-        return best_epoch(twins.accuracy) if twins else None
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Return the lines of table1.csv."""
-        lines = []
-        for (column, row), curves in self.tests.items():
-            epoch = self.honest_epoch((column, row))
-            honest = curves.at(epoch) if epoch else {}
-            for line in curves.lines():
-                at, seconds = honest.get(line["seed"]), line.pop("seconds")
-                lines.append({
-                    "column": column, "method": row, **line,
-                    "validation_accuracy": None if at is None else round(at, 3),
-                    "seconds": seconds,
-                })  # fmt: skip
-        return lines
+def honest_epoch(found: Found, column: str, row: str) -> int | None:
+    """Return the epoch, from 1 on, that the twins of a cell choose; None without twins."""
+    twins = found.get((column, row, True))
+    return best_epoch(twins.accuracy) if twins else None
+
+
+def run_lines(found: Found) -> list[dict[str, Any]]:
+    """Return the lines of table1.csv."""
+    lines = []
+    for (column, row, twins), curves in found.items():
+        if twins:
+            continue
+        epoch = honest_epoch(found, column, row)
+        honest = curves.at(epoch) if epoch else {}
+        for line in curves.lines():
+            at, seconds = honest.get(line["seed"]), line.pop("seconds")
+            lines.append({
+                "column": column, "method": row, **line,
+                "validation_accuracy": None if at is None else round(at, 3),
+                "seconds": seconds,
+            })  # fmt: skip
+    return lines
 
 
 def write_csv(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -195,25 +191,11 @@ class Table:
 
 
 REFERENCE = "spcacw"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of the table; accuracies in percent."""
-
-    column: str
-    row: str
-    title: str
-    """Of the row."""
-    best: Score
-    last: Score
-    honest: Score | None
-    paper: tuple[float, float] | None
-    standard_errors: float | None
-    p_holm: float | None
-    top: bool
-    seconds: float
-    """Mean wall-clock seconds of a run, beside whatever else the machine did."""
+Cell = dict[str, Any]
+"""A line of table1-cells.csv; accuracies in percent, None where there is nothing. ``seconds`` are
+the mean of the runs, beside whatever else the machine did."""
+Overview = list[tuple[str, list[Cell | None]]]
+"""Rows of a table by their titles: a cell for each column, or None."""
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
@@ -222,37 +204,40 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
     return paired_p([a[seed] for seed in both], [b[seed] for seed in both])
 
 
-def column_cells(results: Results, column: Column, rows: Sequence[Row]) -> list[Cell]:
+def cells_of(found: Found, column: Column, rows: Sequence[Row]) -> list[Cell]:
     """Return the cells of a column that have a finished run, in the order of ``rows``."""
-    of = {row: curves for (name, row), curves in results.tests.items() if name == column.name}
-    epochs = {row: results.honest_epoch((column.name, row)) for row in of}
+    of = {row.name: found[column.name, row.name, False] for row in rows
+          if (column.name, row.name, False) in found}  # fmt: skip
+    epochs = {row: honest_epoch(found, column.name, row) for row in of}
     judged = {row: curves.at(epochs[row]) for row, curves in of.items()}
     ours = judged.pop(REFERENCE, {})
     p = holm({row: paired(ours, theirs) for row, theirs in judged.items()})
-    best = {row.name: of[row.name].best() for row in rows if row.name in of}
-    marked = top({name: score.mean for name, score in best.items()})
+    best = {row: curves.best() for row, curves in of.items()}
+    marked = top({row: score.mean for row, score in best.items()})
+    titles = {row.name: row.title for row in rows}
     cells = []
-    for row in (row for row in rows if row.name in best):
-        curves, paper, epoch = of[row.name], column.paper.get(row.name), epochs[row.name]
-        last = score_at(curves.accuracy, curves.accuracy.shape[1])
+    for row, curves in of.items():
+        paper, epoch, epochs_made = column.paper.get(row), epochs[row], curves.accuracy.shape[1]
         honest = score_at(curves.accuracy, epoch) if epoch else None
-        errors = difference(best[row.name], paper) if paper else None
-        cells.append(Cell(
-            column.name, row.name, row.title, best[row.name], last, honest, paper, errors,
-            p.get(row.name), row.name in marked, float(curves.seconds[:, -1].mean()),
-        ))  # fmt: skip
+        mean, std = paper or (None, None)
+        cells.append({
+            "column": column.name, "row": row, "title": titles[row],
+            "seeds": len(curves.seeds), "epochs": epochs_made,
+            **scored("best", best[row]), **scored("last", score_at(curves.accuracy, epochs_made)),
+            **scored("honest", honest), "paper_mean": mean, "paper_std": std,
+            "standard_errors": difference(best[row], paper) if paper else None,
+            "p_holm": p.get(row), "top": row in marked,
+            "seconds": float(curves.seconds[:, -1].mean()),
+        })  # fmt: skip
     return cells
 
 
-def cell_line(cell: Cell) -> dict[str, Any]:
-    """Return a cell's line of CSV; what there is not is None."""
-    line: dict[str, Any] = {"column": cell.column, "row": cell.row, "title": cell.title,
-                            "seeds": cell.best.seeds, "epochs": cell.last.epoch}  # fmt: skip
-    for rule in ("best", "last", "honest"):
-        score = getattr(cell, rule)
-        for part in ("epoch", "mean", "std"):
-            line[f"{rule}_{part}"] = getattr(score, part) if score else None
-    line["paper_mean"], line["paper_std"] = cell.paper or (None, None)
-    for name in ("standard_errors", "p_holm", "top", "seconds"):
-        line[name] = getattr(cell, name)
-    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in line.items()}
+def scored(rule: str, score: Score | None) -> Cell:
+    """Return what a cell says of the score by a rule; None of a rule that does not apply."""
+    parts = (score.epoch, score.mean, score.std) if score else (None, None, None)
+    return dict(zip((f"{rule}_epoch", f"{rule}_mean", f"{rule}_std"), parts, strict=True))
+
+
+def six_digits(cell: Cell) -> Cell:
+    """Return a cell's line of CSV."""
+    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in cell.items()}

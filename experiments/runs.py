@@ -85,6 +85,16 @@ class Run:
         """Return the run's own word of where it is; empty before it has said anything."""
         return read_status(self.directory)
 
+    def logged(self) -> list[dict[str, Any]]:
+        """Return what a finished run logged after each epoch."""
+        lines = (self.directory / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a finished run says of itself."""
+        found: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return found
+
     @property
     def done(self) -> bool:
         """Whether it has finished, now or in an earlier sweep."""
@@ -191,23 +201,7 @@ class Display:
             return
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
         self.bar.update(self.task, completed=done, description=self.remaining())
-        self.live.update(Group(self.bar, self.counts(), self.now()))
-
-    def counts(self) -> Table:
-        """Return a table of how many runs of each cell are finished, running and failed."""
-        columns = list(dict.fromkeys(run.job.column for run in self.runs))
-        table = Table("finished/planned", *columns)
-        states = Counter((run.job.row, run.job.column, run.state) for run in self.runs)
-        planned = Counter((run.job.row, run.job.column) for run in self.runs)
-        for row in dict.fromkeys(run.job.row for run in self.runs):
-            cells = []
-            for column in columns:
-                running, failed = states[row, column, RUNNING], states[row, column, FAILED]
-                text = f"{states[row, column, FINISHED]}/{planned[row, column]}"
-                text += f" ▶{running}" if running else ""
-                cells.append(text + (f" [red]✗{failed}[/]" if failed else ""))
-            table.add_row(row, *cells)
-        return table
+        self.live.update(Group(self.bar, self.now()))
 
     def now(self) -> Table:
         """Return a table of what is running, and the last failures."""
@@ -228,7 +222,7 @@ class Display:
             return
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
         if run.state == FINISHED:
-            summary = json.loads((run.directory / "summary.json").read_text())
+            summary = run.summary()
             words = (f"best {summary['best_accuracy']:.2f}, last {summary['last_accuracy']:.2f} "
                      f"({summary['seconds']:.1f} s)")  # fmt: skip
         else:

@@ -44,10 +44,6 @@ class Score:
     std: float | None
     seeds: int
 
-    def __str__(self) -> str:
-        """Return mean ± std."""
-        return pair(self.mean, self.std)
-
 
 def score_at(curves: Array, epoch: int) -> Score:
     """Return the score of ``curves`` (seeds, epochs) at ``epoch``, from 1 on."""

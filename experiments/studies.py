@@ -9,8 +9,9 @@ A study is a table of that file, and writes ``<name>.csv``:
   on, with the keys of ``set``;
 * a list has the name of a column or of a run-config key. ``keys`` maps a column to the key that it
   stands for, ``values`` maps a column's values to several keys;
-  "*" is the list of all these values;
 * lists that are no columns go together into the column ``keys``, as JSON.
+
+Two studies have Markdown beside their CSV, made from it alone, and that of privacy has a picture.
 
 The kinds ``calibration`` and ``variants`` are those of :mod:`spcacw_flwr.experiments.readings`.
 """
@@ -18,15 +19,20 @@ The kinds ``calibration`` and ``variants`` are those of :mod:`spcacw_flwr.experi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from matplotlib.axes import Axes
+
 from spcacw_flwr.config.config import flattened
+from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.silos.setup import setting_of
 
-from .conf import CONF, Job, Keys, columns
+from .conf import CONF, Job, Keys, columns, read
+from .pages import NONE, cell, fields, table
 from .results import Table
 from .runs import FINISHED, Run
 
@@ -50,10 +56,8 @@ def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
     """Yield the runs of a study; ``more`` are keys that win over its own."""
     place, several = study["place"], study.get("values", {})
     for grid in study["grid"]:
-        lists = {axis: value for axis, value in grid.items() if axis not in NOT_AXES}
-        axes = {axis: value if isinstance(value, list) else
-                list(several[axis]) if axis in several and value == "*" else [value]
-                for axis, value in lists.items()}  # fmt: skip
+        axes = {axis: values if isinstance(values, list) else [values]
+                for axis, values in grid.items() if axis not in NOT_AXES}  # fmt: skip
         for *values, seed in product(*axes.values(), range(grid["seeds"])):
             chosen = dict(zip(axes, values, strict=True))
             rest = {axis: value for axis, value in chosen.items() if axis not in place}
@@ -85,8 +89,7 @@ def figures(_: Job, run: Run) -> dict[str, Any] | None:
     """
     if run.state != FINISHED or run.config is None:
         return None
-    summary = json.loads((run.directory / "summary.json").read_text())
-    last = json.loads((run.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    summary, last = run.summary(), run.logged()[-1]
     found = {
         "epochs": summary["epochs"], "best_accuracy": round(summary["best_accuracy"], 3),
         "last_accuracy": round(summary["last_accuracy"], 3), "floats": int(summary["floats"]),
@@ -113,3 +116,127 @@ def weights(run: Run, summary: Mapping[str, Any]) -> dict[str, float]:
     }  # fmt: skip
     found["alpha_of_target"] = found["alpha_target"]  # as the table of wire calls it
     return {name: round(value, 5) for name, value in found.items()}
+
+
+OPTIONS = fields(
+    "best_accuracy: best %: ±.2f; last_accuracy: last %: ±.2f; alpha_target: α of the target: .3f;"
+    "alpha_cluster: α of its cluster: .3f; floats: floats: .2g; regret: regret R_T: .2f;"
+    "regret_bound: bound: .2g"
+)
+BELOW = 6.0
+"""Points below training alone at which the picture of accuracies ends; the table goes on."""
+
+
+LOOKS = {
+    "spcacw": ("SP-CACW, nobody private", "--", "C0"),
+    "clipped": ("SP-CACW, samples clipped, no noise", ":", "C0"),
+    "average": ("average of the true cluster, nobody private", "--", "C3"),
+    "average-clipped": ("average of the true cluster, samples clipped, no noise", ":", "C3"),
+    "local": ("training alone", "-.", "0.3"),
+    "all": ("SP-CACW, all peers private", "o-", "C0"),
+    "sampled": ("SP-CACW, all private, sampled batches", "s-", "C1"),
+    "one": ("SP-CACW, only silo 2 private", "^-", "C2"),
+    "average-noisy": ("average of the true cluster, all private", "x:", "C3"),
+}
+"""Title, mark and colour of each variant of the study of privacy, first of those without noise."""
+
+
+def options(lines: pd.DataFrame) -> str:
+    """Return the page: a table a study and column, means over seeds (± sample deviation)."""
+    titles = {grid["study"]: grid["title"] for grid in read(STUDIES)["options"]["grid"]}
+    parts = []
+    for study, rows in lines.groupby("study", sort=False):
+        parts += [f"## {titles[study]}", ""]
+        for column, of in rows.groupby("column", sort=False):
+            names = list(json.loads(of["keys"].iloc[0]))
+            shown = [
+                [*(f"`{json.dumps(value)}`" for value in json.loads(keys).values()),
+                 *(cell(lines[name], form) for name, _, form in OPTIONS)]
+                for keys, lines in of.groupby("keys", sort=False)
+            ]  # fmt: skip
+            seeds = ", ".join(str(seed) for seed in sorted(set(of.seed)))
+            heads = [*names, *(title for _, title, _ in OPTIONS)]
+            body = table(heads, shown, "l" * len(names) + "r")
+            parts += [f"`{column}`, seeds {seeds}", "", *body, ""]
+    return "\n".join(parts)
+
+
+def in_order(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of privacy by setting, variant (as in LOOKS), noise and seed."""
+    ordered = lines.assign(variant=pd.Categorical(lines["variant"], list(LOOKS)))
+    return ordered.sort_values(["setting", "variant", "noise", "seed"])
+
+
+def privacy(lines: pd.DataFrame) -> str:
+    """Return a Markdown table, means over seeds (± sample deviation of the accuracy)."""
+    heads = ["setting", "who", "z", "ε", "last %", "α of the target", "α of private silos"]
+    place, shown = ["setting", "variant", "noise"], []
+    for (setting, variant, noise), of in in_order(lines).groupby(place, observed=True):
+        private = noise or of.alpha_private.any()
+        shown.append([
+            f"`{setting}`", LOOKS[variant][0], f"{noise:g}" if noise else NONE,
+            f"{of.epsilon.max():.3g}" if noise else NONE,
+            cell(of.last_accuracy, "±.2f"), cell(of.alpha_target, ".3f"),
+            cell(of.alpha_private, ".3f") if private else NONE,
+        ])  # fmt: skip
+    return "\n".join(table(heads, shown, "llr"))
+
+
+def draw_privacy(lines: pd.DataFrame, path: Path) -> None:
+    """Draw, for each setting, ε against accuracy and against the weights of private silos."""
+    settings = in_order(lines).groupby("setting")
+    figure = new_figure(11.0, 4.2 * len(settings))
+    panels = figure.subplots(len(settings), 2, squeeze=False)
+    for (setting, of), (left, right) in zip(settings, panels, strict=True):
+        for name, rows in of.groupby("variant", observed=True):
+            title, mark, colour = LOOKS[name]
+            if not rows["noise"].any():
+                level = rows["last_accuracy"].mean()
+                left.axhline(level, ls=mark, color=colour, label=title, lw=1)
+                continue
+            _curve(left, rows, "last_accuracy", LOOKS[name])
+            if name != "average-noisy":
+                _curve(right, rows, "alpha_private", LOOKS[name])
+        clean = ("there, silo 1 of the same cluster, not private", "^--", "C2")
+        _curve(right, of[of["variant"] == "one"], "alpha_silo1", clean)
+        alone = of["last_accuracy"][of["variant"] == "local"].min()
+        left.set_ylim(bottom=alone - BELOW)
+        left.set_ylabel("target's last accuracy (%)")
+        right.set_ylabel("last α, summed over the private silos")
+        right.set_ylim(bottom=0)
+        left.set_title(f"{setting}: accuracy")
+        right.set_title(f"{setting}: weight that private silos keep")
+        for axes in (left, right):
+            axes.set_xscale("log")
+            axes.invert_xaxis()
+            axes.set_xlabel("ε at δ = 1e-5 (more private to the right)")
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize=7)
+    figure.savefig(path)
+
+
+def _curve(axes: Axes, rows: pd.DataFrame, column: str, look: tuple[str, str, str]) -> None:
+    """Draw means over seeds, with bars from the least to the largest."""
+    title, mark, colour = look
+    cells = rows.groupby("noise")
+    mean, low, high = (getattr(cells[column], how)() for how in ("mean", "min", "max"))
+    axes.errorbar(
+        cells.epsilon.max(), mean, [mean - low, high - mean], fmt=mark, color=colour, label=title,
+        capsize=2, ms=4, lw=1,
+    )  # fmt: skip
+
+
+TABLES: dict[str, Callable[[pd.DataFrame], str]] = {"options": options, "privacy": privacy}
+"""What makes a study's tables."""
+
+
+def write(name: str, csv: Path, picture: Path | None) -> list[Path]:
+    """Write a study's tables beside its CSV, and its picture where it has one; return the files."""
+    if name not in TABLES:
+        return []
+    lines, path = pd.read_csv(csv), csv.with_suffix(".md")
+    path.write_text(TABLES[name](lines).strip() + "\n", encoding="utf-8")
+    if name != "privacy" or picture is None:
+        return [path]
+    draw_privacy(lines, picture)
+    return [path, picture]

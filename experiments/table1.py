@@ -16,7 +16,8 @@ silos, one at least) and the share of silos with more than their own Local.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from spcacw_flwr.config.config import Config
@@ -29,15 +30,17 @@ from .pages import NONE, table
 from .results import (
     REFERENCE,
     Cell,
-    Results,
-    cell_line,
-    column_cells,
+    Overview,
+    cells_of,
     failures,
+    finished_runs,
     grouped,
+    run_lines,
+    six_digits,
     write_csv,
 )
 from .runs import Run
-from .scores import Score, over_silos, pair
+from .scores import over_silos, pair
 
 TEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -56,25 +59,35 @@ EXPLANATION = (
 )
 
 
-def shown(score: Score | None) -> str:
+def score(cell: Cell | None, rule: str, bold: str = "{}") -> str:
+    """Return a cell's score by a rule, or the paper's; ``bold`` marks the three best."""
+    if cell is None or cell[f"{rule}_mean"] is None:
+        return NONE
+    text = pair(cell[f"{rule}_mean"], cell[f"{rule}_std"])
+    return bold.format(text) if cell["top"] and rule == "best" else text
+
+
+def chosen(cell: Cell, rule: str) -> str:
     """Return a score with its epoch, which was chosen."""
-    return f"{score} ({score.epoch})" if score else NONE
+    if cell[f"{rule}_epoch"] is None:
+        return NONE
+    text = f"{score(cell, rule)} ({cell[f'{rule}_epoch']})"
+    return f"**{text}**" if cell["top"] and rule == "best" else text
 
 
 def p_text(cell: Cell) -> str:
     """Return Holm's p."""
-    if cell.row == REFERENCE or cell.p_holm is None:
+    if cell["row"] == REFERENCE or cell["p_holm"] is None:
         return NONE
-    return f"{cell.p_holm:.3f}" if cell.p_holm >= 0.001 else "< 0.001"
+    return f"{cell['p_holm']:.3f}" if cell["p_holm"] >= 0.001 else "< 0.001"
 
 
-def overview(
-    cells: Sequence[Cell], columns: Mapping[str, str]
-) -> dict[str, tuple[str, list[Cell | None]]]:
-    """Return each row's title and its cell in each column; rows in the order of the cells."""
-    place = {(cell.row, cell.column): cell for cell in cells}
-    return {cell.row: (cell.title, [place.get((cell.row, column)) for column in columns])
-            for cell in cells}  # fmt: skip
+def overview(cells: Sequence[Cell], columns: Iterable[str]) -> Overview:
+    """Return each row's title and its cell in each column, None where there is none."""
+    place = {(cell["row"], cell["column"]): cell for cell in cells}
+    titles = {cell["row"]: cell["title"] for cell in cells}
+    return [(title, [place.get((row, column)) for column in columns])
+            for row, title in titles.items()]  # fmt: skip
 
 
 def markdown(
@@ -85,23 +98,20 @@ def markdown(
     ``columns`` maps names to titles; ``failures`` are sentences.
     """
 
-    def of(cell: Cell | None) -> str:
-        if cell is None:
-            return NONE
-        best = f"**{cell.best}**" if cell.top else str(cell.best)
-        return best + (f" (paper {pair(*cell.paper)})" if cell.paper else "")
+    def beside_the_papers(cell: Cell | None) -> str:
+        paper = score(cell, "paper")
+        return score(cell, "best", "**{}**") + (f" (paper {paper})" if paper != NONE else "")
 
-    rows = [[title, *map(of, found)] for title, found in overview(cells, columns).values()]
+    rows = [[title, *map(beside_the_papers, of)] for title, of in overview(cells, columns)]
     text = [*table(["", *columns.values()], rows), "", EXPLANATION]
     head = ["", "best (epoch)", "paper", "Δ", "last", "honest (epoch)", "p", "seeds", "seconds"]
     for column, title in columns.items():
         rows = [[
-            cell.title, f"**{shown(cell.best)}**" if cell.top else shown(cell.best),
-            pair(*cell.paper) if cell.paper else NONE,
-            NONE if cell.standard_errors is None else f"{cell.standard_errors:+.1f}",
-            str(cell.last), shown(cell.honest), p_text(cell), str(cell.best.seeds),
-            f"{cell.seconds:.1f}",
-        ] for cell in cells if cell.column == column]  # fmt: skip
+            cell["title"], chosen(cell, "best"), score(cell, "paper"),
+            NONE if cell["standard_errors"] is None else f"{cell['standard_errors']:+.1f}",
+            score(cell, "last"), chosen(cell, "honest"), p_text(cell), str(cell["seeds"]),
+            f"{cell['seconds']:.1f}",
+        ] for cell in cells if cell["column"] == column]  # fmt: skip
         text += ["", f"### {title}", "", *table(head, rows)]
     if failures:
         text += ["", "### Runs that failed", "", *(f"- {failure}" for failure in failures)]
@@ -111,9 +121,9 @@ def markdown(
 def latex(cells: Sequence[Cell], columns: Mapping[str, str]) -> str:
     r"""Return the overview as a ``table`` that needs ``\usepackage{booktabs}``."""
 
-    def number(text: str, bold: bool = False) -> str:
-        text = text.replace("±", r"\pm")
-        return rf"$\mathbf{{{text}}}$" if bold else f"${text}$"
+    def number(cell: Cell | None, rule: str) -> str:
+        text = score(cell, rule, r"\mathbf{{{}}}").replace("±", r"\pm")
+        return "--" if text == NONE else f"${text}$"
 
     titles = (title.translate(TEX) for title in columns.values())
     heads = " & ".join(rf"\multicolumn{{2}}{{c}}{{{title}}}" for title in titles)
@@ -125,12 +135,9 @@ def latex(cells: Sequence[Cell], columns: Mapping[str, str]) -> str:
         rf"\begin{{tabular}}{{l{'rr' * len(columns)}}}", r"\toprule", rf" & {heads} \\", rules,
         " & " + " & ".join(["ours & paper"] * len(columns)) + r" \\", r"\midrule",
     ]  # fmt: skip
-    for title, found in overview(cells, columns).values():
-        parts = [title.translate(TEX)]
-        for cell in found:
-            parts.append(number(str(cell.best), cell.top) if cell else "--")
-            parts.append(number(pair(*cell.paper)) if cell and cell.paper else "--")
-        text.append(" & ".join(parts) + r" \\")
+    for title, found in overview(cells, columns):
+        parts = [number(cell, rule) for cell in found for rule in ("best", "paper")]
+        text.append(" & ".join([title.translate(TEX), *parts]) + r" \\")
     return "\n".join([*text, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
@@ -142,49 +149,45 @@ def report(
 
     SpcacwError if there is nothing but held-out twins.
     """
-    results = Results.of(jobs, runs)
-    cells = [c for column in columns for c in column_cells(results, column, rows)]
+    found = finished_runs(jobs, runs)
+    cells = [cell for column in columns for cell in cells_of(found, column, rows)]
     if not cells:
         raise SpcacwError(f"No run that is scored on test data is finished in {output}.")
-    order = {row.name: k for k, row in enumerate(rows)}
-    cells.sort(key=lambda cell: order[cell.row])  # of equals, as the columns are
     files = {end: output / f"{name}{end}" for end in (".csv", "-cells.csv", ".md", ".tex", ".png")}
-    write_csv(files[".csv"], results.lines())
-    there = {c.column for c in cells}
+    write_csv(files[".csv"], run_lines(found))
+    write_csv(files["-cells.csv"], [six_digits(cell) for cell in cells])
+    order = [row.name for row in rows]
+    cells.sort(key=lambda cell: order.index(cell["row"]))  # of equals, as the columns are
+    there = {cell["column"] for cell in cells}
     titles = {column.name: column.title for column in columns if column.name in there}
-    by_column = [cell for column in titles for cell in cells if cell.column == column]
-    write_csv(files["-cells.csv"], [cell_line(cell) for cell in by_column])
     text = markdown(cells, titles, failures(jobs, runs))
     files[".md"].write_text(text, encoding="utf-8")
     files[".tex"].write_text(latex(cells, titles), encoding="utf-8")
-    figures.table(files[".png"], overview(cells, titles), titles)
+    figures.table(files[".png"], overview(cells, titles), list(titles.values()))
     made = list(files.values())
     folder = output / ("figures" if name == "table1" else f"figures-{name.partition('-')[2]}")
     folder.mkdir(exist_ok=True)
     for column, title in titles.items():
-        of = {row.name: results.tests[column, row.name] for row in rows
-              if (column, row.name) in results.tests}  # fmt: skip
-        made += figures.draw_all(folder, column, title, of, {r.name: r.title for r in rows})
+        of = {row.title: found[column, row.name, False] for row in rows
+              if (column, row.name, False) in found}  # fmt: skip
+        reference = {row.name: row.title for row in rows}.get(REFERENCE, REFERENCE)
+        made += figures.draw_all(folder, column, title, of, reference)
     return made
-
-
-def targets_of(column: Column, more: Keys, wanted: str) -> list[int]:
-    """Return the silos that ``wanted`` names: ``all``, or numbers with commas."""
-    if wanted != "all":
-        return [int(number) for number in wanted.split(",")]
-    return list(range(setting_of(Config.from_flat({**column.keys, **more})).num_silos))
 
 
 def silo_jobs(
     columns: Sequence[Column], rows: Sequence[Row], seeds: Sequence[int], more: Keys, wanted: str,
     tuned: bool,
 ) -> list[Job]:  # fmt: skip
-    """Return the runs of each row with each wanted silo as target."""
-    return [
-        job for seed in seeds for column in columns for target in targets_of(column, more, wanted)
-        for job in make_jobs([column], rows, [seed], {**more, "target": target}, tuned=tuned,
-                             note=f"target {target}")
-    ]  # fmt: skip
+    """Return the runs with each silo that ``wanted`` names as target: ``all``, or numbers."""
+    jobs = []
+    for seed, column in product(seeds, columns):
+        silos = setting_of(Config.from_flat({**column.keys, **more})).num_silos
+        targets = range(silos) if wanted == "all" else map(int, wanted.split(","))
+        for target in targets:
+            keys, note = {**more, "target": target}, f"target {target}"
+            jobs += make_jobs([column], rows, [seed], keys, tuned=tuned, note=note)
+    return jobs
 
 
 def report_silos(

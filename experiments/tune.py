@@ -190,8 +190,7 @@ def score(_: Job, run: Run) -> dict[str, Any] | None:
     """Return the figures of a trial: NaN where the method refused its keys, or diverged."""
     if run.state != FINISHED or run.config is None:
         return None if run.killed else {"held_out_accuracy": math.nan, "seconds": math.nan}
-    lines = (run.directory / "metrics.jsonl").read_text().splitlines()
-    last, metric = [json.loads(line) for line in lines[-LAST:]], METRICS[run.config.run.metric]
+    last, metric = run.logged()[-LAST:], METRICS[run.config.run.metric]
     mean = statistics.fmean(line[metric.name] for line in last) * (1 if metric.higher else -1)
     figure = round(mean, 3 if metric.percent else 5)
     return {"held_out_accuracy": figure, "seconds": last[-1]["seconds"]}

@@ -18,75 +18,93 @@ from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.read import read
 
 ROOT = Path(__file__).parents[1]
-PAGE = " ".join((ROOT / "docs" / "results.md").read_text().split())
 RESULTS = ROOT / "experiments" / "results"
-RUNS = pd.read_csv(RESULTS / "table1.csv")
+PAGE, TRUST, THEORY, RUN = (
+    " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
+    for page in ("results", "trust", "theory", "run")
+)
+RUNS, TUNED, OPTIONS = (
+    pd.read_csv(RESULTS / f"{name}.csv") for name in ("table1", "table1-tuned", "options")
+)
 COLUMNS = ["mnist-rotate", "mnist-relabel"]
-CLUSTERS = "table1-clusters-2-2-3"
+NARROW = ("cifar100-0.01-narrow", "shakespeare-15x7-narrow", "shakespeare-30x3-narrow",
+          "cifar100-10-narrow")  # fmt: skip
 
 
-def said(*numbers: tuple[float, int], like: str) -> bool:
-    """Whether the page has a sentence with numbers of so many digits, .4 for 0.4."""
+def said(*numbers: tuple[float, int], like: str, page: str = PAGE) -> bool:
+    """Whether a page has a sentence with numbers of so many digits, .4 for 0.4."""
     words = [re.sub(r"^0\.", ".", f"{number:.{digits}f}") for number, digits in numbers]
-    return like.format(*words) in PAGE
+    return like.format(*words) in page
 
 
-def best_of(name: str) -> pd.DataFrame:
-    """Return the best means of a table of cells: rows by columns."""
-    return pd.read_csv(RESULTS / f"{name}-cells.csv").pivot_table("best_mean", "row", "column")
+def told(pattern: str) -> list[float]:
+    """The numbers in the one sentence of the page that matches."""
+    (found,) = re.finditer(pattern, PAGE)
+    return [float(number) for number in found.groups()]
 
 
-def last(column: str, method: str) -> pd.Series:
-    """Return the accuracy of the last epoch by seed."""
-    rows = RUNS[(RUNS["column"] == column) & (RUNS["method"] == method)]
-    return rows.set_index("seed")["last_accuracy"].sort_index()
+def cells(name: str = "table1", score: str = "best_mean") -> pd.DataFrame:
+    """A score of a table's cells: rows by columns."""
+    return pd.read_csv(RESULTS / f"{name}-cells.csv").pivot_table(score, "row", "column")
+
+
+def last(runs: pd.DataFrame = RUNS) -> pd.DataFrame:
+    """The accuracies of the last epoch: columns and seeds by methods."""
+    return runs.pivot_table("last_accuracy", ["column", "seed"], "method")
+
+
+def tuned_for(column: str) -> dict:
+    """What tuning chose."""
+    return tomllib.loads((ROOT / "experiments" / "tuned" / f"{column}.toml").read_text())
+
+
+def keys_of(table: pd.DataFrame) -> pd.DataFrame:
+    """The keys of each line."""
+    return pd.json_normalize(table["keys"].map(json.loads).tolist()).set_index(table.index)
 
 
 def test_spcacw_was_never_below_local_and_gains_what_the_page_says():
-    (gained,) = re.findall(r"gains ([\d.]+) points over training alone on either", PAGE)
-    (chosen,) = re.findall(
-        r"and ([\d.]+) and ([\d.]+) at the epoch that held-out data choose", PAGE
-    )
-    cells = pd.read_csv(RESULTS / "table1-cells.csv")
-    scores = "best_mean", "honest_mean"
-    best, honest = (cells.pivot_table(score, "row", "column") for score in scores)
+    (gained,) = told(r"gains ([\d.]+) points over training alone on either")
+    chosen = told(r"and ([\d.]+) and ([\d.]+) at the epoch that held-out data choose")
+    best, honest = (cells(score=score) for score in ("best_mean", "honest_mean"))
     for column, fair in zip(COLUMNS, chosen, strict=True):
-        ours, alone = last(column, "spcacw"), last(column, "local")
-        assert len(ours) == 5
-        assert (ours > alone).all()
-        gain = best.loc["spcacw", column] - best.loc["local", column]
-        assert gain == pytest.approx(float(gained), abs=0.05)
-        gain = honest.loc["spcacw", column] - honest.loc["local", column]
-        assert gain == pytest.approx(float(fair), abs=0.05)
+        of = last().loc[column]
+        assert len(of) == 5
+        assert (of["spcacw"] > of["local"]).all()
+        for score, expected in ((best, gained), (honest, fair)):
+            gain = score.loc["spcacw", column] - score.loc["local", column]
+            assert gain == pytest.approx(expected, abs=0.05)
 
 
 def test_the_honest_epoch_changes_the_order_of_near_rows_only():
-    (near,) = re.findall(r"changes only among those within ([\d.]+) points", PAGE)
+    (near,) = told(r"changes only among those within ([\d.]+) points")
     for _, rows in pd.read_csv(RESULTS / "table1-cells.csv").groupby("column"):
         best, honest = rows["best_mean"].to_numpy(), rows["honest_mean"].to_numpy()
         swapped = (best[:, None] - best) * (honest[:, None] - honest) < 0
         assert swapped.any()
-        assert np.abs(best[:, None] - best)[swapped].max() < float(near)
+        assert np.abs(best[:, None] - best)[swapped].max() < near
 
 
 def test_the_noise_corrected_form_is_ahead_of_every_rival_of_the_paper():
-    for column in COLUMNS:
-        corrected = last(column, "spcacw-corrected").mean()
-        for rival in ("feddisco", "ditto", "fedamp", "fedcluster", "local", "oracle"):
-            assert corrected > last(column, rival).mean()
-    gain = last("mnist-rotate", "spcacw-corrected") - last("mnist-rotate", "spcacw")
-    cells = pd.read_csv(RESULTS / "table1-cells.csv").set_index(["column", "row"])["p_holm"]
-    found = (gain.mean(), 1), (cells["mnist-rotate", "spcacw-corrected"], 3)
-    assert said(*found, like="is {} points ahead of SP-CACW on rotate (p = {})")
+    rivals = ["feddisco", "ditto", "fedamp", "fedcluster", "local", "oracle"]
+    means = last().groupby("column").mean()
+    behind = means[rivals].rsub(means["spcacw-corrected"], axis=0)
+    assert (behind.loc[COLUMNS] > 0).all(axis=None)
+    gain = (last()["spcacw-corrected"] - last()["spcacw"])[COLUMNS[0]].mean()
+    p = cells(score="p_holm").loc["spcacw-corrected", COLUMNS[0]]
+    assert said((gain, 1), (p, 3), like="is {} points ahead of SP-CACW on rotate (p = {})")
+
+
+CLUSTERS = "table1-clusters-2-2-3"
 
 
 def test_whom_the_target_shares_its_labels_with_decides():
     """With one silo like it instead of two FedDisco learns the wrong names, SP-CACW does not."""
-    default, other = (best_of(name)["mnist-relabel"] for name in ("table1", CLUSTERS))
+    default, other = (cells(name)["mnist-relabel"] for name in ("table1", CLUSTERS))
     assert len(other) == 9
     assert default["feddisco"] - other["feddisco"] > 40
     assert 0 < default["spcacw"] - other["spcacw"] < 1
-    paper = pd.read_csv(RESULTS / f"{CLUSTERS}-cells.csv").set_index("row")["paper_mean"]
+    paper = cells(CLUSTERS, "paper_mean")["mnist-relabel"]
     nearer = (other - paper).abs() < (default[other.index] - paper).abs()
     assert nearer[["spcacw", "feddisco"]].all()
     assert not nearer[["oracle", "ditto"]].any()
@@ -94,7 +112,7 @@ def test_whom_the_target_shares_its_labels_with_decides():
 
 def test_what_calibration_chose():
     table = pd.read_csv(RESULTS / "calibration.csv")
-    keys = pd.json_normalize(table["keys"].map(json.loads).tolist())
+    keys = keys_of(table)
     points = table["points"].set_axis(
         [table["column"], keys["samples-per-silo"], keys["input-scale"]]
     )
@@ -112,26 +130,24 @@ def test_on_every_narrow_column_the_target_was_above_local():
     assert seeds.groupby("column").size().to_dict() == {
         NARROW[0]: 14, NARROW[1]: 12, NARROW[2]: 12, NARROW[3]: 13,
     }  # fmt: skip
-    last = runs.pivot_table("last_accuracy", ["column", "seed"], "method")
-    gains = last["spcacw"] - last["local"]
+    gains = last(runs)["spcacw"] - last(runs)["local"]
     assert len(gains) == 12
     assert f"by {gains.min():.1f} to {gains.max():.1f} points".replace(" 0", " ") in PAGE
 
 
 def test_who_is_first_on_the_narrow_columns():
-    cells = pd.read_csv(RESULTS / "table1-narrow-cells.csv")
-    best = cells.pivot_table("best_mean", "row", "column")
+    best, p = cells("table1-narrow"), cells("table1-narrow", "p_holm")
     first = best.idxmax()
     assert first.pop("cifar100-10-narrow") == "fedcluster"
     assert first.pop(NARROW[0]) == "spcacw-every-round"
     assert set(first) == {"spcacw-corrected"}
     ahead = best.loc["fedcluster"] - best.loc["spcacw"]
     assert ahead["cifar100-10-narrow"] == pytest.approx(0.3, abs=0.05)
-    least = cells.nsmallest(2, "p_holm")
-    assert tuple(least.iloc[0][["column", "row"]]) == (NARROW[0], "fedamp")
-    assert said((least["p_holm"].iloc[0], 3), like="only row significantly behind (p = {})")
-    assert least["p_holm"].iloc[1] > 0.05
-    assert set(cells.loc[cells["row"] == "spcacw-every-round", "p_holm"]) == {1.0}
+    least = p.stack().nsmallest(2)
+    assert least.index[0] == ("fedamp", NARROW[0])
+    assert said((least.iloc[0], 3), like="only row significantly behind (p = {})")
+    assert least.iloc[1] > 0.05
+    assert set(p.loc["spcacw-every-round"].dropna()) == {1.0}
     averages = ["spcacw", "feddisco", "spcacw-corrected", "meritfed", "fedavg"]
     for column in ("shakespeare-15x7-narrow", "shakespeare-30x3-narrow"):
         assert np.ptp(best.loc[averages, column]) < 0.3
@@ -143,42 +159,35 @@ def test_every_silo_as_the_target():
     gains = last["spcacw"] - last["local"]
     assert len(gains) == 35
     assert (gains > 0).all()
-    by_cluster = r"by ([\d.]+) points in the cluster of three and by ([\d.]+)"
-    ((three, two),) = re.findall(by_cluster, PAGE)
-    assert gains.loc[:2].mean() == pytest.approx(float(three), abs=0.05)
-    assert gains.loc[3:].mean() == pytest.approx(float(two), abs=0.05)
-
-
-TUNED = pd.read_csv(RESULTS / "table1-tuned.csv")
-TUNED_CELLS = pd.read_csv(RESULTS / "table1-tuned-cells.csv")
+    three, two = told(r"by ([\d.]+) points in the cluster of three and by ([\d.]+)")
+    assert gains.loc[:2].mean() == pytest.approx(three, abs=0.05)
+    assert gains.loc[3:].mean() == pytest.approx(two, abs=0.05)
 
 
 def test_who_is_first_among_the_tuned():
-    best = TUNED_CELLS.pivot_table("best_mean", "row", "column")
-    p = TUNED_CELLS.pivot_table("p_holm", "row", "column")
-    last = TUNED.pivot_table("last_accuracy", ["column", "seed"], "method")
-    rotate, relabel = (last.loc[column] for column in COLUMNS)
+    best, p = cells("table1-tuned"), cells("table1-tuned", "p_holm")
+    rotate, relabel = (last(TUNED).loc[column] for column in COLUMNS)
     ours = "spcacw-corrected"
-    rivals = ["feddisco", "ditto", "fedamp", "fedcluster", "local", "oracle", "meritfed", "fedavg"]
-    assert (best.loc[rivals, COLUMNS[0]] < best.loc[ours, COLUMNS[0]]).all()
-
-    ahead = best.loc[ours, COLUMNS[0]] - best.loc[rivals, COLUMNS[0]]
-    assert round(ahead["meritfed"], 1) == round((rotate[ours] - rotate["meritfed"]).mean(), 1)
-    paired = ttest_rel(rotate[ours], rotate["meritfed"]).pvalue
-    assert said((ahead["meritfed"], 1), (paired, 3), like="{} points of MeritFed (p = {}, paired")
-    choices = tomllib.loads((ROOT / "experiments" / "tuned" / "mnist-rotate.toml").read_text())
-    assert {choices[row]["eta"] for row in (ours, "meritfed", "fedcluster", "ditto")} == {0.1}
     papers = ["feddisco", "ditto", "fedamp", "fedcluster", "local"]
+    ahead = (
+        best.loc[ours, COLUMNS[0]] - best.loc[[*papers, "oracle", "meritfed", "fedavg"], COLUMNS[0]]
+    )
+    assert (ahead.drop("oracle") > 0).all()
+
+    assert round(ahead["meritfed"], 1) == round((rotate[ours] - rotate["meritfed"]).mean(), 1)
+    found = (ahead["meritfed"], 1), (ttest_rel(rotate[ours], rotate["meritfed"]).pvalue, 3)
+    assert said(*found, like="{} points of MeritFed (p = {}, paired")
+    choices = tuned_for("mnist-rotate")
+    assert {choices[row]["eta"] for row in (ours, "meritfed", "fedcluster", "ditto")} == {0.1}
     assert said((ahead[papers].min(), 1), like="and {} or more of the paper's rivals")
     paired = ttest_rel(rotate[ours], rotate["oracle-averaged"]).pvalue
     assert said((paired, 2), like="within 12° (p = {})")
-    below = rotate[ours] - rotate["spcacw"]
-    paired = ttest_rel(rotate[ours], rotate["spcacw"]).pvalue
-    assert said((below.mean(), 1), (paired, 3), like="{} points below it (p = {})")
+    below, paired = rotate[ours] - rotate["spcacw"], ttest_rel(rotate[ours], rotate["spcacw"])
+    assert said((below.mean(), 1), (paired.pvalue, 3), like="{} points below it (p = {})")
     below = best.loc["meritfed", COLUMNS[0]] - best.loc["spcacw", COLUMNS[0]]
     assert said((below, 1), (p.loc["meritfed", COLUMNS[0]], 3), like="{} below MeritFed (p = {})")
 
-    behind = {rival: relabel[rival] - relabel[ours] for rival in ("meritfed", "fedcluster")}
+    behind = relabel[["meritfed", "fedcluster"]].rsub(relabel[ours], axis=0).mul(-1)
     assert said((behind["meritfed"].mean(), 1), like="MeritFed is {} points ahead of the noise")
     assert said((behind["fedcluster"].mean(), 1), like="and Federated Clustering {} (p")
     paired = [(ttest_rel(relabel[rival], relabel[ours]).pvalue, 3) for rival in behind]
@@ -190,9 +199,8 @@ def test_who_is_first_among_the_tuned():
 
 
 def test_what_strangers_keep():
-    runs = pd.read_csv(RESULTS / "options.csv")
-    keys = {"beta": 0.1, "bias-correction": False}
-    runs = runs[(runs["column"] == COLUMNS[1]) & (runs["keys"] == json.dumps(keys))]
+    keys = json.dumps({"beta": 0.1, "bias-correction": False})
+    runs = OPTIONS[(OPTIONS["column"] == COLUMNS[1]) & (OPTIONS["keys"] == keys)]
     kept = 1 - runs["alpha_target"] - runs["alpha_cluster"]
     assert len(kept) == 3
     assert said((kept.mean(), 2), like="other clusters keep {} of the weight together")
@@ -200,23 +208,21 @@ def test_what_strangers_keep():
 
 def test_what_the_variance_term_weighs():
     """Curvature along the noise: better at large steps, for fewer strangers; worse at small."""
-    runs = pd.read_csv(RESULTS / "options.csv")
-    runs = runs[runs["study"].isin(["variance", "curvature"])]
-    keys = pd.json_normalize(runs["keys"].map(json.loads).tolist()).set_index(runs.index)
+    runs = OPTIONS[OPTIONS["study"].isin(["variance", "curvature"])]
+    keys = keys_of(runs)
     kind = keys["curvature"].fillna(keys["smoothness"].map({0.0: "largest", 1.0: "1"}))
-    cells = runs.assign(eta=keys["eta"], kind=kind).groupby(["column", "eta", "kind"])
-    last = cells["last_accuracy"].mean().unstack()
-    strangers = (1 - cells["alpha_target"].mean() - cells["alpha_cluster"].mean()).unstack()
+    groups = runs.assign(eta=keys["eta"], kind=kind).groupby(["column", "eta", "kind"])
+    accuracy = groups["last_accuracy"].mean().unstack()
+    strangers = (1 - groups["alpha_target"].mean() - groups["alpha_cluster"].mean()).unstack()
     rotate, relabel = COLUMNS
-    gain = last["noise"] - last["largest"]
+    gain = accuracy["noise"] - accuracy["largest"]
     assert gain[[(relabel, 0.05), (relabel, 0.1), (rotate, 0.1)]].min() > 0.5
     assert gain[[(relabel, 0.01), (rotate, 0.01), (rotate, 0.05)]].max() < -0.2
     for column in COLUMNS:
         assert strangers["noise"][column, 0.1] < strangers["largest"][column, 0.1] / 2
-    meritfed = TUNED[(TUNED["column"] == relabel) & (TUNED["method"] == "meritfed")]
-    same = meritfed[meritfed["seed"] < 3]["last_accuracy"].mean()
+    same = last(TUNED[TUNED["seed"] < 3])["meritfed"][relabel].mean()
     words = "At .05 the form's {} is level with MeritFed's {}, same seeds"
-    assert said((last["noise"][relabel, 0.05], 2), (same, 2), like=words)
+    assert said((accuracy["noise"][relabel, 0.05], 2), (same, 2), like=words)
 
 
 def test_what_tuning_saw():
@@ -237,15 +243,11 @@ def test_what_tuning_saw():
     assert said(*found[50], like="after 50 epochs {} and {}")
 
 
-NARROW = ("cifar100-0.01-narrow", "shakespeare-15x7-narrow", "shakespeare-30x3-narrow",
-          "cifar100-10-narrow")  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def tuned_narrow():
     """The cells of the tuned narrow table by column."""
-    cells = pd.read_csv(RESULTS / "table1-narrow-tuned-cells.csv")
-    return {column: cells[cells["column"] == column].set_index("row") for column in NARROW}
+    lines = pd.read_csv(RESULTS / "table1-narrow-tuned-cells.csv").set_index("row")
+    return {column: lines[lines["column"] == column] for column in NARROW}
 
 
 @pytest.mark.parametrize(("name", "columns", "cells", "seeds", "epochs"), [
@@ -264,29 +266,25 @@ def test_every_cell_has_its_runs(name, columns, cells, seeds, epochs):
 
 
 def test_what_tuning_moves_on_narrow_cifar(tuned_narrow):
-    cells = tuned_narrow[NARROW[0]]
-    best, ours = cells["best_mean"], cells["best_mean"]["spcacw"]
+    p, best = tuned_narrow[NARROW[0]]["p_holm"], tuned_narrow[NARROW[0]]["best_mean"]
+    ours = best["spcacw"]
     level = best[["spcacw", "spcacw-corrected", "fedcluster", "feddisco", "fedavg"]]
     assert set(best.drop("spcacw-every-round").nlargest(5).index) == set(level.index)
     assert said((np.ptp(level), 1), like="five rows lie within {} points")
     ahead = [(best[rival] - ours, 1) for rival in ("fedcluster", "feddisco", "fedavg")]
     assert said(*ahead, like="Clustering {} ahead of SP-CACW, FedDisco {} and FedAvg {}:")
-    assert said((cells["p_holm"][level.index].min(), 3), like="tell them apart (all p ≥ {})")
-    found = (ours - best["local"], 1), (cells["p_holm"]["local"], 3)
+    assert said((p[level.index].min(), 3), like="tell them apart (all p ≥ {})")
+    found = (ours - best["local"], 1), (p["local"], 3)
     assert said(*found, like="is {} points above Local (p = {})")
     assert said((ours - best["oracle-averaged"], 1), like="alone (*Oracle, averaged*) is {} points")
-    tuned = tomllib.loads((ROOT / "experiments" / "tuned" / f"{NARROW[0]}.toml").read_text())
-    assert (
-        tuned["fedavg"]["eta"]
-        == 0.08
-        > max(tuned[row]["eta"] for row in ("spcacw", "spcacw-corrected", "feddisco", "fedcluster"))
-    )
+    eta = {row: keys["eta"] for row, keys in tuned_for(NARROW[0]).items()}
+    rivals = ("spcacw", "spcacw-corrected", "feddisco", "fedcluster")
+    assert eta["fedavg"] == 0.08 > max(eta[row] for row in rivals)
 
 
 def test_what_a_larger_step_does_on_narrow_cifar():
     name = "table1-cifar100-0.01-narrow-eta-0.08"
-    large, prompt = (pd.read_csv(RESULTS / f"{name}{end}-cells.csv").set_index("row")["best_mean"]
-                     for end in ("", "-every-round"))  # fmt: skip
+    large, prompt = (cells(f"{name}{end}")[NARROW[0]] for end in ("", "-every-round"))
     assert said((large["feddisco"], 1), like="FedDisco gets {},")
     found = [(large[row], 1) for row in ("spcacw", "fedcluster")]
     assert said(*found, like="SP-CACW falls to {} and Federated Clustering to {},")
@@ -295,24 +293,25 @@ def test_what_a_larger_step_does_on_narrow_cifar():
 
 
 def test_what_alpha_every_round_moves_on_the_narrow_columns(tuned_narrow):
-    best, last = ({column: cells[score]["spcacw-every-round"] - cells[score]["spcacw"]
-                   for column, cells in tuned_narrow.items()}
-                  for score in ("best_mean", "last_mean"))  # fmt: skip
+    best, at_the_end = (
+        {column: of[score]["spcacw-every-round"] - of[score]["spcacw"]
+         for column, of in tuned_narrow.items()} for score in ("best_mean", "last_mean")
+    )  # fmt: skip
     cifar, first, second, noisy = NARROW
-    cells = tuned_narrow[cifar]
-    prompt = cells["best_mean"]["spcacw-every-round"]
-    assert prompt == cells["best_mean"].max()
-    found = (prompt, 1), (best[cifar], 1), (prompt - cells["best_mean"]["fedcluster"], 1)
+    of = tuned_narrow[cifar]
+    prompt = of["best_mean"]["spcacw-every-round"]
+    assert prompt == of["best_mean"].max()
+    found = (prompt, 1), (best[cifar], 1), (prompt - of["best_mean"]["fedcluster"], 1)
     words = "it gets {}, {} more than SP-CACW and {} ahead of Federated Clustering (not"
     assert said(*found, like=words)
-    assert said((cells["p_holm"]["spcacw-every-round"], 3), like="p = {} against SP-CACW)")
-    found = (best[noisy], 1), (-last[noisy], 1), (best[first], 2), (best[second], 2)
+    assert said((of["p_holm"]["spcacw-every-round"], 3), like="p = {} against SP-CACW)")
+    found = (best[noisy], 1), (-at_the_end[noisy], 1), (best[first], 2), (best[second], 2)
     words = (
         "it is {} above SP-CACW by the best epoch and {} below by the last, on 15 × 7 {} above, "
         "on 30 × 3 {}."
     )
     assert said(*found, like=words)
-    mnist = TUNED_CELLS.pivot_table("best_mean", "row", "column")[list(COLUMNS)]
+    mnist = cells("table1-tuned")[COLUMNS]
     lost = mnist.loc["spcacw"] - mnist.loc["spcacw-every-round"]
     words = "On MNIST, with 50 epochs, it is {} and {} below SP-CACW."
     assert said(*((number, 2) for number in lost), like=words)
@@ -340,8 +339,7 @@ def test_what_tuning_moves_on_narrow_shakespeare(tuned_narrow):
         least[column, row] = cells["p_holm"].min()
     found = (least[NARROW[2], "local"], 3), (least[NARROW[1], "fedamp"], 3)
     assert said(*found, like="(the smallest p are {}, of Local on 30 × 3, and {}, of FedAMP on 15")
-    choices = tomllib.loads((ROOT / "experiments" / "tuned" / f"{NARROW[2]}.toml").read_text())
-    assert {row for row, keys in choices.items() if keys["eta"] != 2} == {"fedavg"}
+    assert {row for row, keys in tuned_for(NARROW[2]).items() if keys["eta"] != 2} == {"fedavg"}
 
 
 def test_what_the_readings_of_the_narrow_columns_move():
@@ -356,11 +354,9 @@ def test_what_the_readings_of_the_narrow_columns_move():
     assert said(*found, like="{} points with the variance, {} with the deviation, {} with its")
     moves = lines.pivot_table("moves_by", ["column", "variant"], "method")
     assert moves.loc[NARROW[0], "test-uniform"].max() < -9  # both lose much
-    then = pd.read_csv(RESULTS / "table1-narrow-cells.csv").set_index(["column", "row"])[
-        "best_mean"
-    ]
+    then = cells("table1-narrow")
     for column, row in product(NARROW[:2], ("spcacw", "local")):
-        assert mean.loc[(column, "as it is"), row] == round(then[column, row], 2)
+        assert mean.loc[(column, "as it is"), row] == round(then.loc[row, column], 2)
 
 
 def test_what_each_reading_moves():
@@ -368,10 +364,9 @@ def test_what_each_reading_moves():
     assert set(lines["seeds"]) == {3}
     mean = lines.pivot_table("mean", ["column", "variant"], "method")
     gains = (mean["spcacw"] - mean["local"]).unstack(0)
-    range_of = r"between ([\d.]+) and ([\d.]+) points above Local under every reading"
-    ((low, high),) = re.findall(range_of, PAGE)
-    assert gains.min().min() == pytest.approx(float(low), abs=0.05)
-    assert gains.max().max() == pytest.approx(float(high), abs=0.05)
+    low, high = told(r"between ([\d.]+) and ([\d.]+) points above Local under every reading")
+    assert gains.min().min() == pytest.approx(low, abs=0.05)
+    assert gains.max().max() == pytest.approx(high, abs=0.05)
     with_momentum = gains.drop("no-momentum")
     assert f"{with_momentum.min().min():.1f} at least where" in PAGE
     minor = [
@@ -380,12 +375,6 @@ def test_what_each_reading_moves():
     ]  # fmt: skip
     ours = lines[lines["method"] == "spcacw"].set_index("variant")
     assert ours.loc[minor, "moves_by"].abs().max() < 0.25
-
-
-TRUST, THEORY, RUN = (
-    " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
-    for page in ("trust", "theory", "run")
-)
 
 
 @pytest.mark.parametrize("name", ["digits", "rotate"])
@@ -433,13 +422,18 @@ def test_what_clipping_and_noise_cost():
     rows = pd.read_csv(RESULTS / "privacy.csv")
     last = rows.groupby(["setting", "variant", "noise"])["last_accuracy"].mean()
     settings = [last[name] for name in ("digits-relabel", "mnist-relabel")]
-    lost = [((of["spcacw"] - of["clipped"]).item(), 1) for of in settings]
+    lost = [(of["spcacw"] - of["clipped"]).item() for of in settings]
     words = "SP-CACW loses {:.1f} points on the digits and {:.1f} on MNIST, and averaging more"
-    assert words.format(*(number for number, _ in lost)) in TRUST
-    for of, (ours, _) in zip(settings, lost, strict=True):
+    assert words.format(*lost) in TRUST
+    for of, ours in zip(settings, lost, strict=True):
         assert (of["average"] - of["average-clipped"]).item() > ours
-    useful = rows[(rows["variant"] == "average-noisy") & (rows["epsilon"] < 20)]
-    means = useful.groupby(["setting", "noise"])["last_accuracy"].mean()
+        assert of["all"].min() > of["local"].item() - 0.5
+        assert of["average-noisy"].min() < of["local"].item() - 10
+        assert of["one"].min() > of["local"].item() + 1
+    useful = rows[rows["epsilon"] < 20]
+    assert useful["alpha_private"][useful["variant"] == "all"].max() < 0.05
+    average = useful[useful["variant"] == "average-noisy"].groupby(["setting", "noise"])
+    means = average["last_accuracy"].mean()
     below = [last[name, "local"].item() - mean for (name, _), mean in means.items()]
     assert f"ends {min(below):.0f} to {max(below):.0f} points below it" in TRUST
 
@@ -472,11 +466,9 @@ def test_what_the_reference_costs():
     alpha = digits.groupby(["rule", "samples", "eta"])["alpha_target"].mean()
     found = [(alpha["spcacw", samples, 0.05], 2) for samples in (200, 50)]
     words = "with 200 images a silo α₀ ends at {}, with 50 at {}"
-    few = [re.sub("^0", "", f"{number:.2f}") for number, _ in found]
-    assert words.format(*few) in THEORY
-    fresh = [re.sub("^0", "", f"{number:.2f}") for number in
-             (alpha["fresh"].min(), alpha["fresh"].max())]  # fmt: skip
-    assert "α₀ then ends at {} to {}".format(*fresh) in THEORY
+    assert said(*found, like=words, page=THEORY)
+    fresh = (alpha["fresh"].min(), 2), (alpha["fresh"].max(), 2)
+    assert said(*fresh, like="α₀ then ends at {} to {}", page=THEORY)
     last = table.pivot_table("last_accuracy", ["setting", "samples", "eta", "seed"], "rule")
     gain = (last["cross-fit 2, half-life 1"] - last["spcacw"]).groupby(level=[0, 1, 2]).mean()
     found = (f"{gain[name, 200, 0.05]:.2f}" for name in ("digits-relabel", "mnist-relabel"))

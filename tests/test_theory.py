@@ -15,7 +15,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from spcacw_flwr.experiments.theory import claims
 from spcacw_flwr.experiments.theory.__main__ import STUDIES, main
 from spcacw_flwr.experiments.theory.problems import Logistic, Pool, Quadratics
-from spcacw_flwr.experiments.theory.rates import bias_cells, simulated, slopes, traced
+from spcacw_flwr.experiments.theory.rates import (
+    bias_cells,
+    participation,
+    simulated,
+    slopes,
+    traced,
+)
 from spcacw_flwr.experiments.theory.trials import (
     AUTARKY,
     CORRECTED,
@@ -26,11 +32,13 @@ from spcacw_flwr.experiments.theory.trials import (
     Variant,
     best,
     clustering,
+    few_rounds,
     fit,
     measured,
     repeated,
     step_size,
 )
+from spcacw_flwr.silos.protocol import Request
 
 PROBLEMS = (Quadratics(own=3, off=3), Quadratics(own=3, off=3, stretch=1.0), Logistic(3, 3))
 RESULTS = Path("experiments/results/theory")
@@ -100,9 +108,13 @@ def test_what_moves_with_w():
 def test_a_pure_function_of_seed_silo_round_and_draw(problem):
     w, config = point_of(problem), Trial(problem, AUTARKY, 10, 5).config()
     points = torch.from_numpy(w)
-    first = Pool(problem, config).gradients(points, 300, (0, 1, 2, 3, 4, 5)).rows
-    Pool(problem, config).gradients(points, 7, (0,))
-    assert_array_equal(Pool(problem, config).gradients(points, 300, (1, 4)).rows, first[[1, 4]])
+
+    def rows(round_, silos):
+        return Pool(problem, config).answer(Request(round_, silos, points)).replies.gradients
+
+    first = rows(300, (0, 1, 2, 3, 4, 5))
+    rows(7, (0,))
+    assert_array_equal(rows(300, (1, 4)), first[[1, 4]])
     for seed, round_, draw in ((6, 300, 0), (5, 301, 0), (5, 300, 1)):
         assert (problem.answers(seed, w, round_, draw) != problem.answers(5, w, 300, 0)).any()
     # The target's cluster draws the same whatever the number of silos beside it.
@@ -184,8 +196,11 @@ def test_a_slope_needs_three_points():
 def test_means_best_steps_and_slopes():
     cells = [cell for T in (10, 20, 40)
              for cell in repeated(T, Quadratics(), AUTARKY, T, 2, (1.0, 2.0))]  # fmt: skip
-    results = [{"error": (2 / c.trial.factor + (-0.1, 0.1)[c.trial.seed]) / c.x} for c in cells]
-    table = measured(cells, results)
+
+    def run(trial):
+        return {"error": (2 / trial.factor + (-0.1, 0.1)[trial.seed]) / trial.rounds}
+
+    table = measured(cells, 0, run)
     assert list(table["seeds"]) == [2] * 6
     assert_allclose(table["standard_error"][0], 0.01)  # values 0.19 and 0.21
     assert set(best(table)["factor"]) == {2.0}
@@ -201,7 +216,7 @@ def test_error_of_the_bias_estimate_is_the_lemmas(beta):
 
     The error of one run, ‖·‖² of d = 20 Gaussian coordinates, has the relative deviation √(2/20).
     """
-    variant = next(cell.trial.variant for cell in bias_cells(True, (beta,)))
+    variant = bias_cells((beta,))[0].trial.variant
     cells = repeated(beta, Quadratics(own=1, off=12), variant, 50, 40, label="stationary")
     found = traced(cells, workers=0)
     late = found[found["t"] >= 5]
@@ -214,7 +229,8 @@ def test_partial_participation_proposition(p):
 
     Within 5 standard errors of 5000 draws; the mean's squared error is about Var/5000.
     """
-    found = simulated(p, 5000)
+    (trial,) = (cell.trial for cell in participation(5000) if cell.x == p)
+    found = simulated(trial)
     assert abs(found["variance"] - found["theory_peers"]) <= 5 * found["variance_error"] + 1e-9
     assert found["mean_error"] <= 5 * found["theory_peers"] / 5000 + 1e-9
     if p < 1:
@@ -237,7 +253,7 @@ def test_silos_of_their_own_noise_and_bias():
 
 def test_both_sides_of_the_bounds():
     """Left ≤ right in the mean, and what is tight is seen to be: half of σ² would be too little."""
-    table = claims.bounds(quick=True, workers=0).set_index(["statement", "weights"])
+    table = claims.compared(few_rounds(claims.bounds(), 40), 0).set_index(["statement", "weights"])
     assert len(table) == 3 * 3 + 2 * 10
     assert (table["left"] > 0).all()
     assert (table["right"] > table["left"]).all()
@@ -309,7 +325,7 @@ def test_the_bounded_cost():
 
 
 def test_cosine_weights_by_hand():
-    rule = claims.own(claims.Cosine, "", (("update_every", 3),))
+    rule = claims.own(claims.Cosine, "", {"update_every": 3})
     method, g, _ = answers(rule, 5)
     mean = g[:3].sum(axis=0)
     cosines = mean @ mean[0] / np.linalg.norm(mean, axis=1) / np.linalg.norm(mean[0])
@@ -320,7 +336,7 @@ def test_cosine_weights_by_hand():
 @pytest.mark.parametrize(("gamma", "expected"), [(0.0, None), (1e9, [0.25] * 4)])
 def test_the_quadratic_regulariser(gamma, expected):
     """Without γ it is SP-CACW, with a large one α is uniform; between them, 2Hα + 2λα is level."""
-    keys = (("update_every", 4),)
+    keys = {"update_every": 4}
     method, *_ = answers(claims.own(claims.Quadratic, "", keys, gamma=gamma), 8)
     plain, *_ = answers(Variant("", "spcacw", keys, "target"), 8)
     assert_allclose(method.alpha, plain.alpha if expected is None else expected, atol=1e-6)

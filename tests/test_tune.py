@@ -14,10 +14,9 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments import tune
-from spcacw_flwr.experiments.conf import tuned_keys
+from spcacw_flwr.experiments.conf import HOLDOUT, tuned_keys
 from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.experiments.runs import FAILED, FINISHED, Run
-from spcacw_flwr.silos.setup import setting_of
 from tests.baselines.on_digits import distance
 
 DIGITS = {"setting": "digits-relabel"}
@@ -184,16 +183,6 @@ def test_a_column_has_its_own_keys_and_the_common_steps(tmp_path, one_list, monk
     assert tuned_keys("mine", "row", "local", tmp_path / "out") == choice["local"]
 
 
-def test_a_trial_sees_no_test_data():
-    (job,) = jobs_of("local", {})
-    setting = setting_of(job.config())
-    plain = setting_of(Config.from_keys())
-    kept, held, whole = setting.train(0), setting.test(0), plain.train(0)
-    assert (len(kept.y), len(held.y)) == (160, 40)
-    rows = {tuple(row.flatten().tolist()) for row in whole.x}
-    assert {tuple(row.flatten().tolist()) for row in held.x} <= rows
-
-
 def test_a_candidate_that_fails_is_never_chosen(tmp_path, one_list, monkeypatch, capsys):
     monkeypatch.setattr(tune, "grids", lambda *_: {"local": {"eta": [-1.0]}})
     assert tune.tune("digits-relabel", ["local"], 1, 1, "", tmp_path) == {"local": {"eta": 0.05}}
@@ -248,8 +237,9 @@ def test_scores_are_means_over_all_seeds_of_trials_of_one_length(tmp_path):
     assert tune.best(tried) == {"eta": 0.1}
 
 
-def test_a_row_of_the_table_is_tuned_with_its_own_keys():
+def test_a_row_of_the_table_is_tuned_with_its_own_keys_on_data_held_out():
     config = jobs_of("spcacw-corrected", {"eta": 0.05})[0].config()
+    assert config.run.holdout == HOLDOUT == 0.2
     assert (config.run.method, config.spcacw.bias_correction) == ("spcacw", True)
     assert config.training.eta == 0.05
 

@@ -2,7 +2,8 @@
 
 ``difference`` is the accuracy after the last epoch minus Local's with the same seed, in percentage
 points. ``attackers_weight`` and ``helpers_weight`` (honest peers of the target's true cluster) are
-those of the last rounds in which peers were asked. ``accepted`` is the guard's judgement.
+those of the last rounds in which peers were asked. ``accepted`` is the guard's judgement. The
+Markdown and the picture show the worst cases, and which break the promise.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.loop import History, train
+from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.methods.guard import Guarded, make_method
 from spcacw_flwr.silos.pool import SiloPool
@@ -29,6 +32,8 @@ from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import make_setting
 
 from ..conf import CONF, Column, Job, Keys, Row, make_jobs, rows
+from ..pages import NONE
+from ..pages import table as markdown
 from ..results import Table
 from . import ATTACKS, Known
 
@@ -92,15 +97,14 @@ class Outcome:
     """The honest peers of the target's true cluster."""
     accuracy: list[float]
     """Percent, after each epoch."""
-    alphas: list[tuple[int, Weights]]
-    """Round and weights (M,) at each change, of rounds in which peers are asked."""
+    alpha: Weights | None
+    """The weights (M,) of the last rounds in which peers are asked; None of a method without."""
     accepted: bool | None
     """The guard's judgement; None without one."""
-    seconds: float
 
     def weight(self, silos: tuple[int, ...]) -> float | None:
-        """Return the total weight that some silos ended with; None of a method without any."""
-        return float(self.alphas[-1][1][list(silos)].sum()) if self.alphas else None
+        """Return the total weight that some silos ended with."""
+        return None if self.alpha is None else float(self.alpha[list(silos)].sum())
 
 
 @lru_cache(maxsize=2)
@@ -113,23 +117,22 @@ def prepared(name: str, keys: PartitionKeys, seed: int, target: int) -> Setting:
 
 def run(config: Config, attack: str, share: float) -> Outcome:
     """Train with ``share`` of the peers attacking; share 0 is nobody."""
-    began = time.perf_counter()
     run_, size = config.run, config.training.batch_size
     setting = prepared(run_.setting, config.partition, run_.seed, run_.target)
     pool = SiloPool(config, setting, range(setting.num_silos))
     federation = Federation(tuple(pool.describe()), run_.target, size, pool.layout)
     method = make_method(config, federation, pool.initial_parameters())
-    rounds = run_.epochs * federation.rounds_per_epoch
-    asked = method.judged_at if isinstance(method, Guarded) else rounds
+    guard = method if isinstance(method, Guarded) else None
+    asked = guard.judged_at if guard else run_.epochs * federation.rounds_per_epoch
     attackers = draw_attackers(share, setting.num_silos, run_.target, run_.seed)
     silos = AttackedPool(pool, attack, attackers, asked, federation.rounds_per_epoch)
     history = History(config)
     train(cast(SiloPool, silos), method, history)
     helpers = silos.cluster - {run_.target, *attackers}
+    alphas = [alpha for t, alpha in history.alphas if t <= asked]
     return Outcome(
         attackers, tuple(sorted(helpers)), [line["accuracy"] for line in history.epochs],
-        [(t, alpha) for t, alpha in history.alphas if t <= asked],
-        method.accepted if isinstance(method, Guarded) else None, time.perf_counter() - began,
+        alphas[-1] if alphas else None, guard.accepted if guard else None,
     )  # fmt: skip
 
 
@@ -147,13 +150,14 @@ PLACE = ("column", "attack", "share", "method", "seed", "epochs")
 
 def made(job: Job, attack: str, share: float, local: float | None) -> dict[str, Any]:
     """Make one run; return the figures of its line."""
+    began = time.perf_counter()
     found = run(job.config(), attack, share)
     last = round(found.accuracy[-1], 3)
     local = last if local is None else local  # as the table has it, rounded as well
     line: dict[str, Any] = {
         "best_accuracy": round(max(found.accuracy), 3), "last_accuracy": last,
         "local_last": local, "difference": round(last - local, 3),
-        "accepted": found.accepted, "seconds": round(found.seconds, 1),
+        "accepted": found.accepted, "seconds": round(time.perf_counter() - began, 1),
     }  # fmt: skip
     for name, silos in (("attackers", found.attackers), ("helpers", found.helpers)):
         weight = found.weight(silos)
@@ -181,3 +185,131 @@ def extend(
                 table.add({**place, **made(job, attack, share, local.get(here))})
             if job.row == LOCAL.name:
                 local[here] = float(table.lines[table.place(place)]["last_accuracy"])
+
+
+GOAL = -0.5
+"""Percentage points: the least difference to Local that keeps the promise."""
+EXPLANATION = """Differences to Local with the same seed, in points of test accuracy after the last
+epoch; **bold** ones are below −0.5. A cell is the worst of its runs (shares and seeds); behind it,
+in how many of them it is below −0.5.
+
+"""
+
+
+def read(path: Path) -> pd.DataFrame:
+    """Return the lines of the table but Local's; methods are called by their titles.
+
+    Columns, methods and attacks are categories, in the order of the table, or of our lists.
+    """
+    table = pd.read_csv(path, keep_default_na=False, na_values={"attackers_weight": [""]})
+    table = table[table["method"] != LOCAL.name]
+    titles = {row.name: row.title for row in rows(path=METHODS)}
+    return table.assign(
+        column=pd.Categorical(table["column"], table["column"].unique()),
+        method=pd.Categorical(table["method"].map(titles), list(titles.values())),
+        attack=pd.Categorical(table["attack"], list(ATTACKS)),
+        share=[f"{share:g}" for share in table["share"]],
+        accepted=table["accepted"].astype(str),
+    )
+
+
+def by(table: pd.DataFrame, *names: str) -> Any:
+    """Return the groups that occur, in the order of their categories."""
+    return table.groupby(list(names), observed=True)
+
+
+def difference(value: float) -> str:
+    """Return a difference, bold if it breaks the promise."""
+    return f"**{value:+.2f}**" if value < GOAL else f"{value:+.2f}"
+
+
+def worst(differences: pd.Series) -> str:
+    """Return the worst difference of some runs, and how many are below the goal."""
+    below = int((differences < GOAL).sum())
+    return difference(differences.min()) + (f" ({below}/{len(differences)})" if below else "")
+
+
+def matrix(lines: pd.DataFrame, across: str) -> list[str]:
+    """Return a Markdown table of worst differences: methods down, values of a column across.
+
+    There is none of share 0, which is nobody.
+    """
+    cells = by(lines, "method", across)["difference"].agg(worst).unstack().fillna(NONE)
+    cells = cells.drop(columns="0", errors="ignore")
+    return markdown(["method", *cells.columns], [[name, *row] for name, *row in cells.itertuples()])
+
+
+def costs(lines: pd.DataFrame) -> list[str]:
+    """Return what each method gains without attack, and the weight that attackers end with."""
+    shown = []
+    for method, mine in by(lines, "method"):
+        calm, hostile = mine[mine["attack"] == NOBODY], mine[mine["attack"] != NOBODY]
+        weight = hostile["attackers_weight"].dropna().astype(float)
+        judged = hostile["accepted"][hostile["accepted"] != ""]
+        shown.append([
+            method[0], f"{calm['difference'].mean():+.2f}" if len(calm) else NONE,
+            f"{weight.median():.3f}" if len(weight) else NONE,
+            f"{weight.max():.3f}" if len(weight) else NONE,
+            f"{(judged == 'False').sum()} of {len(judged)}" if len(judged) else NONE,
+        ])  # fmt: skip
+    heads = ["method", "no attack: mean difference", "attackers' final weight: median", "largest",
+             "runs that the guard refused"]  # fmt: skip
+    return markdown(heads, shown)
+
+
+def summary(table: pd.DataFrame) -> list[str]:
+    """Return a line a column and method: how many attacked runs break the promise, and how far."""
+    shown = []
+    for (column, method), mine in by(table, "column", "method"):
+        calm, hostile = (mine["difference"][(mine["attack"] == NOBODY) == quiet]
+                         for quiet in (True, False))  # fmt: skip
+        shown.append([
+            column, method, str(len(hostile)), str(int((hostile < GOAL).sum())),
+            difference(hostile.min()) if len(hostile) else NONE,
+            f"{calm.mean():+.2f} ({len(calm)})" if len(calm) else NONE,
+        ])  # fmt: skip
+    below = f"below {GOAL:g}".replace("-", "−")
+    heads = ["column", "method", "attacked runs", below, "worst", "no attack (seeds)"]
+    return markdown(heads, shown, "llr")
+
+
+def page(table: pd.DataFrame) -> str:
+    """Return the Markdown: for each column, by attack, by share, and what it costs."""
+    parts = [*summary(table), ""]
+    for (column,), of in by(table, "column"):
+        seeds, epochs = (", ".join(map(str, sorted(set(of[name])))) for name in ("seed", "epochs"))
+        parts += [f"## {column}", "", f"Seeds {seeds}; {epochs} epochs; {len(of)} runs.", ""]
+        parts += [*matrix(of, "attack"), "", "By the share of attackers:", ""]
+        parts += [*matrix(of, "share"), "", *costs(of), ""]
+    return "\n".join(parts)
+
+
+def picture(table: pd.DataFrame, path: Path) -> None:
+    """Draw the worst difference of each method under each attack, a panel for each column."""
+    grid = by(table, "column", "method", "attack")["difference"].min().unstack("attack")
+    columns = table["column"].cat.categories
+    methods = table["method"].cat.remove_unused_categories().cat.categories
+    figure = new_figure(2.2 + 4.6 * len(columns), 1.6 + 0.36 * len(methods))
+    axes = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
+    for panel, column in zip(axes, columns, strict=True):
+        values = grid.loc[column].reindex(methods).to_numpy(dtype=float)
+        shown = np.clip(values, -5, 5)
+        image = panel.imshow(shown, cmap="RdBu", vmin=-5, vmax=5, aspect="auto")
+        for (i, k), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                colour = "white" if abs(value) > 3 else "black"
+                panel.text(k, i, f"{value:.1f}", ha="center", va="center", size=7, color=colour)
+        panel.set_title(column, size=9)
+        panel.set_xticks(range(len(grid.columns)), grid.columns, rotation=60, ha="right", size=7)
+        panel.set_yticks(range(len(methods)), methods, size=7)
+    bar = figure.colorbar(image, ax=axes.tolist(), fraction=0.03, pad=0.02)
+    bar.set_label("worst difference to Local, points (clipped at ±5)", size=7)
+    figure.savefig(path)
+
+
+def write(csv: Path, drawn: Path) -> list[Path]:
+    """Write the Markdown beside the table, and the picture; return both."""
+    table, text = read(csv), csv.with_suffix(".md")
+    picture(table, drawn)
+    text.write_text(EXPLANATION + page(table), encoding="utf-8")
+    return [text, drawn]

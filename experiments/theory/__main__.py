@@ -15,41 +15,25 @@ import typer
 
 from ..pages import NONE, table
 from . import claims, pictures, rates
-from .trials import Cell, Trial, measured, spread
+from .trials import Cell, few_rounds, measured
 
-
-def training(study: Callable[[bool], list[Cell]], quick: bool, workers: int) -> pd.DataFrame:
-    """Return the means of a study's runs."""
-    cells = study(quick)
-    return measured(cells, spread(Trial.run, [cell.trial for cell in cells], workers))
-
-
-def estimates(quick: bool, workers: int) -> pd.DataFrame:
-    """Return the traces of b̂."""
-    return rates.traced(rates.bias_cells(quick, (0.0, *rates.TRACED)), workers)
-
-
-def participation(quick: bool, workers: int) -> pd.DataFrame:
-    """Return mean and variance of G̃(α)."""
-    simulated = partial(rates.simulated, draws=200) if quick else rates.simulated
-    return pd.DataFrame(spread(simulated, list(rates.CHANCES), workers))
-
-
-STUDIES: dict[str, Callable[[bool, int], pd.DataFrame]] = {
-    "quadratics-rounds": partial(training, rates.quadratics_T),
-    "quadratics-helpers": partial(training, rates.quadratics_n),
-    "logistic-rounds": partial(training, rates.logistic_T),
-    "separation": partial(training, rates.separations),
-    "moving-bias": partial(training, rates.bias_training),
-    "bias-estimates": estimates,
-    "schedule": partial(training, rates.schedules),
-    "participation": participation,
-    "participation-training": partial(training, rates.participation_training),
-    "bounds": claims.bounds,
-    "unequal-noise": claims.noises,
-    "regularisers": claims.regularisers,
-    "bounded-bias": claims.bounded,
-    "public-data": claims.public,
+Study = tuple[Callable[[], list[Cell]], Callable[[list[Cell], int], pd.DataFrame]]
+"""What is run, and what makes a table of it in so many processes."""
+STUDIES: dict[str, Study] = {
+    "quadratics-rounds": (rates.quadratics_T, measured),
+    "quadratics-helpers": (rates.quadratics_n, measured),
+    "logistic-rounds": (rates.logistic_T, measured),
+    "separation": (rates.separations, measured),
+    "moving-bias": (rates.bias_training, measured),
+    "bias-estimates": (rates.bias_cells, rates.traced),
+    "schedule": (rates.schedules, measured),
+    "participation": (rates.participation, rates.drawn),
+    "participation-training": (rates.participation_training, measured),
+    "bounds": (claims.bounds, claims.compared),
+    "unequal-noise": (claims.noises, partial(claims.ended, part="shift")),
+    "regularisers": (claims.regularisers, partial(claims.ended, part="beta")),
+    "bounded-bias": (claims.bounded, partial(claims.ended, part="bias")),
+    "public-data": (claims.public, claims.ended),
 }
 
 
@@ -57,7 +41,9 @@ def tabled(name: str, output: Path, quick: bool, workers: int) -> pd.DataFrame:
     """Return a study's table; run it and write the table if it is not there."""
     path, began = output / f"{name}.csv", time.perf_counter()
     if not path.exists():
-        STUDIES[name](quick, workers).to_csv(path, index=False, float_format="%.5g")
+        list_cells, table_of = STUDIES[name]
+        cells = few_rounds(list_cells()) if quick else list_cells()
+        table_of(cells, workers).to_csv(path, index=False, float_format="%.5g")
         typer.echo(f"{name}: {time.perf_counter() - began:.0f} s")
     return pd.read_csv(path)
 

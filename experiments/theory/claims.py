@@ -9,9 +9,9 @@ Assumption"), and public data sets as silos ("Public Data Exploitation").
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any, cast
 
 import numpy as np
@@ -105,10 +105,14 @@ class Quadratic(RegularisedSPCACW):
         return minimise(total + self.lambda_reg * np.eye(len(total)), start=self.alpha).alpha
 
 
-def own(rule: type, label: str, keys: tuple[tuple[str, Any], ...] = (), **more: Any) -> Variant:
+QUIET = {"diagnostics": False}
+"""Without a log of regrets, which would cost time."""
+
+
+def own(rule: type, label: str, keys: Mapping[str, Any] | None = None, **more: Any) -> Variant:
     """Return a rule of this file with its own keys; all have the step size of the target alone."""
-    table = ((cast(Any, rule).name, tuple(more.items())),) if more else ()
-    return Variant(label, f"{__name__}:{rule.__name__}", (*keys, *table), "target")
+    table = {cast(Any, rule).name: more} if more else {}
+    return Variant(label, f"{__name__}:{rule.__name__}", {**(keys or {}), **table}, "target")
 
 
 def told(values: Iterable[float]) -> str:
@@ -117,9 +121,9 @@ def told(values: Iterable[float]) -> str:
 
 
 def alone(variant: Variant) -> Variant:
-    """Return the variant with the step size of the target alone, without a log of regrets."""
-    quiet = (("diagnostics", False),) if variant.method == "spcacw" else ()
-    return replace(variant, helpers="target", keys=(*variant.keys, *quiet))
+    """Return the variant with the step size of the target alone, and quiet."""
+    quiet = QUIET if variant.method == "spcacw" else {}
+    return replace(variant, helpers="target", keys={**variant.keys, **quiet})
 
 
 def least(H: Array) -> float:
@@ -184,23 +188,27 @@ def both_sides(trial: Trial) -> dict[str, tuple[float, float]]:
     }  # fmt: skip
 
 
-def bounds(quick: bool, workers: int) -> pd.DataFrame:
-    """Return both sides, their ratio, and right − left in standard errors over seeds."""
-    T, seeds = (40, 2) if quick else (500, 12)
-    learned = (*HARMONIC, ("update_every", 1), ("diagnostics", False))
+def bounds() -> list[Cell]:
+    """Return the runs of each choice of weights."""
+    learned = {**HARMONIC, "update_every": 1, **QUIET}
     variants = (
         AUTARKY, UNIFORM, ORACLE, Variant("SP-CACW, FTL", "spcacw", learned),
-        Variant("SP-CACW, FTAL", "spcacw", (*learned, ("solver", "ftal"))),
+        Variant("SP-CACW, FTAL", "spcacw", learned | {"solver": "ftal"}),
     )  # fmt: skip
-    trials = [Trial(Quadratics(), v, T, seed, 2.0) for v in variants for seed in range(seeds)]
+    cells = (repeated(0, Quadratics(), variant, 500, 12) for variant in variants)
+    return list(chain.from_iterable(cells))
+
+
+def compared(cells: list[Cell], workers: int) -> pd.DataFrame:
+    """Return both sides, their ratio, and right − left in standard errors over seeds."""
     rows = [
-        (statement, trial.variant.label, *sides)
-        for trial, found in zip(trials, spread(both_sides, trials, workers), strict=True)
+        (statement, cell.label, *sides)
+        for cell, found in zip(cells, spread(both_sides, cells, workers), strict=True)
         for statement, sides in found.items()
-    ]  # fmt: skip
-    groups = pd.DataFrame(rows, columns=["statement", "weights", "left", "right"]).assign(
-        room=lambda table: table["right"] - table["left"]
-    ).groupby(["statement", "weights"], sort=False)  # fmt: skip
+    ]
+    table = pd.DataFrame(rows, columns=["statement", "weights", "left", "right"])
+    table["room"] = table["right"] - table["left"]
+    groups = table.groupby(["statement", "weights"], sort=False)
     table = groups.mean()
     table["margin"] = table["room"] / groups["room"].sem()
     table["times"] = table["right"] / table["left"]
@@ -225,14 +233,18 @@ def final(trial: Trial) -> dict[str, float]:
     }  # fmt: skip
 
 
-def ended(cells: list[Cell], workers: int) -> pd.DataFrame:
-    """Return the means of :func:`final`."""
-    return measured(cells, spread(final, [cell.trial for cell in cells], workers), "excess")
+def ended(cells: list[Cell], workers: int, part: str = "") -> pd.DataFrame:
+    """Return the means of :func:`final`; what labels have before a colon is column ``part``."""
+    table = measured(cells, workers, final, "excess")
+    if part:
+        found = table["label"].str.partition(": ")
+        table.insert(0, part, found[0])
+        table["label"] = found[2]
+    return table
 
 
-def long(quick: bool) -> tuple[int, int]:
-    """Return rounds T and seeds."""
-    return (40, 2) if quick else (400, 10)
+ROUNDS, SEEDS = 400, 10
+"""Of the studies that follow."""
 
 
 def rivals(problem: Quadratics, T: int) -> list[Variant]:
@@ -248,81 +260,70 @@ def rivals(problem: Quadratics, T: int) -> list[Variant]:
     ]  # fmt: skip
 
 
-def noises(quick: bool, workers: int) -> pd.DataFrame:
+def noises() -> list[Cell]:
     """Return the runs of three silos: a noisy target, one like it, a shifted one of less noise.
 
     x is σ² of the others over that of the shifted one.
     """
-    (T, seeds), cells = long(quick), []
+    cells = []
     for shift, ratio in product((0.2, 1.0), (1.0, 4.0, 16.0, 64.0)):
         shifted = Quadratics(2, 1, 40.0, noises=(1, 1, 1 / ratio), shifts=(0, 0, shift))
-        for variant in rivals(shifted, T):
+        for variant in rivals(shifted, ROUNDS):
             label = f"‖b‖ = {shift:g}: {variant.label}"
-            cells += repeated(ratio, shifted, variant, T, seeds, label=label)
-    return split(ended(cells, workers), "shift")
+            cells += repeated(ratio, shifted, variant, ROUNDS, SEEDS, label=label)
+    return cells
 
 
-def split(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return a table whose labels are ``name: label`` with a column of each."""
-    table.insert(0, name, table["label"].str.partition(": ")[0])
-    table["label"] = table["label"].str.partition(": ")[2]
-    return table
-
-
-def regularisers(quick: bool, workers: int) -> pd.DataFrame:
+def regularisers() -> list[Cell]:
     """Return the runs with a cubic term, a quadratic one and none; x is γ."""
-    (T, seeds), cells = long(quick), []
-    betas = {"β = 1/t": HARMONIC, "β = .1": ()}
+    cells = []
+    betas = {"β = 1/t": HARMONIC, "β = .1": {}}
     for (name, beta), gamma in product(betas.items(), (0.0, 0.1, 1.0, 10.0, 100.0)):
-        keys, problem = (*LEARNED, ("diagnostics", False), *beta), Quadratics()
-        cubic = Variant(
-            f"{name}: cubic", "spcacw-reg", (*keys, ("spcacw_reg", (("gamma", gamma),)))
-        )
+        keys = {**LEARNED, **QUIET, **beta}
+        cubic = Variant(f"{name}: cubic", "spcacw-reg", {**keys, "spcacw_reg": {"gamma": gamma}})
         square = replace(own(Quadratic, f"{name}: quadratic", keys, gamma=gamma), helpers="cluster")
         none = Variant(f"{name}: none", "spcacw", keys)
         for variant in (cubic, square) if gamma else (none,):
-            cells += repeated(gamma, problem, variant, T, seeds)
-    return split(ended(cells, workers), "beta")
+            cells += repeated(gamma, Quadratics(), variant, ROUNDS, SEEDS)
+    return cells
 
 
-def bounded(quick: bool, workers: int) -> pd.DataFrame:
+def bounded() -> list[Cell]:
     """Return the runs with bounds of the biases against estimates.
 
     b that moves with w is largest at w₁; the bound with .2 more has it for the target's own
     cluster, too.
     """
-    (T, seeds), cells = long(quick), []
+    cells = []
     problems = {
         "one b": Quadratics(), "a b of each silo": Quadratics(shifts=(0.0,) * 8 + (1.0,) * 8),
         "b moves with w": Quadratics(stretch=1.0),
-        "b appears at T/2": Quadratics(onset=T // 2 + 1),
+        "b appears at T/2": Quadratics(onset=ROUNDS // 2 + 1),
     }  # fmt: skip
     for name, problem in problems.items():
-        norms = np.linalg.norm(problem.biases(problem.start, T), axis=1)
+        norms = np.linalg.norm(problem.biases(problem.start, ROUNDS), axis=1)
         loose = norms + 0.2 * (np.arange(len(norms)) > 0)
         known = {"B = ‖b‖": norms, "B = 3‖b‖": 3 * norms, "B = ‖b‖/3": norms / 3,
                  "B = ‖b‖ + .2": loose}  # fmt: skip
-        keys = (*LEARNED, ("diagnostics", False))
-        rules = [own(Bounded, label, keys, values=told(B)) for label, B in known.items()]
-        estimates = [alone(SPCACW), alone(CORRECTED), ORACLE]
-        for rule in (*rules, *estimates):
-            variant = replace(rule, helpers="cluster")
-            cells += repeated(0, problem, variant, T, seeds, label=f"{name}: {rule.label}")
-    return split(ended(cells, workers), "bias")
+        rules = [own(Bounded, label, LEARNED | QUIET, values=told(B)) for label, B in known.items()]
+        for rule in (*rules, alone(SPCACW), alone(CORRECTED), ORACLE):
+            variant, label = replace(rule, helpers="cluster"), f"{name}: {rule.label}"
+            cells += repeated(0, problem, variant, ROUNDS, SEEDS, label=label)
+    return cells
 
 
-def public(quick: bool, workers: int) -> pd.DataFrame:
+def public() -> list[Cell]:
     """Return the runs of a noisy target with public data sets as silos, large: σ² is a 16th.
 
     Two are useful, ‖b‖ = .1, and count as the target's cluster; x are harmful, ‖b‖ = 1, each in a
     direction of its own.
     """
-    (T, seeds), cells = long(quick), []
+    cells = []
     for harmful in (0, 2, 8, 32):
         problem = Quadratics(
             3, harmful, 40.0, noises=(1.0,) + (1 / 16,) * (2 + harmful),
             shifts=(0.0, 0.1, 0.1) + (1.0,) * harmful,
         )  # fmt: skip
-        for variant in rivals(problem, T):
-            cells += repeated(harmful, problem, variant, T, seeds)
-    return ended(cells, workers)
+        for variant in rivals(problem, ROUNDS):
+            cells += repeated(harmful, problem, variant, ROUNDS, SEEDS)
+    return cells

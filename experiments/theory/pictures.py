@@ -222,7 +222,7 @@ def noises(path: Path, table: pd.DataFrame) -> None:
 
 
 def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:
-    """Draw all"""
+    """Draw all pictures."""
     slopes = tables["slopes"].groupby("study")
     problem, logistic = Quadratics(), Logistic()
     half = problem.off / (problem.own + problem.off)
@@ -235,11 +235,10 @@ def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:
          f"σ² = {logistic.variance:.1f}, L = {logistic.smoothness:.2f}, δ₁ = {logistic.gap:.2f}, "
          "labels turned by 90°", 0.0),
     ):  # fmt: skip
-        rates(to / f"{name}.png", tables[name], slopes.get_group(name), across, title,
-                       floor)  # fmt: skip
+        rates(to / f"{name}.png", tables[name], slopes.get_group(name), across, title, floor)
     separation(to / "separation.png", tables["separation"])
     moving(to / "moving-bias.png", tables["bias-estimates"], tables["moving-bias"])
     noises(to / "unequal-noise.png", tables["unequal-noise"])
     schedule(to / "schedule.png", tables["schedule"])
-    participation(to / "participation.png", tables["participation"],
-                           tables["participation-training"])  # fmt: skip
+    draws, training = tables["participation"], tables["participation-training"]
+    participation(to / "participation.png", draws, training)

@@ -23,10 +23,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.silos.pool import Gradients
 from spcacw_flwr.silos.protocol import Answers, Replies, Request, SiloInfo
 
 Array = NDArray[np.float64]
@@ -54,19 +52,13 @@ class Pool:
 
     def answer(self, request: Request) -> Answers:
         """Return the gradients of some silos at one model (d,); losses are not made up: zeros."""
-        found = self.gradients(request.points, request.round, request.silos, request.draw)
-        return Answers(Replies(request.silos, found.rows, found.losses), norms=found.norms)
-
-    def gradients(
-        self, points: Tensor, round_: int, silos: tuple[int, ...], draw: int = 0
-    ) -> Gradients:
-        """Return the gradients of some silos at one model (d,); losses are not made up: zeros."""
-        point = points.numpy().astype(np.float64)
-        rows = self.problem.answers(self.config.run.seed, point, round_, draw)
+        point, silos = request.points.numpy().astype(np.float64), request.silos
+        rows = self.problem.answers(self.config.run.seed, point, request.round, request.draw)
         if len(silos) < len(self.silos):
             rows = rows[list(silos)]
         found = torch.from_numpy(rows.astype(np.float32))
-        return Gradients(found, found.new_zeros(len(found)), torch.linalg.vector_norm(found, dim=1))
+        norms = torch.linalg.vector_norm(found, dim=1)
+        return Answers(Replies(silos, found, found.new_zeros(len(found))), norms=norms)
 
 
 @lru_cache(maxsize=4)

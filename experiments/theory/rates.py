@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from itertools import chain, product
+from collections.abc import Sequence
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -28,9 +29,9 @@ import torch
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.spcacw import SPCACWMethod
-from spcacw_flwr.silos.protocol import Federation, Replies
+from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
-from .problems import Logistic, Pool, Quadratics
+from .problems import Logistic, Pool, Problem, Quadratics
 from .trials import (
     AUTARKY,
     CONSTANT,
@@ -40,6 +41,8 @@ from .trials import (
     HARMONIC,
     LEARNED,
     ORACLE,
+    ROUNDS,
+    SEEDS,
     SPCACW,
     UNIFORM,
     Cell,
@@ -49,7 +52,6 @@ from .trials import (
     clustering,
     fit,
     repeated,
-    size,
     spread,
     thresholded,
 )
@@ -61,43 +63,42 @@ VARIANTS = (AUTARKY, UNIFORM, ORACLE, SPCACW, CONSTANT, CORRECTED, FTAL)
 
 
 def over_rounds(
-    problem: Any, seeds: int, quick: bool, factors: tuple[float, ...],
-    variants: tuple[Variant, ...] = VARIANTS,
-) -> list[Cell]:  # fmt: skip
-    """Return the runs of variants, and of clustering, for several T."""
-    horizons = (10, 20, 40) if quick else (250, 500, 1000, 2000, 4000)
-    cells = (repeated(T, problem, variant, T, seeds, factors)
-             for variant in variants for T in horizons)  # fmt: skip
-    return list(chain.from_iterable(cells))
+    problem: Problem, seeds: int, factors: tuple[float, ...], variants: tuple[Variant, ...]
+) -> list[Cell]:
+    """Return the runs of variants for several T."""
+    cells = []
+    for variant, T in product(variants, (250, 500, 1000, 2000, 4000)):
+        cells += repeated(T, problem, variant, T, seeds, factors)
+    return cells
 
 
-def quadratics_T(quick: bool) -> list[Cell]:
+def quadratics_T() -> list[Cell]:
     """Return the runs against T on quadratics, FC also with well separated clusters, Δ = 4σ."""
-    seeds, problem = (2 if quick else 10), Quadratics()
+    problem = Quadratics()
     told = clustering(problem.own, problem.off)
     apart = dataclasses.replace(problem, distance=4 * problem.noise**0.5)
     far = dataclasses.replace(told, label="FC, told n₀, Δ = 4σ")
     return [
-        *over_rounds(problem, seeds, quick, FACTORS, (*VARIANTS, told)),
-        *over_rounds(apart, seeds, quick, FACTORS, (far,)),
+        *over_rounds(problem, SEEDS, FACTORS, (*VARIANTS, told)),
+        *over_rounds(apart, SEEDS, FACTORS, (far,)),
     ]
 
 
-def logistic_T(quick: bool) -> list[Cell]:
+def logistic_T() -> list[Cell]:
     """Return the runs against T on logistic regression."""
     problem = Logistic()
     variants = (*VARIANTS, clustering(problem.own, problem.off))
-    return over_rounds(problem, 2 if quick else 5, quick, LOGISTIC_FACTORS, variants)
+    return over_rounds(problem, 5, LOGISTIC_FACTORS, variants)
 
 
-def quadratics_n(quick: bool) -> list[Cell]:
+def quadratics_n() -> list[Cell]:
     """Return the runs against n₀ on quadratics, with T and the off-target silos as they are."""
-    (T, seeds), cells = size(quick), []
-    for own in (1, 2, 4) if quick else (1, 2, 4, 8, 16):
+    cells = []
+    for own in (1, 2, 4, 8, 16):
         problem = Quadratics(own=own)
         for variant in (*VARIANTS, clustering(own, problem.off)):
-            cells += repeated(own, problem, variant, T, seeds, FACTORS)
-        cells += repeated(own, problem, SPCACW, 4 * T, seeds, label=f"{SPCACW.label}, T × 4")
+            cells += repeated(own, problem, variant, factors=FACTORS)
+        cells += repeated(own, problem, SPCACW, 4 * ROUNDS, label=f"{SPCACW.label}, T × 4")
     return cells
 
 
@@ -124,24 +125,24 @@ def slopes(study: str, axis: str, table: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-SCHEDULES = {
-    "β = 1/t": HARMONIC, "β = .01": (("beta", 0.01),), "β = .1": (("beta", 0.1),),
-}  # fmt: skip
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "β = 1/t": HARMONIC,
+    "β = .01": {"beta": 0.01},
+    "β = .1": {"beta": 0.1},
+}
 
 
-def schedules(quick: bool) -> list[Cell]:
+def schedules() -> list[Cell]:
     """Return the runs; labels begin with K or T_start, and references have x = 0."""
-    (T, seeds), problem, cells = size(quick), Quadratics(), []
-    K = (1, 10, T) if quick else (1, 5, 20, 100, 400, T)
-    start = (1, 10, T) if quick else (1, 20, 100, 400, T)
-    cases = [("K", value, (("update_every", value), ("t_start", 1))) for value in K]
-    cases += [("T_start", value, (("update_every", 20), ("t_start", value))) for value in start]
+    problem, cells = Quadratics(), []
+    updates, starts = (1, 5, 20, 100, 400, ROUNDS), (1, 20, 100, 400, ROUNDS)
+    cases = [("K", value, {"update_every": value, "t_start": 1}) for value in updates]
+    cases += [("T_start", value, {"update_every": 20, "t_start": value}) for value in starts]
     for (name, keys), (axis, value, when) in product(SCHEDULES.items(), cases):
-        variant = Variant(f"{axis}: {name}", "spcacw", (*keys, *when))
-        cells += repeated(value, problem, variant, T, seeds)
+        cells += repeated(value, problem, Variant(f"{axis}: {name}", "spcacw", keys | when))
     # Autarky at the step size of the others: where SP-CACW is if it never updates α.
     for reference in (Variant("Autarky, same η", AUTARKY.method), ORACLE):
-        cells += repeated(0, problem, reference, T, seeds)
+        cells += repeated(0, problem, reference)
     return cells
 
 
@@ -149,14 +150,14 @@ RATIOS = (0.125, 0.25, 0.5, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
 """Δ/σ."""
 
 
-def separations(quick: bool) -> list[Cell]:
+def separations() -> list[Cell]:
     """Return the runs; x is Δ/σ."""
-    (T, seeds), sigma, cells = size(quick), math.sqrt(Quadratics.noise), []
-    for ratio in (1.0, 1.4, 2.0, 8.0) if quick else RATIOS:
+    sigma, cells = math.sqrt(Quadratics.noise), []
+    for ratio in RATIOS:
         problem = Quadratics(distance=ratio * sigma)
         for variant in (AUTARKY, UNIFORM, ORACLE, SPCACW, clustering(problem.own, problem.off),
                         thresholded(sigma, problem.distance)):  # fmt: skip
-            cells += repeated(ratio, problem, variant, T, seeds)
+            cells += repeated(ratio, problem, variant)
     return cells
 
 
@@ -180,27 +181,27 @@ BETAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 TRACED = (0.01, 0.1)
 
 
-def bias_cells(quick: bool, betas: tuple[float, ...]) -> list[Cell]:
+def bias_cells(betas: tuple[float, ...] = (0.0, *TRACED)) -> list[Cell]:
     """Return runs for a bias at rest, one that moves with w, and one that appears in the middle.
 
     β is 0 for 1/t, and −1 for the Oracle.
     """
-    (T, seeds), cells = size(quick), []
+    cells = []
     problems = {
         "stationary": Quadratics(),
         "moves with w (A_off = 2A)": Quadratics(stretch=1.0),
-        "appears at T/2": Quadratics(onset=T // 2 + 1),
+        "appears at T/2": Quadratics(onset=ROUNDS // 2 + 1),
     }
     for (name, problem), beta in product(problems.items(), betas):
-        keys = HARMONIC if beta == 0 else (("beta", beta),)
-        variant = ORACLE if beta < 0 else Variant("", "spcacw", (*LEARNED, *keys))
-        cells += repeated(beta, problem, variant, T, seeds, label=name)
+        keys = LEARNED | (HARMONIC if beta == 0 else {"beta": beta})
+        variant = ORACLE if beta < 0 else Variant("", "spcacw", keys)
+        cells += repeated(beta, problem, variant, label=name)
     return cells
 
 
-def bias_training(quick: bool) -> list[Cell]:
+def bias_training() -> list[Cell]:
     """Return the runs for the training error against β."""
-    return bias_cells(quick, (0.0, *BETAS)) + bias_cells(quick, (-1.0,))
+    return bias_cells((0.0, *BETAS)) + bias_cells((-1.0,))
 
 
 def trace(trial: Trial) -> dict[str, list[float]]:
@@ -218,9 +219,9 @@ def trace(trial: Trial) -> dict[str, list[float]]:
     return found
 
 
-def traced(cells: list[Cell], workers: int) -> pd.DataFrame:
+def traced(cells: Sequence[Cell], workers: int) -> pd.DataFrame:
     """Return the traces' means over seeds, with the lemmas' bounds where b is stationary."""
-    results = spread(trace, [cell.trial for cell in cells], workers)
+    results = spread(trace, cells, workers)
     frames = [
         pd.DataFrame(result).assign(label=cell.label, beta=cell.x)
         for cell, result in zip(cells, results, strict=True)
@@ -245,26 +246,32 @@ def theory(label: str, beta: float, t: float) -> float:
 CHANCES = (1.0, 0.5, 0.2, 0.1)
 
 
-def simulated(p: float, draws: int = 20_000) -> dict[str, float]:
+def participation(draws: int = 20_000) -> list[Cell]:
+    """Return so many rounds of each p; α is set by hand."""
+    problem = Quadratics(own=3, off=3)
+    variants = {p: Variant("", "fedavg", {"participation": p}) for p in CHANCES}
+    return [Cell("", p, Trial(problem, variant, draws, 0)) for p, variant in variants.items()]
+
+
+def simulated(trial: Trial) -> dict[str, float]:
     """Return mean and variance over z of the sum that the method makes, and the theory's.
 
     Each draw is a round with one set of gradients; α is ½ on the target and .1 on five peers.
     """
-    problem = Quadratics(own=3, off=3)
-    config = Trial(problem, Variant("", "fedavg", (("participation", p),)), 1, 0).config()
-    pool = Pool(problem, config)
-    start = torch.from_numpy(problem.start)
+    draws, config = trial.rounds, trial.config()
+    pool = Pool(trial.problem, config)
+    start = torch.from_numpy(trial.problem.start)
     federation = Federation(pool.describe(), 0, batch_size=1)
     method: WeightedGradients = method_class("fedavg")(config, federation, start)
     alpha = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
     method.set_weights(alpha, 0)
-    rows = pool.gradients(start, 1, pool.silos).rows
+    rows = pool.answer(Request(1, pool.silos, start)).replies.gradients
     sums = np.empty((draws, len(start)))
     for round_ in range(1, draws + 1):
         silos = method.sampled(round_)
         replies = Replies(silos, rows[list(silos)], torch.zeros(len(silos)))
         sums[round_ - 1] = method.weighted(replies).numpy()
-    g = rows.double().numpy()
+    g, p = rows.double().numpy(), config.training.participation
     each = alpha**2 * np.square(g).sum(axis=1)
     squares = np.square(sums - alpha @ g).sum(axis=1)
     return {
@@ -276,14 +283,15 @@ def simulated(p: float, draws: int = 20_000) -> dict[str, float]:
     }  # fmt: skip
 
 
-def participation_training(quick: bool) -> list[Cell]:
+def drawn(cells: Sequence[Cell], workers: int) -> pd.DataFrame:
+    """Return mean and variance of G̃(α) for each p."""
+    return pd.DataFrame(spread(simulated, cells, workers))
+
+
+def participation_training() -> list[Cell]:
     """Return training runs against p."""
-    (T, seeds), problem, cells = size(quick), Quadratics(), []
-    named = (
-        ("SP-CACW, β = 1/t", "spcacw", LEARNED + HARMONIC),
-        ("Oracle (α uniform on I₀)", "oracle-averaged", ()),
-    )
-    for (label, method, keys), p in product(named, CHANCES):
-        variant = Variant(label, method, (*keys, ("participation", p)))
-        cells += repeated(p, problem, variant, T, seeds)
+    cells = []
+    for variant, p in product((SPCACW, ORACLE), CHANCES):
+        sampled = dataclasses.replace(variant, keys={**variant.keys, "participation": p})
+        cells += repeated(p, Quadratics(), sampled)
     return cells

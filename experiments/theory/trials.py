@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -22,12 +22,14 @@ from spcacw_flwr.silos.protocol import Federation
 
 from .problems import Array, Pool, Problem
 
-In = TypeVar("In")
-Out = TypeVar("Out")
+Result = TypeVar("Result")
 FACTOR = 2.0
 """η as a multiple of the formula's, where it is not swept: for fixed α on the quadratics the best
 is 2.3, and 2 within 1 % of it."""
-HARMONIC = (("beta_schedule", "harmonic"),)
+ROUNDS, SEEDS = 1000, 10
+"""T and seeds of a study that does not vary T."""
+HARMONIC = {"beta_schedule": "harmonic"}
+LEARNED = {"update_every": 20}
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Variant:
 
     label: str
     method: str
-    keys: tuple[tuple[str, Any], ...] = ()
+    keys: Mapping[str, Any] = field(default_factory=dict)
     helpers: str = "cluster"
     """Whose noise averages out: target (n = 1), cluster (n = n₀) or all (n = M)."""
 
@@ -44,25 +46,22 @@ class Variant:
 AUTARKY = Variant("Autarky", "local", helpers="target")
 UNIFORM = Variant("uniform FL", "fedavg", helpers="all")
 ORACLE = Variant("Oracle (α uniform on I₀)", "oracle-averaged")
-LEARNED = (("update_every", 20),)
-SPCACW = Variant("SP-CACW, β = 1/t", "spcacw", LEARNED + HARMONIC)
+SPCACW = Variant("SP-CACW, β = 1/t", "spcacw", LEARNED | HARMONIC)
 CONSTANT = Variant("SP-CACW, β = .1", "spcacw", LEARNED)
-CORRECTED = Variant("SP-CACW, β = .1, corrected", "spcacw", (*LEARNED, ("bias_correction", True)))
-FTAL = Variant("SP-CACW, β = 1/t, FTAL", "spcacw", (*LEARNED, *HARMONIC, ("solver", "ftal")))
+CORRECTED = Variant("SP-CACW, β = .1, corrected", "spcacw", {**LEARNED, "bias_correction": True})
+FTAL = Variant("SP-CACW, β = 1/t, FTAL", "spcacw", {**LEARNED, **HARMONIC, "solver": "ftal"})
 
 
 def clustering(own: int, off: int) -> Variant:
     """Return Federated Clustering that is told n₀: its τ is such that n₀ silos are within it."""
     quantile = (own - 0.5) / (own + off)  # between two silos' places: rounding decides nothing
-    keys = (("quantile", quantile),)
-    return Variant("FC, told n₀", "fedcluster", (("fedcluster", keys),))
+    return Variant("FC, told n₀", "fedcluster", {"fedcluster": {"quantile": quantile}})
 
 
 def thresholded(sigma: float, separation: float) -> Variant:
     """Return Federated Clustering with τ = √(σΔ), the radius behind the bound σ³/Δ."""
-    tau = math.sqrt(sigma * separation)
-    keys = (("threshold", "fixed"), ("tau", tau))
-    return Variant("FC, τ = √(σΔ)", "fedcluster", (("fedcluster", keys),))
+    keys = {"threshold": "fixed", "tau": math.sqrt(sigma * separation)}
+    return Variant("FC, τ = √(σΔ)", "fedcluster", {"fedcluster": keys})
 
 
 def step_size(problem: Problem, rounds: int, helpers: int) -> float:
@@ -91,12 +90,10 @@ class Trial:
 
     def config(self) -> Config:
         """Return a run configuration in which a step is w − ηg, with the noise of ``seed``."""
-        keys = {name: dict(value) if isinstance(value, tuple) else value
-                for name, value in self.variant.keys}  # fmt: skip
         return Config.from_keys(
             method=self.variant.method, seed=self.seed, eta=self.eta, momentum=0.0,
             weight_decay=0.0, max_norm=0.0, batch_size=1, smoothness=self.problem.smoothness,
-            **keys,
+            **self.variant.keys,
         )  # fmt: skip
 
     def play(self) -> Iterator[tuple[int, Array, Array, Method]]:
@@ -135,7 +132,7 @@ class Cell(NamedTuple):
 
 
 def repeated(
-    x: float, problem: Problem, variant: Variant, rounds: int, seeds: int,
+    x: float, problem: Problem, variant: Variant, rounds: int = ROUNDS, seeds: int = SEEDS,
     factors: Sequence[float] = (FACTOR,), label: str = "",
 ) -> list[Cell]:  # fmt: skip
     """Return the runs of a variant for each factor and seed; they are called by its label."""
@@ -145,29 +142,39 @@ def repeated(
     ]  # fmt: skip
 
 
-def size(quick: bool) -> tuple[int, int]:
-    """Return rounds T and seeds of a study that does not vary T."""
-    return (20, 2) if quick else (1000, 10)
+def few_rounds(cells: Sequence[Cell], rounds: int = 20) -> list[Cell]:
+    """Return the cells of two seeds, with few rounds: enough to see that they run."""
+    few = []
+    for cell in cells:
+        if cell.trial.seed < 2:
+            trial = replace(cell.trial, rounds=min(cell.trial.rounds, rounds))
+            few.append(cell._replace(trial=trial))
+    return few
 
 
-def spread(function: Callable[[In], Out], work: list[In], workers: int) -> list[Out]:
-    """Map a function over a list in several processes of one thread each; in this one for 0."""
+def spread(
+    function: Callable[[Trial], Result], cells: Sequence[Cell], workers: int
+) -> list[Result]:
+    """Return a function of each trial, in several processes of one thread each; in this one for 0.
+
+    A fork would inherit PyTorch's threads: the processes are spawned.
+    """
+    trials = [cell.trial for cell in cells]
     if workers == 0:
-        return list(map(function, work))
-    context = multiprocessing.get_context("spawn")  # a fork would inherit PyTorch's threads
-    with ProcessPoolExecutor(
-        workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        return list(pool.map(function, work, chunksize=4))
+        return list(map(function, trials))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
+        return list(pool.map(function, trials, chunksize=4))
 
 
 def measured(
-    cells: list[Cell], results: Iterable[dict[str, float]], of: str = "error"
-) -> pd.DataFrame:
+    cells: Sequence[Cell], workers: int, function: Callable[[Trial], dict[str, float]] = Trial.run,
+    of: str = "error",
+) -> pd.DataFrame:  # fmt: skip
     """Return means over seeds: a row per label, x and factor, with a column's standard error."""
     rows = pd.DataFrame(
         {"label": cell.label, "x": cell.x, "factor": cell.trial.factor, **result}
-        for cell, result in zip(cells, results, strict=True)
+        for cell, result in zip(cells, spread(function, cells, workers), strict=True)
     )
     groups = rows.groupby(["label", "x", "factor"], sort=False)
     table = groups.mean()

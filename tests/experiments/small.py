@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from spcacw_flwr.experiments.conf import Column, Job, Row, make_jobs
 from spcacw_flwr.experiments.runs import Run, plan
@@ -35,11 +33,6 @@ def stop_at(run: Run, epoch: int) -> Silent:
             raise KeyboardInterrupt
 
     return Silent(then)
-
-
-def logged(run: Run) -> list[dict[str, Any]]:
-    """What a run logged after each epoch."""
-    return [json.loads(x) for x in (run.directory / "metrics.jsonl").read_text().splitlines()]
 
 
 def small_jobs(seeds: int = 1, rows: Sequence[Row] = ROWS, **more: object) -> list[Job]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.experiments.attacks import ATTACKS, Known, report, study
+from spcacw_flwr.experiments.attacks import ATTACKS, Known, study
 from spcacw_flwr.experiments.attacks.study import AttackedPool, draw_attackers, run
 from spcacw_flwr.experiments.conf import columns, rows
 from spcacw_flwr.experiments.results import read_csv
@@ -148,7 +148,7 @@ def test_the_page_marks_what_breaks_the_promise(tmp_path):
     rest = {"column": "digits-relabel", "seed": 0, "epochs": 50, "attackers_weight": 0.25}
     table = pd.DataFrame([{"accepted": "", **rest, **line} for line in lines])
     table.to_csv(tmp_path / "attacks.csv", index=False)
-    page, picture = report.write(tmp_path / "attacks.csv", tmp_path / "attacks.png")
+    page, picture = study.write(tmp_path / "attacks.csv", tmp_path / "attacks.png")
     text = page.read_text()
     assert "| FedAvg | +1.50 | **-0.51** (1/2) |" in text
     assert "| FedAvg | -0.50 | **-0.51** (1/1) |" in text
@@ -158,7 +158,6 @@ def test_the_page_marks_what_breaks_the_promise(tmp_path):
 
 
 def test_the_committed_markdown_is_that_of_the_committed_runs():
-    titles = {row.name: row.title for row in rows(path=study.METHODS)}
     csv = ROOT / "experiments" / "results" / "attacks.csv"
-    made = report.EXPLANATION + report.page(report.read(csv), titles)
+    made = study.EXPLANATION + study.page(study.read(csv))
     assert csv.with_suffix(".md").read_text() == made

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.experiments import readings, studies, tables
+from spcacw_flwr.experiments import readings, studies
 from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.conf import read
 from spcacw_flwr.experiments.results import read_csv
@@ -125,7 +125,7 @@ def test_a_table_with_other_columns_is_one_sentence(tmp_path):
     assert "wire.csv has other columns than setting, wire, seed" in said.output.replace("\n", " ")
 
 
-def test_a_line_says_what_its_run_learned(tmp_path):
+def test_a_line_says_what_its_run_learned_and_a_sweeps_run_is_the_engines(tmp_path):
     _, (line, _) = run_own(tmp_path, ["plain"])
     found = simulate(Config.from_keys(epochs=2, samples_per_silo=50, beta=0.2))
     assert float(line["last_accuracy"]) == round(found.accuracy[-1], 3)
@@ -174,11 +174,11 @@ def test_a_study_of_readings_runs_once(tmp_path, monkeypatch):
     assert (tmp_path / "mine.csv").read_text() == before
 
 
-@pytest.mark.parametrize("name", tables.TABLES)
+@pytest.mark.parametrize("name", studies.TABLES)
 def test_the_committed_markdown_shows_the_committed_table(name, tmp_path):
     csv, picture = tmp_path / f"{name}.csv", tmp_path / "privacy.png"
     shutil.copy(RESULTS / csv.name, csv)
-    made = tables.write(name, csv, picture)
+    made = studies.write(name, csv, picture)
     assert made == ([csv.with_suffix(".md")] + [picture] * (name == "privacy"))
     assert made[0].read_text() == (RESULTS / f"{name}.md").read_text()
     assert all(path.stat().st_size for path in made)
@@ -193,21 +193,7 @@ def lines_of(name, lines):
 def test_the_page_of_options_has_means_over_seeds():
     lines = [{"study": "probe", "column": "c", "keys": '{"probe": 0.2}', "seed": s,
               "best_accuracy": a} for s, a in ((0, 90.0), (1, 92.0))]  # fmt: skip
-    page = tables.options(lines_of("options", lines))
+    page = studies.options(lines_of("options", lines))
     assert "## Learned sparsity" in page
     assert "`c`, seeds 0, 1" in page
     assert "| `0.2` | 91.00 ± 1.41 |" in page  # the sample deviation of 90 and 92 is √2
-
-
-@pytest.mark.parametrize("setting", ["digits-relabel", "mnist-relabel"])
-def test_the_page_says_what_the_table_of_privacy_shows(setting):
-    """With noise at a useful ε SP-CACW is as good as training alone, and averaging is not."""
-    lines = pd.read_csv(RESULTS / "privacy.csv")
-    lines = lines[lines.setting == setting]
-    last = lines.groupby(["variant", "noise"]).last_accuracy.mean()
-    alone = last["local"].iloc[0]
-    assert last["all"].min() > alone - 0.5
-    assert last["average-noisy"].min() < alone - 10
-    assert last["one"].min() > alone + 1
-    useful = lines[(lines.variant == "all") & (lines.epsilon < 20)]
-    assert useful.alpha_private.max() < 0.05

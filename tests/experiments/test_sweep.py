@@ -13,13 +13,12 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments.conf import Row
 from spcacw_flwr.experiments.results import failures
 from spcacw_flwr.experiments.runs import FAILED, FINISHED, WAITING, Display, fingerprint, plan
 from spcacw_flwr.experiments.sweep import slots, sweep
 from spcacw_flwr.experiments.table1 import report
-from tests.experiments.small import COLUMN, ROWS, Silent, logged, made, small_jobs, stop_at
+from tests.experiments.small import COLUMN, ROWS, Silent, made, small_jobs, stop_at
 
 
 @pytest.mark.parametrize(
@@ -48,11 +47,6 @@ def test_what_is_finished_is_never_made_again(tmp_path):
     assert [(run.directory / "metrics.jsonl").stat().st_mtime_ns for run in runs] == times
 
 
-def test_a_run_of_a_sweep_is_the_run_of_the_engine(tmp_path):
-    (run,) = made(small_jobs(rows=ROWS[:1]), tmp_path)
-    assert simulate(run.config).accuracy == [line["accuracy"] for line in logged(run)]
-
-
 def test_a_killed_run_is_shown_and_made_anew_and_the_others_go_on(tmp_path):
     jobs = small_jobs(rows=ROWS[::-1])
     jobs[0].keys["epochs"] = 200
@@ -67,12 +61,12 @@ def test_a_killed_run_is_shown_and_made_anew_and_the_others_go_on(tmp_path):
     assert show.names == ["local", "spcacw"]
     assert [run.state for run in runs] == [FAILED, FINISHED]
     assert "ended by signal 9" in runs[0].error
-    assert len(logged(runs[0])) < 200
+    assert len(runs[0].logged()) < 200
     again = plan(jobs, tmp_path)
     assert [run.state for run in again] == [WAITING, FINISHED]
     sweep(again, ["cpu"], tmp_path, Silent())
     assert again[0].state == FINISHED
-    assert len(logged(again[0])) == 200
+    assert len(again[0].logged()) == 200
 
 
 def test_failures_are_sentences_and_stop_nobody(tmp_path):
@@ -161,12 +155,12 @@ def test_a_run_that_is_stopped_goes_on_from_its_checkpoint(tmp_path):
         sweep([run], ["cpu"], tmp_path / "stopped", stop_at(run, 3))
     assert not run.done
     assert (run.directory / "checkpoint" / "checkpoint.json").exists()
-    begun = logged(run)[0]
+    begun = run.logged()[0]
     (again,) = made(jobs, tmp_path / "stopped")
     (whole,) = made(jobs, tmp_path / "whole")
     assert again.state == whole.state == FINISHED
     assert not (again.directory / "checkpoint").exists()
     # The first epoch, with its seconds, is still that of the first sweep.
-    assert logged(again)[0] == begun
+    assert again.logged()[0] == begun
     for name in ("alpha.csv", "silos.csv"):
         assert (again.directory / name).read_bytes() == (whole.directory / name).read_bytes()
