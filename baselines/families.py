@@ -30,7 +30,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
 from spcacw_flwr.methods.base import Method, WeightedGradients, Weights
-from spcacw_flwr.silos.protocol import Federation, Request, Round
+from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 
 UNIFORM, SIZE = "uniform", "size"
 AVERAGES = (UNIFORM, SIZE)
@@ -121,10 +121,31 @@ class SplitNetwork(WeightedGradients):
         self.body_size = sum(sizes[: len(sizes) - tensors])
         self.heads = parameters[self.body_size :].repeat(federation.num_silos, 1)
 
+    def initial_weights(self) -> Weights:
+        """Return n_i / Σ n, the weights of the silos in the body."""
+        return self.federation.shares
+
+    @property
+    def body(self) -> Tensor:
+        """(d_φ,) the shared body, a view."""
+        return self.parameters[: self.body_size]
+
+    @property
+    def personal(self) -> Tensor:
+        """[φ; h_0]."""
+        return self.joined(self.body, [self.target])[0]
+
     def joined(self, bodies: Tensor, silos: Sequence[int]) -> Tensor:
         """Return [φ; h_i] (k, d) for ``silos``; ``bodies`` is one φ (d_φ,) or a row for each."""
         heads = self.heads[list(silos)]
         return torch.cat((bodies.expand(len(heads), -1), heads), dim=1)
+
+    def step_heads(self, replies: Replies) -> None:
+        """Step the heads of the silos that answered, if there are heads."""
+        gradients = replies.gradients[:, self.body_size :].clone()
+        for silo, gradient in zip(replies.silos, gradients, strict=True):
+            if len(gradient):
+                self.optimiser.step(self.heads[silo], gradient, ("head", silo))
 
 
 class RoundWeights(Method):

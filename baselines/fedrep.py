@@ -21,8 +21,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.silos.protocol import Request, Round
 
@@ -46,21 +44,11 @@ class FedRepKeys(HeadKeys):
     )
 
 
-class FedRep(SplitNetwork, Averaged):
+class FedRep(Averaged, SplitNetwork):
     """τ head steps at home, then one step of the shared body on the averaged gradient."""
 
     name = "fedrep"
     Keys = FedRepKeys
-
-    @property
-    def body(self) -> Tensor:
-        """(d_φ,) the shared body, a view."""
-        return self.parameters[: self.body_size]
-
-    @property
-    def personal(self) -> Tensor:
-        """[φ; h_0]."""
-        return self.joined(self.body, [self.target])[0]
 
     def round(self, round_: int) -> Round:
         """Step the heads of those who take part, then the body on their gradients there."""
@@ -69,8 +57,7 @@ class FedRep(SplitNetwork, Averaged):
             points = self.joined(self.body, silos)
             replies = yield Request(round_, silos, points, draw=draw, traffic=(0, 0))
             silos = replies.silos
-            for silo, gradient in zip(silos, replies.gradients[:, start:], strict=True):
-                self.optimiser.step(self.heads[silo], gradient.clone(), ("head", silo))
+            self.step_heads(replies)
         points = self.joined(self.body, silos) if self.heads.shape[1] else self.body
         replies = yield Request(round_, silos, points, traffic=(start, start))
         self.optimiser.step(self.body, self.weighted(replies)[:start], "body")

@@ -97,10 +97,6 @@ class PFedSim(SplitNetwork):
         """(M, d_φ), the body of each silo after its last step."""
         self._personal = not self.warmup_rounds
 
-    def initial_weights(self) -> Matrix:
-        """Return the weights of FedAvg, for the warm-up."""
-        return self.federation.shares
-
     @property
     def personal(self) -> Tensor:
         """The global model until the warm-up is over, then w_0."""
