@@ -34,7 +34,7 @@ from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import WeightedGradients, Weights
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
-from .families import distances
+from .families import distances, spread
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,6 @@ class AllForOne(WeightedGradients):
             self.heard[silo] += 1
             self.means[silo].lerp_(gradient, 1 / min(self.heard[silo], self.memory))
         known = np.flatnonzero(self.heard)
-        weights = np.zeros(len(self.heard))
         own = int(np.searchsorted(known, self.target))
-        weights[known] = near(self.means[known], own, self.own.c)
-        self.set_weights(weights, request.round)
+        weights = near(self.means[known], own, self.own.c)
+        self.set_weights(spread(weights, known.tolist(), self.federation), request.round)

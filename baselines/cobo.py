@@ -91,8 +91,7 @@ class CoBo(OwnModels):
         replies = yield Request(round_, silos, self.models[list(silos)])
         heard, gradients = replies.silos, replies.gradients.clone()
         yield from self.select(round_, heard)
-        for silo, gradient in zip(heard, gradients + self.pull(heard), strict=True):
-            self.optimiser.step(self.models[silo], gradient, silo)
+        self.step(heard, gradients + self.pull(heard))
         if self.ends_epoch(round_):
             weights = self.pairs[self.target].copy()
             weights[self.target] = 1.0

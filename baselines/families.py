@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -51,6 +50,13 @@ def distances(origins: Tensor, models: Tensor, p: float = 2) -> Weights:
     return found.double().cpu().numpy()
 
 
+def spread(values: Weights, silos: Sequence[int], federation: Federation) -> Weights:
+    """Return values (k,) of ``silos`` as values (M,) of all, 0 for the others."""
+    everyone = np.zeros(federation.num_silos)
+    everyone[list(silos)] = values
+    return everyone
+
+
 @dataclass(frozen=True)
 class GlobalKeys:
     """The key of all methods that keep a personal model beside a global one."""
@@ -64,17 +70,15 @@ class GlobalKeys:
 
 
 class Averaged(WeightedGradients):
-    """One shared model, in which the silos weigh what the key ``weights`` says, for all t."""
+    """One shared model; at first silos weigh what a key ``weights`` says, or else alike."""
 
     def initial_weights(self) -> Weights:
         """Return 1/M, or the shares of the samples."""
-        return average_weights(self.federation, self.own.weights)
+        return average_weights(self.federation, getattr(self.own, "weights", UNIFORM))
 
 
 class BesideGlobal(Averaged):
     """A global model w = ``parameters`` that all silos train, and the target's own, ``v``."""
-
-    Keys: ClassVar[type | None] = GlobalKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
@@ -157,9 +161,7 @@ class RoundWeights(Method):
 
     def note(self, round_: int, silos: tuple[int, ...], weights: Weights) -> None:
         """Note the weights (k,) that ``silos`` had in round t."""
-        whole = np.zeros(self.federation.num_silos)
-        whole[list(silos)] = weights
-        self._noted.append(whole)
+        self._noted.append(spread(weights, silos, self.federation))
         if self.ends_epoch(round_):
             self.set_weights(np.mean(self._noted, axis=0), round_)
             self._noted.clear()

@@ -35,6 +35,7 @@ from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
+from .families import spread
 from .personal import MeetingKeys, MeetingModels
 
 SETTLED = 10
@@ -88,7 +89,7 @@ class FedALA(MeetingModels):
         yield from self._learn(round_, silos, mean, gaps)
         self.models[rows] = self._mixed(silos, mean, gaps)
         self._started[rows] = True
-        self.set_weights(self._implied(self.spread(shares, silos)), round_)
+        self.set_weights(self._implied(spread(shares, silos, self.federation)), round_)
 
     def _mixed(self, silos: tuple[int, ...], mean: Tensor, gaps: Tensor) -> Tensor:
         rows = list(silos)

@@ -28,7 +28,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
 from spcacw_flwr.silos.protocol import Federation
 
-from .families import distances
+from .families import distances, spread
 from .personal import MeetingKeys, MeetingModels
 
 
@@ -83,4 +83,4 @@ class FeSEM(MeetingModels):
         self.models[silos] = self.centres[found]
         self.restart(silos)
         members = found == found[target]
-        self.set_weights(self.spread(members / members.sum(), silos), round_)
+        self.set_weights(spread(members / members.sum(), silos, self.federation), round_)

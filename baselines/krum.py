@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.alpha import grams
@@ -41,7 +40,7 @@ class KrumKeys:
     )
 
 
-def krum_scores(products: NDArray[np.float64], byzantine: int) -> Weights:
+def krum_scores(products: Weights, byzantine: int) -> Weights:
     """Return s, (k,), from the gradients' inner products (k, k)."""
     count = len(products)
     squares = products.diagonal()[:, None] + products.diagonal() - 2 * products

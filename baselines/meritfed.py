@@ -35,10 +35,10 @@ import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import WeightedGradients, Weights, weighted_sum
+from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Request, Round
 
-from .families import UNIFORM, average_weights
+from .families import Averaged, spread
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,11 @@ def mirror_step(alpha: Weights, inner_products: Weights, rate: float) -> Weights
     return moved / moved.sum()
 
 
-class MeritFed(WeightedGradients):
+class MeritFed(Averaged):
     """MeritFed: mirror descent on the target's loss after the step."""
 
     name = "meritfed"
     Keys = MeritFedKeys
-
-    def initial_weights(self) -> Weights:
-        """Return uniform weights."""
-        return average_weights(self.federation, UNIFORM)
 
     def round(self, round_: int) -> Round:
         """Ask all silos (with chance p), learn α in I more questions to the target, then step."""
@@ -85,8 +81,8 @@ class MeritFed(WeightedGradients):
             step = weighted_sum(self.alpha[silos] * factors, gradients)
             trial = self.parameters - eta * step
             answer = yield Request(round_, (self.target,), trial, draw=draw)
-            inner_products = np.zeros(self.federation.num_silos)
-            inner_products[silos] = factors * products(gradients, answer.gradients[0])
+            found = factors * products(gradients, answer.gradients[0])
+            inner_products = spread(found, silos, self.federation)
             self.alpha = mirror_step(self.alpha, inner_products, self.own.rho * eta)
         self.optimiser.step(self.parameters, weighted_sum(self.alpha[silos] * factors, gradients))
         if self.ends_epoch(round_):

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
@@ -61,8 +59,11 @@ class OwnModels(Method):
         silos = self.participants(round_)
         points = self.models[list(silos)]
         replies = yield Request(round_, silos, points, traffic=self.traffic(round_))
-        gradients = replies.gradients + self.pull(replies.silos)
-        for silo, gradient in zip(replies.silos, gradients, strict=True):
+        self.step(replies.silos, replies.gradients + self.pull(replies.silos))
+
+    def step(self, silos: Sequence[int], gradients: Tensor) -> None:
+        """Step the models of ``silos`` along ``gradients`` (k, d), which may be overwritten."""
+        for silo, gradient in zip(silos, gradients, strict=True):
             self.optimiser.step(self.models[silo], gradient, silo)
 
 
@@ -90,8 +91,6 @@ class MeetingKeys(PeriodKeys):
 
 class MeetingModels(OwnModels):
     """Own models that are trained at home for K rounds and then meet."""
-
-    Keys: ClassVar[type | None] = MeetingKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
@@ -141,9 +140,3 @@ class MeetingModels(OwnModels):
         """Return p_i = n_i / Σ n among ``silos``."""
         sizes = self.federation.sizes[list(silos)]
         return sizes / sizes.sum()
-
-    def spread(self, weights: Weights, silos: Sequence[int]) -> Weights:
-        """Return weights of ``silos`` as weights (M,) of all."""
-        everyone = np.zeros(self.federation.num_silos)
-        everyone[list(silos)] = weights
-        return everyone

@@ -38,6 +38,7 @@ from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.silos.protocol import Federation
 
+from .families import spread
 from .personal import MeetingKeys, MeetingModels
 
 SNAP = 0.9
@@ -101,4 +102,5 @@ class PFedGraph(MeetingModels):
         weights = torch.from_numpy(graph).to(models)
         self.models[silos], self.centres[silos] = weights @ models, weights @ normalize(models)
         self.restart(silos)
-        self.set_weights(self.spread(graph[silos.index(self.target)], silos), round_)
+        own = graph[silos.index(self.target)]
+        self.set_weights(spread(own, silos, self.federation), round_)

@@ -27,7 +27,6 @@ unanswered has no part in the mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -60,7 +59,7 @@ class PFedMe(MeetingModels):
     """θ_0 ≈ argmin f_0(θ) + (λ/2)‖θ − w_0‖²; the weights logged are those of the silos in w."""
 
     name = "pfedme"
-    Keys: ClassVar[type | None] = PFedMeKeys
+    Keys = PFedMeKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import WeightedGradients, Weights
+from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.silos.protocol import Replies, Request
 
-from .families import UNIFORM, average_weights, distances
+from .families import Averaged, distances
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class WeightErosionKeys:
     )
 
 
-class WeightErosion(WeightedGradients):
+class WeightErosion(Averaged):
     """Weights that only fall, the faster the further a silo's gradients are."""
 
     name = "weight-erosion"
@@ -54,7 +54,7 @@ class WeightErosion(WeightedGradients):
     def initial_weights(self) -> Weights:
         """Return 1/M; ``left`` holds the a_i."""
         self.left = np.ones(self.federation.num_silos)
-        return average_weights(self.federation, UNIFORM)
+        return super().initial_weights()
 
     def observe(self, request: Request, replies: Replies) -> None:
         """Erode the weights of the silos that answered; this round's step has them so."""
