@@ -23,7 +23,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.silos.protocol import Federation, Round
+from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .families import BesideGlobal, GlobalKeys
 
@@ -64,7 +64,7 @@ class APFL(BesideGlobal):
 
     def round(self, round_: int) -> Round:
         """Move v, and α if it is adaptive, by the gradient at v̄; then everyone moves w."""
-        replies = yield self.at_target(round_, self.personal)
+        replies = yield Request(round_, (self.target,), self.personal)
         gradient, share = replies.gradients[0], self.mixing
         if self.own.adaptive:
             slope = float(torch.dot(self.v - self.parameters, gradient))

@@ -40,11 +40,6 @@ class CenteredClippingKeys:
     inner_rounds: int = key(1, "L, clipping iterations in a round (authors' n_iter).", least=1)
 
 
-def clip_factors(distances: Weights, tau: float) -> Weights:
-    """Return λ = min(1, τ/distance), (k,), and 1 at no distance."""
-    return tau / np.maximum(distances, tau)
-
-
 class CenteredClipping(Method):
     """Centred clipping of gradients around the last aggregate (a control that knows no target)."""
 
@@ -65,10 +60,10 @@ class CenteredClipping(Method):
     def round(self, round_: int) -> Round:
         """Ask every silo (with chance p), pull v towards their gradients, and step along it."""
         replies = yield Request(round_, self.sampled(round_), self.parameters)
-        silos, count = list(replies.silos), len(replies.silos)
+        silos, tau = list(replies.silos), self.own.tau
         for _ in range(self.own.inner_rounds):
             away = distances(self.centre[None], replies.gradients)[0]
-            pulls = clip_factors(away, self.own.tau) / count
+            pulls = tau / np.maximum(away, tau) / len(silos)  # λ/k; no distance: 1/k
             self.centre *= 1 - pulls.sum()
             self.centre += weighted_sum(pulls, replies.gradients)
             self.shares *= 1 - pulls.sum()

@@ -66,7 +66,7 @@ class CoBo(OwnModels):
         found = {i: (round_ - i) % count for i in silos}
         return {i: j for i, j in found.items() if j != i and j in found}
 
-    def pull(self, silos: tuple[int, ...]) -> Tensor:  # type: ignore[override]
+    def pull(self, silos: tuple[int, ...]) -> Tensor:
         """Return ρ Σ_j w_ij (x_i − x_j) for ``silos``, (k, d)."""
         weights = self.pairs[list(silos)]
         laplacian = np.diag(self.pairs.sum(axis=1))[list(silos)] - weights
@@ -87,7 +87,7 @@ class CoBo(OwnModels):
 
     def round(self, round_: int) -> Round:
         """Ask all at their own models and the pairs between theirs; then move w, and all models."""
-        silos = self.participants(round_)
+        silos = self.sampled(round_)
         replies = yield Request(round_, silos, self.models[list(silos)])
         heard, gradients = replies.silos, replies.gradients.clone()
         yield from self.select(round_, heard)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.silos.protocol import Round
+from spcacw_flwr.silos.protocol import Request, Round
 
 from .families import BesideGlobal, GlobalKeys
 
@@ -41,7 +41,7 @@ class Ditto(BesideGlobal):
 
     def round(self, round_: int) -> Round:
         """Move v towards w as it was received; then everyone moves w."""
-        replies = yield self.at_target(round_, self.v)
+        replies = yield Request(round_, (self.target,), self.v)
         gradient = replies.gradients[0] + self.own.lambda_ * (self.v - self.parameters)
         self.optimiser.step(self.v, gradient, "personal")
         yield from super().round(round_)

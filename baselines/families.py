@@ -89,10 +89,6 @@ class BesideGlobal(Averaged):
         """(d,) the target's own model."""
         return self.v
 
-    def at_target(self, round_: int, model: Tensor) -> Request:
-        """Return the question for the target's gradient, on the mini-batch it uses for w too."""
-        return Request(round_, (self.target,), model)
-
 
 @dataclass(frozen=True)
 class HeadKeys:

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
-from spcacw_flwr.silos.protocol import Federation, Round
+from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .personal import OwnModels
 
@@ -132,7 +132,9 @@ class FedAMP(OwnModels):
 
     def round(self, round_: int) -> Round:
         """Let every model take a step towards its data and its neighbours."""
-        yield from self.train(round_)
+        silos = self.sampled(round_)
+        replies = yield Request(round_, silos, self.models[list(silos)])
+        self.step(replies.silos, replies.gradients + self.pull(replies.silos))
         if self.ends_epoch(round_):
             self.set_weights(self.xi[self.target], round_)
 

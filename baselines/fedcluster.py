@@ -27,7 +27,6 @@ need a larger q, or again nobody but the target is within.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,24 +63,6 @@ class FederatedClusteringKeys:
     tau: float = key(1.0, "τ, the radius when threshold = fixed.", least=0)
 
 
-def clustered(
-    gradients: Tensor, own: int, inner_rounds: int, radius: Callable[[Weights], float]
-) -> tuple[Weights, Tensor]:
-    """Return α^{L} and the centre Σ α^{(i)} g^{(i)} after L inner rounds from row ``own``.
-
-    ``radius`` is τ as a function of the distances (k,).
-    """
-    count = len(gradients)
-    weights = np.eye(count)[own]
-    centre = gradients[own]
-    for _ in range(inner_rounds):
-        away = distances(centre[None], gradients)[0]
-        within = away <= radius(away)
-        weights = weights + (within - within.sum() * weights) / count
-        centre = weighted_sum(weights, gradients)
-    return weights, centre
-
-
 class FederatedClustering(GradientRule):
     """Federated Clustering (FC): the mean of the gradients near the target's own."""
 
@@ -89,8 +70,14 @@ class FederatedClustering(GradientRule):
     Keys = FederatedClusteringKeys
 
     def aggregate(self, gradients: Tensor, own: int) -> tuple[Weights, Tensor]:
-        """Return the weights and the centre of the target's cluster."""
-        return clustered(gradients, own, self.own.inner_rounds, self.radius)
+        """Return α^{L} and the centre Σ α^{(i)} g^{(i)} after L inner rounds from row ``own``."""
+        weights, centre = np.eye(len(gradients))[own], gradients[own]
+        for _ in range(self.own.inner_rounds):
+            away = distances(centre[None], gradients)[0]
+            within = away <= self.radius(away)
+            weights = weights + (within - within.sum() * weights) / len(gradients)
+            centre = weighted_sum(weights, gradients)
+        return weights, centre
 
     def radius(self, away: Weights) -> float:
         """Return τ for the distances (k,) to the centre."""

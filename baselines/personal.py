@@ -39,28 +39,6 @@ class OwnModels(Method):
         """(d,) the target's own model."""
         return self.models[self.target]
 
-    def participants(self, round_: int) -> tuple[int, ...]:
-        """Return the silos that are asked at round t."""
-        return self.sampled(round_)
-
-    def traffic(self, round_: int) -> tuple[int, int] | None:
-        """Return the floats of a round to and from a silo: a vector each way."""
-        return None
-
-    def pull(self, silos: Sequence[int]) -> Tensor | float:
-        """Return what is added to the gradients of ``silos``, (k, d); a hook, nothing here.
-
-        It is asked for before any model of the round has moved.
-        """
-        return 0.0
-
-    def train(self, round_: int) -> Round:
-        """Take one step on each model; the model of a silo that does not answer stays."""
-        silos = self.participants(round_)
-        points = self.models[list(silos)]
-        replies = yield Request(round_, silos, points, traffic=self.traffic(round_))
-        self.step(replies.silos, replies.gradients + self.pull(replies.silos))
-
     def step(self, silos: Sequence[int], gradients: Tensor) -> None:
         """Step the models of ``silos`` along ``gradients`` (k, d), which may be overwritten."""
         for silo, gradient in zip(silos, gradients, strict=True):
@@ -116,14 +94,17 @@ class MeetingModels(OwnModels):
         dimension = len(self.parameters)
         return dimension * self.meets(round_ - 1), dimension * self.meets(round_)
 
-    def train(self, round_: int) -> Round:
-        """Take one step on each model, and keep the target's as it was trained."""
-        yield from super().train(round_)
-        self.trained = self.models[self.target].clone()
+    def pull(self, silos: Sequence[int]) -> Tensor | float:
+        """Return what is added to the gradients of ``silos``, (k, d); a hook, nothing here."""
+        return 0.0
 
     def round(self, round_: int) -> Round:
-        """Train at home; at the end of a period, meet."""
-        yield from self.train(round_)
+        """Step each model whose silo answers, at home; at the end of a period, meet."""
+        silos = self.participants(round_)
+        points = self.models[list(silos)]
+        replies = yield Request(round_, silos, points, traffic=self.traffic(round_))
+        self.step(replies.silos, replies.gradients + self.pull(replies.silos))
+        self.trained = self.models[self.target].clone()
         if self.meets(round_):
             yield from self.meet(round_) or ()
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.baselines.fedcluster import clustered
 from tests.baselines.by_hand import PLAIN, converse, heard, make, replies_of
 
 G = [[1.00, -0.50, 0.25], [0.90, -0.40, 0.35], [0.20, 0.80, -0.60], [-1.00, 0.40, 0.10]]
@@ -22,13 +21,11 @@ def test_known_answer(inner_rounds, alpha, centre):
 
     Each inner round is α ← (1, 1, 0, 0)/4 + (1 − 2/4) α: α_0 = 1, .75, .625, .5625.
     """
-    gradients = torch.tensor(G, dtype=torch.float64)
-    weights, found = clustered(gradients, 0, inner_rounds, lambda _: 0.5)
-    np.testing.assert_allclose(weights, alpha, atol=1e-12)
-    np.testing.assert_allclose(found, centre, atol=1e-12)
-
     keys = {"inner-rounds": inner_rounds, "threshold": "fixed", "tau": 0.5}
     method = make("fedcluster", [0.0] * 3, [64] * 4, eta=1.0, **PLAIN, fedcluster=keys)
+    weights, found = method.aggregate(torch.tensor(G, dtype=torch.float64), 0)
+    np.testing.assert_allclose(weights, alpha, atol=1e-12)
+    np.testing.assert_allclose(found, centre, atol=1e-12)
     for t in (1, 2):
         converse(method, t, lambda request: replies_of(request, G))
     torch.testing.assert_close(method.parameters, -2 * torch.tensor(centre))

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from spcacw_flwr.baselines import median
-from spcacw_flwr.baselines.centered_clipping import clip_factors
 from spcacw_flwr.baselines.krum import krum_scores
 from spcacw_flwr.baselines.median import median_and_shares
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
@@ -69,10 +68,6 @@ def test_median_in_blocks_is_numpys(silos, monkeypatch):
     found, shares = median_and_shares(rows)
     np.testing.assert_allclose(found, np.median(rows.numpy(), axis=0), rtol=1e-6)
     assert shares.sum() == pytest.approx(1)
-
-
-def test_clip_factors():
-    np.testing.assert_allclose(clip_factors(np.array([0.0, 0.5, 1.0, 4.0]), 1.0), [1, 1, 1, 0.25])
 
 
 def test_centred_clipping_by_hand():
