@@ -9,7 +9,7 @@ D. Hashemi, L. He and M. Jaggi, CoBo: Collaborative Learning via Bilevel Optimiz
 The paper looks at each pair with chance 1/n in a round (the authors' code, epfml/CoBo fd75b6a, with
 chance 2/n, and less after 800 rounds). Here the pairs of round t are those with i + j ≡ t (mod M):
 each pair comes exactly once in M rounds, and no silo is in two pairs at a time, so that a round
-costs a silo two gradients at most. Both are mini-batches of their own (draw 1 at z).
+costs a silo two gradients at most, on mini-batches of their own (draw 1 at z).
 
 Gradients are clipped to ``max-norm`` each, products are therefore at most 1 for max-norm 1, and γ
 is the most that a pair moves in M rounds; the authors' γ = .01 goes with gradients as they are.

@@ -6,9 +6,8 @@ Personalization, ICML 2021, Algorithm 1, with one gradient a round::
     v ← Opt_v(v, g_0(v) + λ (v − w_t))         w_t as received, before it moves
     w_{t+1} ← Opt_w(w_t, Σ p_i g_i(w_t))
 
-The gradient of (λ/2)‖v − w‖² is λ (v − w), without a 2. Both gradients of the target are on one
-mini-batch, and each model has a momentum buffer of its own. Ditto's robust aggregators are not
-part of the comparison. With λ = 0 the personal model is that of Local, step for step.
+The gradient of (λ/2)‖v − w‖² is λ (v − w), without a 2. Ditto's robust aggregators are not part of
+the comparison. With λ = 0 the personal model is that of Local, step for step.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """What methods share: averages and distances, and three families of methods.
 
 * :class:`BesideGlobal` (Ditto, APFL): all silos train one w as in FedAvg, and the target trains v_0
-  beside it, by a second gradient on the same mini-batch. Nobody else's v_i is ever read, so no
-  other needs to exist.
-* :class:`SplitNetwork` (FedRep, pFedSim): w_i = [φ; h_i], a body φ that silos share and a head h_i
-  of each silo's own, the last tensors of the flat vector. The methods keep all heads, for silos
-  keep no state: a silo is sent [φ; h_i], though in the published protocols its head never leaves
-  it; the requests say so in ``traffic``. A part that is held fixed takes no step at all: to step
-  the whole vector on a gradient with zeros there would let momentum and weight decay move it.
+  beside it, by a second gradient on the same mini-batch and with a momentum buffer of its own.
+  Nobody else's v_i is ever read, so no other needs to exist.
+* :class:`SplitNetwork` (FedRep, FedPer, pFedSim): w_i = [φ; h_i], a body φ that silos share and a
+  head h_i of each silo's own, the last tensors of the flat vector. The methods keep all heads, for
+  silos keep no state: a silo is sent [φ; h_i], though in the published protocols its head never
+  leaves it; the requests say so in ``traffic``. A silo clips its whole gradient, of which head or
+  body is then taken. A part that is held fixed takes no step at all: to step the whole vector on a
+  gradient with zeros there would let momentum and weight decay move it.
 * :class:`RoundWeights` (Federated Clustering, FedFomo, the robust aggregators): the weights of a
   round come from what the silos sent in that round. They are noisy, so the log has their mean over
   an epoch, with 0 where a silo was not heard. Under partial participation these rules see the silos

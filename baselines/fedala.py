@@ -16,8 +16,7 @@ silos are FedALA clients, as published: w is the mean of models that began as mi
 The mini-batches for W are drawn anew, independently of each other and of those that train v; the
 authors sample a part of the training data once a meeting and pass over that. ``layer-idx`` counts
 *tensors*, a weight and a bias being two. Momentum goes on across meetings, as the authors'
-optimiser does. The target uses v after local training; the authors' code tests v̂, before it, which
-is the key ``personal = "combined"``.
+optimiser does. The authors' code tests v̂, before local training: ``personal = "combined"``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ weights in the log and how large λ may be, and nothing else.
 σ is a squared distance of models, and models move apart as they train. So by default σ is a share,
 ``sigma-share``, of the median squared distance of two silos' models in the round. The median itself
 would be a distance *between* clusters, at which strangers attract nearly like friends: the share is
-below 1. σ is then the unit of the two other keys: α_k and λ are multiples of σ/(M − 1), that is ::
+below 1. α_k and λ are then multiples of σ/(M − 1), that is ::
 
     ξ_ij = α/(M − 1) e^{−‖w_i − w_j‖²/σ},    pull = (λ/α) (w_i − u_i)
 
@@ -76,15 +76,6 @@ def squared_distances(models: Tensor) -> NDArray[np.float64]:
     return squared + squared.T
 
 
-def median_distance(squared: NDArray[np.float64]) -> float:
-    """Return the median of the positive entries; 1 if there is none.
-
-    Silos that have not moved yet are equal, and say nothing about how far apart models are.
-    """
-    apart = squared[squared > 0]
-    return float(np.median(apart)) if apart.size else 1.0
-
-
 def attention(squared: NDArray[np.float64], alpha: float, sigma: float) -> NDArray[np.float64]:
     """Return ξ (M, M), whose rows sum to 1; α_k as published."""
     xi = alpha / sigma * np.exp(-squared / sigma)
@@ -116,7 +107,9 @@ class FedAMP(OwnModels):
         keys, unit = self.own, 1.0
         squared = squared_distances(self.models)
         if keys.sigma == 0:
-            self.sigma = keys.sigma_share * median_distance(squared)
+            # Silos that have not moved are equal, and say nothing about how far apart models are.
+            apart = squared[squared > 0]
+            self.sigma = keys.sigma_share * float(np.median(apart) if apart.size else 1.0)
             unit = self.sigma / max(1, len(squared) - 1)
         self.xi = attention(squared, keys.alpha * unit, self.sigma)
         if self.xi.diagonal().min() < -1e-9:

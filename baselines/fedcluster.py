@@ -9,20 +9,18 @@ Table 1. With the silos' gradients g^{(i)} at the target's model::
     w_t ← w_{t−1} − η Opt(v)
 
 In the published form every client clusters at its own model, which costs M² gradients; the
-target's share of that is this rule, with M. Momentum comes after the clustering (the target's
-optimiser), as in the authors' released code (liehe/PRFL).
+target's share of that is this rule, with M. Momentum comes after the clustering, as in the authors'
+released code (liehe/PRFL).
 
 v is linear in the gradients: with n silos within τ, α ← 1_in/M + (1 − n/M) α, from α = e_0. That
 is what is computed, and logged. Note the divisor M, not n: silos outside vote for the centre where
 it is, so that it moves slowly when few are near.
 
-τ is a quantile of the distances by default, as in the authors' code: the ⌊qM⌋-th smallest after
-the silo's own 0, so that ⌊qM⌋ + 1 of M silos are within τ in the first inner round. The MNIST
-version of that code then multiplies τ by .99, which puts the silo that gave τ outside: with the
-default q = .2 and the 7 silos of the relabelled MNIST only the target itself would be left, and
-the method would be Local. The CIFAR-100 version has no such factor, and nor have we: with
-q = .2 a target of 7 silos hears its nearest peer, one of 20 its four nearest. Fewer than 5 silos
-need a larger q, or again nobody but the target is within.
+τ is the ⌊qM⌋-th smallest distance after the silo's own 0, so that ⌊qM⌋ + 1 of M silos are within it
+in the first inner round. The MNIST version of the authors' code multiplies τ by .99, which puts the
+silo that gave τ outside: with q = .2 and 7 silos only the target would be left, and the method
+would be Local. The CIFAR-100 version has no such factor, and nor have we: a target of 7 silos hears
+its nearest peer, one of 20 its four nearest. Fewer than 5 silos need a larger q.
 """
 
 from __future__ import annotations

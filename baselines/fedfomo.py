@@ -15,12 +15,10 @@ f_i is judged on a further mini-batch of the silo's training data (draw 1), wher
 aside a fifth of it: that would leave this method with less data than the others have. On the batch
 of the step itself the silo's own model would win by having just been fitted to it.
 
-The distance is L1 in the authors' code (NVlabs/FedFomo fe04f66) and L2 in the paper: ``norm``.
-(That code's option "l2" is the squared distance.) Where no ω is positive the silo stays at u_i, as
-the authors' does: the step that it took itself is given up too.
-
-Momentum buffers stay with their silos when models are mixed. The authors begin a new optimiser
-after each mixing, which with one step between mixings would leave no momentum at all.
+The authors' option "l2" is the squared distance; ours is not. Where no ω is positive the silo stays
+at u_i, as the authors' does: the step that it took itself is given up too. Momentum buffers stay
+with their silos when models are mixed. The authors begin a new optimiser after each mixing, which
+with one step between mixings would leave no momentum at all.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ Personalization Layers, arXiv:1912.00818. Round t, at each silo that takes part,
     h_i ← h_i − η Opt(∂_h f_i(φ, h_i)),    φ ← φ − η Opt(Σ n_i/n ∂_φ f_i(φ, h_i))
 
 The published form makes epochs of both at home and averages the bodies; this is the one-gradient
-form. In FedRep heads move first, and alone. A silo clips the whole gradient, of which head and body
-are then taken. Without a head (``head-tensors = 0``) this is FedAvg.
+form. In FedRep heads move first, and alone. Without a head (``head-tensors = 0``) this is FedAvg.
 """
 
 from __future__ import annotations

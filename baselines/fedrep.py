@@ -7,14 +7,10 @@ Personalized Federated Learning, ICML 2021. Round t, at each silo that takes par
     g_i = ∂_φ f_i(φ, h_i)                                 head fixed, at the new head
     φ ← φ − η Opt(Σ α_i g_i)
 
-The authors let a silo pass over its data ten times for the head and once for the body, and average
-the bodies. With one step for the body, that average is a step on the averaged gradient: this is the
-one-gradient form. Every step has a mini-batch of its own (their passes are shuffled afresh): draws
-1 … τ for the head, draw 0 for the body. Without a head (``head-tensors = 0``) this is FedAvg.
-
-The authors fit all heads once more before the last test; that is not done here. A silo clips the
-whole gradient, of which head or body is then taken. Each part has its own momentum
-and steps alone: see :mod:`~spcacw_flwr.baselines.families` for the trap.
+The authors average bodies after one pass over the data; with one step for the body, that is a step
+on the averaged gradient. Every step has a mini-batch of its own (their passes are shuffled afresh):
+draws 1 … τ for the head, draw 0 for the body. The authors fit all heads once more before the last
+test; that is not done here. Without a head (``head-tensors = 0``) this is FedAvg.
 """
 
 from __future__ import annotations

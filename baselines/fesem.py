@@ -12,9 +12,6 @@ chosen. That draws no random number and needs no restarts. A centre that loses a
 where it is, and may win some later. The number of clusters is given to the method, which others of
 the comparison are not told. Since a silo's model starts from its own centre, assignments rarely
 change once they are made: what counts is the first period.
-
-The target uses its cluster's centre, or with ``personal = "trained"`` its model as trained from
-there. Local training starts with a fresh optimiser each time.
 """
 
 from __future__ import annotations

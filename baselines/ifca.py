@@ -10,14 +10,12 @@ over the silos that take part. The target uses θ_{k̂_0}. This is the paper's m
 cluster's members as in the authors' code, with one local step; its gradient averaging divides by
 the number of all silos instead, which makes the steps of small clusters small. The authors' code
 chooses on all of a silo's data, here it is the mini-batch of the gradient. With k = 1, and everyone
-taking part, this is FedAvg. k is given to the method, as true groups are to the Oracle and to no
-other method here: tell it with results.
+taking part, this is FedAvg. k is given to the method: tell it with results.
 
 Trap: cluster models that start alike tie, everyone picks the first for ever. θ_1 is the run's
 initial model. Each further one has the entries of θ_1 shuffled within every tensor, which keeps the
 law they were drawn from where they were drawn independently (all of our networks; a pre-trained
-model of one's own would be destroyed). No restarts are made, as the authors do for some data; a
-cluster without members keeps its model.
+model of one's own would be destroyed). No restarts are made, as the authors do for some data.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 N. Tupitsa, S. Horváth, M. Takáč and E. Gorbunov, Federated Learning Can Find Friends That Are
 Advantageous, arXiv:2402.05050 (later Selective Collaboration …, CPAL 2026). At round t, with the
-silos' gradients g^{(i)} at w_{t−1} and α warm from the round before::
+silos' gradients g^{(i)} at w_{t−1} and α warm from the round before, uniform at first::
 
     φ(α) = f_0(w_{t−1} − γ Σ α^{(i)} g^{(i)}),   ∂_i φ(α) = −γ ⟨∇f_0(w⁺), g^{(i)}⟩
     I times:  α^{(i)} ← α^{(i)} exp(+ρ γ ⟨g⁺, g^{(i)}⟩) / Z,   g⁺ on a fresh batch of f_0 at w⁺
@@ -10,21 +10,19 @@ silos' gradients g^{(i)} at w_{t−1} and α warm from the round before::
 
 γ = η, the plain step; momentum and weight decay are the target's optimiser's alone. The exponent's
 sign is + (a gradient that points where the target's points lowers φ) and holds both ρ and γ, as in
-the authors' code (``mdlr_ * lr``), so that with small steps α moves slowly. α starts uniform.
+the authors' code (``mdlr_ * lr``), so that with small steps α moves slowly.
 
 The batches of f_0 are further mini-batches of the target's *training* data (draws 1, …, I). The
 authors' option that takes them from the test set has no place in a comparison on test data.
 
 Two habits of the authors' code are left out, for the plain recursion above: it replaces each
 iterate by a running mean of those of the round (ten inner steps then move α about as far as three),
-and divides ρ by 10 after 400 rounds. Tune ρ instead. It says how fast α leaves the uniform start:
-by factors of e^{ρη⟨g⁺, g⟩} in each inner step. With too small a ρ the run ends near uniform
+and divides ρ by 10 after 400 rounds. Tune ρ instead: with too small a ρ the run ends near uniform
 weights, with too large a one a few noisy batches decide.
 
-All gradients are as the silos send them, clipped to ``max-norm`` each: then |⟨g⁺, g^{(i)}⟩| ≤ 1 for
-max-norm 1. Under partial participation φ is that of the step which is really taken, along
-Σ α^{(i)} g̃^{(i)} with g̃ = g z/p: a silo heard in a share p of the rounds moves 1/p times as much
-in each of them.
+Gradients are clipped to ``max-norm`` by their silos: |⟨g⁺, g^{(i)}⟩| ≤ 1 for max-norm 1. Under
+partial participation φ is that of the step which is really taken, along Σ α^{(i)} g̃^{(i)} with
+g̃ = g z/p: a silo heard in a share p of the rounds moves 1/p times as much in each of them.
 """
 
 from __future__ import annotations

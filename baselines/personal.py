@@ -1,9 +1,9 @@
-"""What methods share whose silos own models: FedAMP, pFedGraph, FeSEM, FedALA, pFedMe.
+"""What methods share whose silos own models.
 
 Every silo trains a model w_i of its own and the server recombines them. Our silos keep no state, so
 the method holds all of them, a matrix (M, d), and sends each silo its own with the question. Either
-the models attract each other in every round (FedAMP), or they are trained at home for a while and
-then meet (the others)::
+the models meet in every round (FedAMP, CoBo, FedFomo), or they are trained at home for a while and
+then meet (pFedGraph, FeSEM, FedALA, pFedMe)::
 
     w_i ← Opt_i(w_i, g_i(w_i) + pull_i)        every round, for each silo that answers
     (w_1, …, w_M) ← combine(w_1, …, w_M)       every K rounds, K = one epoch of the target
@@ -113,7 +113,7 @@ class MeetingModels(OwnModels):
         raise NotImplementedError
 
     def restart(self, silos: Sequence[int]) -> None:
-        """Let the local training of ``silos`` go on with a fresh optimiser."""
+        """Let the local training of ``silos`` go on with a fresh optimiser, as the authors do."""
         for silo in silos:
             self.optimiser.momentum.pop(silo, None)
 

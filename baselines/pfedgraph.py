@@ -10,15 +10,14 @@ Graphs, ICML 2023. At a meeting, with Δ_i = w_i − w_0::
 
 The quadratic program that the authors hand to a solver is a projection. Their released local term
 *adds* λ times the similarity to a loss that is minimised, which drives the models apart (issue 1
-of their repository); the paper's term, with the minus sign, is implemented. Local training starts
-with a fresh optimiser each time, as theirs does.
+of their repository); the paper's term, with the minus sign, is implemented.
 
 Δ counts from w_0, so models that have been combined go on to look alike, and what is above the snap
 counts as equal: with a λ′ that asks for the sizes, silos of different kinds may all merge late in
 a run. A smaller λ′, such as .2, keeps them apart.
 
-The target uses its model after local training, before the next meeting; the key ``personal`` has
-the combined one. The authors test both and keep the better on validation data.
+The authors test the target's model before and after a meeting (``personal``), and keep the better
+on validation data.
 """
 
 from __future__ import annotations

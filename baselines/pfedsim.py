@@ -63,34 +63,27 @@ def aggregation_weights(classifiers: Matrix) -> Matrix:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def classifier_slice(layout: Layout, head_tensors: int) -> tuple[slice, int]:
-    """Return where in the head the classifier's weights are, and its number of classes.
-
-    They are the last tensor of the head that is a matrix: biases are not compared, as in the
-    authors' code. SpcacwError if there is none.
-    """
-    start, found = 0, None
-    for _, shape in layout.shapes[len(layout.shapes) - head_tensors :]:
-        if len(shape) > 1:
-            found = slice(start, start + shape.numel()), shape[0]
-        start += shape.numel()
-    if found is None:
-        raise SpcacwError(
-            f"pfedsim.head-tensors = {head_tensors} names no matrix among the model's last "
-            "tensors, and pfedsim compares the classifier's: use more of them."
-        )
-    return found
-
-
 class PFedSim(SplitNetwork):
-    """FedAvg, then bodies weighted by the similarity of classifiers."""
+    """FedAvg, then bodies weighted by the similarity of classifiers.
+
+    The classifier's weights are the head's last tensor that is a matrix: biases are not compared,
+    as in the authors' code. SpcacwError when made if there is none.
+    """
 
     name = "pfedsim"
     Keys = PFedSimKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
-        self.classifier, self.classes = classifier_slice(self.layout, self.own.head_tensors)
+        tensors = self.own.head_tensors
+        self.head_layout = Layout(self.layout.shapes[len(self.layout.shapes) - tensors :])
+        matrices = [name for name, shape in self.head_layout.shapes if len(shape) > 1]
+        if not matrices:
+            raise SpcacwError(
+                f"pfedsim.head-tensors = {tensors} names no matrix among the model's last "
+                "tensors, and pfedsim compares the classifier's: use more of them."
+            )
+        self.classifier = matrices[-1]
         rounds = config.run.epochs * federation.rounds_per_epoch
         self.warmup_rounds = int(self.own.warmup * rounds)
         self.bodies = parameters[: self.body_size].repeat(federation.num_silos, 1)
@@ -122,13 +115,13 @@ class PFedSim(SplitNetwork):
         points = self.joined(some @ self.bodies, silos)
         traffic = self.body_size, points.shape[1]
         replies = yield Request(round_, silos, points, traffic=traffic)
-        for silo, gradient in zip(replies.silos, replies.gradients, strict=True):
+        for silo, gradient in zip(replies.silos, replies.gradients.clone(), strict=True):
             model = points[silos.index(silo)].clone()
-            self.optimiser.step(model, gradient.clone(), silo)
+            self.optimiser.step(model, gradient, silo)
             self.bodies[silo], self.heads[silo] = model.split((self.body_size, len(self.heads[0])))
         if self.ends_epoch(round_):
             self.set_weights(mixing[self.target], round_)
 
     def _mixing(self) -> Matrix:
-        weights = self.heads[:, self.classifier].cpu().double().numpy()
-        return aggregation_weights(weights.reshape(len(weights), self.classes, -1))
+        weights = self.head_layout.unflatten(self.heads)[self.classifier]
+        return aggregation_weights(weights.flatten(2).cpu().double().numpy())

@@ -12,9 +12,9 @@ code (CogComp/TAWT a2a537e) put the cosine there. That code takes both gradients
 one batch, so that its own cosine is 1 while its peers' hold the noise of two batches: the target
 would gain on a silo of the same data in every round. With a fresh batch g' (draw 1) all are alike.
 
-The code moves α once in an epoch, with ρ = 1 (weight_lr); here it moves in every round, and ρ is
-smaller. Nothing holds α back: with time all weight goes to the silo
-whose cosine is largest on average. Under partial participation an exponent counts 1/p times.
+The code moves α once in an epoch; here it moves in every round, and ρ is smaller. Nothing holds α
+back: with time all weight goes to the silo whose cosine is largest on average. Under partial
+participation an exponent counts 1/p times.
 """
 
 from __future__ import annotations

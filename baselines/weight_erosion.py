@@ -8,9 +8,9 @@ Scheme for Personalized Collaborative Machine Learning, DART 2020 (MICCAI). Roun
     w_r ← w_{r−1} − η Opt(Σ a_i g^{(i)} / Σ a_i)
 
 b is the batch size: ⌊(r − 1) b/n_i⌋ counts how often silo i's data have been used, so that a small
-silo erodes faster. The target's δ is 0 and its weight stays 1; in the end only it is left, and the
-method is Local. So p_d must fit the number of rounds. δ is that of two mini-batches: noise alone
-makes it about 1 between silos of the same data, and strangers erode by what is beyond that.
+silo erodes faster. In the end only the target is left, and the method is Local: p_d must fit the
+number of rounds. δ is that of two mini-batches: noise alone makes it about 1 between silos of the
+same data, and strangers erode by what is beyond that.
 
 The formula is that of the code which the authors helped with (dgengler6/Weight-Erosion-Project,
 compute_weight), except that it forgets to divide by ‖g^{(0)}‖, as the paper does. A silo that has

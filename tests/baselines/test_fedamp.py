@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.baselines.fedamp import attention, median_distance, squared_distances
+from spcacw_flwr.baselines.fedamp import attention, squared_distances
 from spcacw_flwr.config.declare import SpcacwError
 from tests.baselines.by_hand import PLAIN, converse, make, replies_of
 from tests.baselines.on_digits import trained
@@ -55,11 +55,13 @@ def test_automatic_sigma_by_hand():
 
 
 def test_equal_models_attract_nobody_and_silos_that_have_not_moved_do_not_count():
-    same = squared_distances(torch.ones(3, 2))
-    assert not same.any()
-    assert median_distance(same) == 1.0
-    models = torch.tensor([[0.0], [0.0], [0.0], [2.0]])  # squared distances 0, 0, 0, 4, 4, 4
-    assert median_distance(squared_distances(models)) == 4.0
+    """The squared distances are 0, 0, 0, and then 0, 4, 4."""
+    made = make("fedamp", start=(0.0,), fedamp={"sigma-share": 1.0})
+    for models, sigma in (([1.0, 1.0, 1.0], 1.0), ([0.0, 0.0, 2.0], 4.0)):
+        made.models = torch.tensor(models)[:, None]
+        pull = made.pull((0, 1, 2))
+        assert made.sigma == sigma
+        assert pull.any() == (sigma == 4)
 
 
 @pytest.mark.parametrize("fedamp", [{}, PUBLISHED | {"sigma": 1.0}])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.baselines.pfedsim import aggregation_weights, classifier_slice
+from spcacw_flwr.baselines.pfedsim import aggregation_weights
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.layout import Layout
 from tests.baselines.by_hand import PLAIN, converse, make, quadratics
@@ -95,8 +95,12 @@ def test_one_who_does_not_take_part_keeps_its_model():
 def test_the_classifier_is_the_last_matrix_of_the_head():
     shapes = {"a": (4, 3), "b": (4,), "c": (2, 4), "d": (2,)}
     layout = Layout(tuple((name, torch.Size(shape)) for name, shape in shapes.items()))
-    assert classifier_slice(layout, 2) == (slice(0, 8), 2)
-    assert classifier_slice(layout, 3) == (slice(4, 12), 2)
+
+    def classifier(tensors):
+        own = {"head-tensors": tensors}
+        return make("pfedsim", [0.0] * layout.size, layout=layout, pfedsim=own).classifier
+
+    assert [classifier(tensors) for tensors in (2, 3)] == ["c", "c"]
     for none in 0, 1:
         with pytest.raises(SpcacwError, match=f"head-tensors = {none} names no matrix"):
-            classifier_slice(layout, none)
+            classifier(none)
