@@ -23,11 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .personal import OwnModels
@@ -70,7 +70,7 @@ class CoBo(OwnModels):
         """Return ρ Σ_j w_ij (x_i − x_j) for ``silos``, (k, d)."""
         weights = self.pairs[list(silos)]
         laplacian = np.diag(self.pairs.sum(axis=1))[list(silos)] - weights
-        return self.own.rho * (torch.from_numpy(laplacian).to(self.models) @ self.models)
+        return self.own.rho * weighted_sum(laplacian, self.models)
 
     def select(self, round_: int, silos: tuple[int, ...]) -> Round:
         """Ask the round's pairs for their gradients at z_ij, and move their w_ij."""

@@ -32,11 +32,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .personal import OwnModels
@@ -68,7 +68,7 @@ class FedAMPKeys:
     )
 
 
-def squared_distances(models: Tensor) -> NDArray[np.float64]:
+def squared_distances(models: Tensor) -> Weights:
     """Return ‖w_i − w_j‖² (M, M); exactly 0 where two models are equal."""
     count = len(models)
     squared = np.zeros((count, count))
@@ -76,7 +76,7 @@ def squared_distances(models: Tensor) -> NDArray[np.float64]:
     return squared + squared.T
 
 
-def attention(squared: NDArray[np.float64], alpha: float, sigma: float) -> NDArray[np.float64]:
+def attention(squared: Weights, alpha: float, sigma: float) -> Weights:
     """Return ξ (M, M), whose rows sum to 1; α_k as published."""
     xi = alpha / sigma * np.exp(-squared / sigma)
     np.fill_diagonal(xi, 0.0)
@@ -120,7 +120,7 @@ class FedAMP(OwnModels):
                 f"{most:.3g}."
             )
         rows = list(silos)
-        mixed = torch.from_numpy(self.xi[rows]).to(self.models) @ self.models
+        mixed = weighted_sum(self.xi[rows], self.models)
         return keys.lambda_ / keys.alpha * (self.models[rows] - mixed)
 
     def round(self, round_: int) -> Round:

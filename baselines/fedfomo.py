@@ -74,19 +74,18 @@ class Fomo(RoundWeights):
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
-        self._stayed = self._rounds = 0
+        self._stays: list[bool] = []
 
-    def note_fomo(self, round_: int, silos: tuple[int, ...], weights: Weights) -> None:
+    def note(self, round_: int, silos: tuple[int, ...], weights: Weights) -> None:
         """Note the target's ω, (k,), of round t."""
-        stays = not weights.any()
-        self._stayed, self._rounds = self._stayed + stays, self._rounds + 1
+        self._stays.append(not weights.any())
         own = np.eye(len(silos))[silos.index(self.target)]
-        self.note(round_, silos, own if stays else weights)
+        super().note(round_, silos, own if self._stays[-1] else weights)
 
     def epoch_report(self) -> dict[str, float]:
         """Add the share of the epoch's rounds in which no model was better than the target's."""
-        stayed = self._stayed / max(1, self._rounds)
-        self._stayed = self._rounds = 0
+        stayed = float(np.mean(self._stays or [False]))
+        self._stays.clear()
         return super().epoch_report() | {"stayed": stayed}
 
 
@@ -119,7 +118,7 @@ class FedFomo(Fomo, OwnModels):
             if weights.any():
                 self.models[silo] = weighted_sum(weights, stepped)
             if silo == self.target:
-                self.note_fomo(round_, silos, weights)
+                self.note(round_, silos, weights)
 
 
 class GradientFedFomo(Fomo):
@@ -140,4 +139,4 @@ class GradientFedFomo(Fomo):
         weights = fomo_weights(np.array(losses), before, away)
         if weights.any():
             self.optimiser.step(self.parameters, weighted_sum(weights, gradients))
-        self.note_fomo(round_, replies.silos, weights)
+        self.note(round_, replies.silos, weights)

@@ -68,9 +68,8 @@ class FeSEM(MeetingModels):
                 "silos: use at most as many."
             )
 
-    def meet(self, round_: int) -> None:
-        """Assign the silos of the period to centres, and move the centres."""
-        silos = list(self.participants(round_))
+    def meet(self, round_: int, silos: list[int]) -> None:
+        """Assign ``silos`` to centres, and move the centres."""
         models, target = self.models[silos], silos.index(self.target)
         if self.centres is None:
             self.centres = models[far_apart(models, self.own.clusters, target)]

@@ -106,10 +106,10 @@ class MeetingModels(OwnModels):
         self.step(replies.silos, replies.gradients + self.pull(replies.silos))
         self.trained = self.models[self.target].clone()
         if self.meets(round_):
-            yield from self.meet(round_) or ()
+            yield from self.meet(round_, list(silos)) or ()
 
-    def meet(self, round_: int) -> Round | None:
-        """Combine the models of the participants of round t; it may ask them for more."""
+    def meet(self, round_: int, silos: list[int]) -> Round | None:
+        """Combine the models of the silos of the period; it may ask them for more."""
         raise NotImplementedError
 
     def restart(self, silos: Sequence[int]) -> None:

@@ -27,14 +27,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from spcacw_flwr.alpha import grams, project_simplex
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Weights
+from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation
 
 from .families import spread
@@ -56,7 +55,7 @@ class PFedGraphKeys(MeetingKeys):
     )
 
 
-def collaboration(deltas: Tensor, shares: Weights, strength: float) -> NDArray[np.float64]:
+def collaboration(deltas: Tensor, shares: Weights, strength: float) -> Weights:
     """Return the graph α (k, k) from Δ (k, d), the sizes p (k,) and λ′ = ``strength``."""
     (cosines,) = grams(normalize(deltas))
     cosines[cosines > SNAP] = 1.0
@@ -93,13 +92,12 @@ class PFedGraph(MeetingModels):
         rows = list(silos)
         return -self.own.lambda_ * similarity_gradient(self.models[rows], self.centres[rows])
 
-    def meet(self, round_: int) -> None:
-        """Infer the graph and combine the models of the silos of the period."""
-        silos = list(self.participants(round_))
+    def meet(self, round_: int, silos: list[int]) -> None:
+        """Infer the graph of ``silos``, and combine their models."""
         models = self.models[silos]
         graph = collaboration(models - self.parameters, self.shares(silos), self.own.alpha)
-        weights = torch.from_numpy(graph).to(models)
-        self.models[silos], self.centres[silos] = weights @ models, weights @ normalize(models)
+        self.models[silos] = weighted_sum(graph, models)
+        self.centres[silos] = weighted_sum(graph, normalize(models))
         self.restart(silos)
         own = graph[silos.index(self.target)]
         self.set_weights(spread(own, silos, self.federation), round_)

@@ -23,18 +23,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .families import HeadKeys, SplitNetwork
 
-Matrix = NDArray[np.float64]
 MOST_ALIKE = 0.9999
 """The similarity of a silo to itself, and the largest to others."""
 
@@ -51,7 +49,7 @@ class PFedSimKeys(HeadKeys):
     )
 
 
-def aggregation_weights(classifiers: Matrix) -> Matrix:
+def aggregation_weights(classifiers: Weights) -> Weights:
     """Return a_ij (M, M), whose rows sum to 1, from the classifiers' weights (M, C, h)."""
     norms = np.linalg.norm(classifiers, axis=2, keepdims=True)
     # A class of zero weights has no direction: its cosine counts as 0.
@@ -111,8 +109,7 @@ class PFedSim(SplitNetwork):
     def _personal_round(self, round_: int) -> Round:
         silos = self.sampled(round_)
         mixing = self._mixing()
-        some = torch.from_numpy(mixing[list(silos)]).to(self.bodies)
-        points = self.joined(some @ self.bodies, silos)
+        points = self.joined(weighted_sum(mixing[list(silos)], self.bodies), silos)
         traffic = self.body_size, points.shape[1]
         replies = yield Request(round_, silos, points, traffic=traffic)
         for silo, gradient in zip(replies.silos, replies.gradients.clone(), strict=True):
@@ -122,6 +119,6 @@ class PFedSim(SplitNetwork):
         if self.ends_epoch(round_):
             self.set_weights(mixing[self.target], round_)
 
-    def _mixing(self) -> Matrix:
+    def _mixing(self) -> Weights:
         weights = self.head_layout.unflatten(self.heads)[self.classifier]
         return aggregation_weights(weights.flatten(2).cpu().double().numpy())
