@@ -27,19 +27,16 @@ penalty is built from detached tensors and has no gradient; ours is the gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
-from spcacw_flwr.methods.base import Weights, weighted_sum
-from spcacw_flwr.silos.protocol import Federation, Request, Round
+from spcacw_flwr.methods.base import Weights
 
-from .personal import OwnModels
+from .personal import AttentiveModels
 
 
 @dataclass(frozen=True)
@@ -84,52 +81,39 @@ def attention(squared: Weights, alpha: float, sigma: float) -> Weights:
     return xi
 
 
-class FedAMP(OwnModels):
-    """Attentive message passing; the weights logged are ξ_0, those of w_j in u_0."""
+class FedAMP(AttentiveModels):
+    """Attentive message passing."""
 
     name = "fedamp"
     Keys = FedAMPKeys
+    reach_is = "λ/α_k"
+    remedy = ", or raise fedamp.alpha"
+    sigma = 0.0
 
-    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
-        super().__init__(config, federation, parameters)
-        self.xi = np.eye(federation.num_silos)
-        self.sigma: float = self.own.sigma
-        reach = config.training.eta * self.own.lambda_ / self.own.alpha
-        if reach >= 1:
-            raise SpcacwError(
-                f"fedamp.lambda = {self.own.lambda_:g} is too much: η λ/α_k = {reach:.3g} must be "
-                "below 1, or the step overshoots; lower fedamp.lambda or eta, or raise "
-                "fedamp.alpha."
-            )
+    @property
+    def reach(self) -> float:
+        """λ/α_k."""
+        return super().reach / float(self.own.alpha)
 
-    def pull(self, silos: Sequence[int]) -> Tensor:
-        """Return (λ/α_k)(w_i − u_i) for ``silos``; SpcacwError if some ξ_ii is negative."""
+    def attention(self) -> Weights:
+        """Return ξ; SpcacwError if some ξ_ii is negative."""
         keys, unit = self.own, 1.0
         squared = squared_distances(self.models)
+        self.sigma = keys.sigma
         if keys.sigma == 0:
             # Silos that have not moved are equal, and say nothing about how far apart models are.
             apart = squared[squared > 0]
             self.sigma = keys.sigma_share * float(np.median(apart) if apart.size else 1.0)
             unit = self.sigma / max(1, len(squared) - 1)
-        self.xi = attention(squared, keys.alpha * unit, self.sigma)
-        if self.xi.diagonal().min() < -1e-9:
+        xi = attention(squared, keys.alpha * unit, self.sigma)
+        if xi.diagonal().min() < -1e-9:
             most = keys.sigma / (len(squared) - 1) if keys.sigma else 1.0
             raise SpcacwError(
                 f"fedamp.alpha = {keys.alpha:g} makes a silo's weight on its own model negative: "
                 f"with {len(squared)} silos and fedamp.sigma = {keys.sigma:g} it must be at most "
                 f"{most:.3g}."
             )
-        rows = list(silos)
-        mixed = weighted_sum(self.xi[rows], self.models)
-        return keys.lambda_ / keys.alpha * (self.models[rows] - mixed)
-
-    def round(self, round_: int) -> Round:
-        """Let every model take a step towards its data and its neighbours."""
-        silos = self.sampled(round_)
-        replies = yield Request(round_, silos, self.models[list(silos)])
-        self.step(replies.silos, replies.gradients + self.pull(replies.silos))
-        if self.ends_epoch(round_):
-            self.set_weights(self.xi[self.target], round_)
+        return xi
 
     def epoch_report(self) -> dict[str, float]:
         """Add σ as it was in the last round."""

@@ -2,8 +2,8 @@
 
 Every silo trains a model w_i of its own and the server recombines them. Our silos keep no state, so
 the method holds all of them, a matrix (M, d), and sends each silo its own with the question. Either
-the models meet in every round (FedAMP, CoBo, FedFomo), or they are trained at home for a while and
-then meet (pFedGraph, FeSEM, FedALA, pFedMe)::
+the models meet in every round (FedAMP, HeurFedAMP, CoBo, FedFomo), or they are trained at home for
+a while and then meet (pFedGraph, FeSEM, FedALA, pFedMe)::
 
     w_i ← Opt_i(w_i, g_i(w_i) + pull_i)        every round, for each silo that answers
     (w_1, …, w_M) ← combine(w_1, …, w_M)       every K rounds, K = one epoch of the target
@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Method, Weights
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Method, Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 
@@ -43,6 +45,48 @@ class OwnModels(Method):
         """Step the models of ``silos`` along ``gradients`` (k, d), which may be overwritten."""
         for silo, gradient in zip(silos, gradients, strict=True):
             self.optimiser.step(self.models[silo], gradient, silo)
+
+
+class AttentiveModels(OwnModels):
+    """Own models, each drawn in every round to its mixture u_i = Σ_j ξ_ij w_j by ``reach``.
+
+    The weights logged are ξ_0, those of w_j in u_0. SpcacwError when made if the step overshoots.
+    """
+
+    reach_is: ClassVar[str] = "λ"
+    """What ``reach`` is in the method's symbols."""
+    remedy: ClassVar[str] = ""
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        super().__init__(config, federation, parameters)
+        self.xi = np.eye(federation.num_silos)
+        step = config.training.eta * self.reach
+        if step >= 1:
+            raise SpcacwError(
+                f"{self.name}.lambda = {self.own.lambda_:g} is too much: η {self.reach_is} = "
+                f"{step:.3g} must be below 1, or the step overshoots; lower {self.name}.lambda or "
+                f"eta{self.remedy}."
+            )
+
+    @property
+    def reach(self) -> float:
+        """How strongly w_i is drawn to u_i."""
+        strength: float = self.own.lambda_
+        return strength
+
+    def attention(self) -> Weights:
+        """Return ξ (M, M), whose rows sum to 1, of the models as they are."""
+        raise NotImplementedError
+
+    def round(self, round_: int) -> Round:
+        """Let every model take a step towards its data and its neighbours."""
+        silos = self.sampled(round_)
+        replies = yield Request(round_, silos, self.models[list(silos)])
+        self.xi, rows = self.attention(), list(replies.silos)
+        apart = self.models[rows] - weighted_sum(self.xi[rows], self.models)
+        self.step(rows, replies.gradients + self.reach * apart)
+        if self.ends_epoch(round_):
+            self.set_weights(self.xi[self.target], round_)
 
 
 @dataclass(frozen=True)

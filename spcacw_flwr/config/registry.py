@@ -35,6 +35,7 @@ METHODS = {
     "median": "spcacw_flwr.baselines.median:Median",
     "centered-clipping": "spcacw_flwr.baselines.centered_clipping:CenteredClipping",
     "fedamp": "spcacw_flwr.baselines.fedamp:FedAMP",
+    "heurfedamp": "spcacw_flwr.baselines.heurfedamp:HeurFedAMP",
     "cobo": "spcacw_flwr.baselines.cobo:CoBo",
     "pfedgraph": "spcacw_flwr.baselines.pfedgraph:PFedGraph",
     "ditto": "spcacw_flwr.baselines.ditto:Ditto",

@@ -121,6 +121,7 @@ def test_it_says_what_it_is(name):
     ("name", "own", "sentence"),
     [
         ("fedamp", {"lambda": 10.0}, r"η λ/α_k = 1 must be below 1"),
+        ("heurfedamp", {"lambda": 10.0}, r"heurfedamp.lambda = 10 is too much: η λ = 1 must be"),
         ("cobo", {"rho": 7.0}, r"cobo.rho = 7 is too much: η ρ M = 2.1 must be below"),
         ("ditto", {"lambda": -1.0}, r"ditto.lambda = -1.0"),
         ("ditto", {"weights": "equal"}, "one of uniform, size"),

@@ -36,6 +36,7 @@ def test_it_learns_and_no_two_methods_are_one(name):
         ("weight-erosion", 30, lambda own, near, far: near.min() > 2 * far.max() and own < 0.8),
         # σ = the median distance itself: near.min() is but twice far.max()
         ("fedamp", 8, lambda own, near, far: near.min() > 4 * far.max() and own < 0.9),
+        ("heurfedamp", 8, lambda own, near, far: near.min() > 0.3 and far.max() < 0.01),
         ("cobo", 24, lambda own, near, far: near.min() > 0.2 and far.max() < 0.15),
         ("pfedgraph", 8, lambda own, near, far: min(own, *near) > 0.2 and far.max() < 0.05),
         ("fesem", 8, lambda own, near, far: near == pytest.approx([1 / 3] * 2) and not far.any()),
@@ -87,6 +88,8 @@ TO_THE_BIT = [
     ("apfl", {"alpha": 1.0}, {}, "local"),
     ("ditto", {"lambda": 0.0}, {}, "local"),
     ("cobo", {"rho": 0.0}, {}, "local"),
+    ("heurfedamp", {"lambda": 0.0}, {}, "local"),
+    ("heurfedamp", {"self-weight": 1.0}, {}, "local"),
     ("all-for-one", {"c": 0.0}, {}, "local"),
     ("bc", {"beta": 0.0}, {}, "wga"),
     ("bc", {"beta": 0.0}, {"participation": 0.6}, "wga"),
@@ -103,5 +106,11 @@ def test_at_the_end_of_its_keys_it_is_another(method, own, keys, twin):
             assert [e[figure] for e in run.epochs] == [e[figure] for e in other.epochs]
     else:
         assert distance(run, other) < 1e-5
-    if method not in ("apfl", "ditto", "fedamp", "cobo"):  # whose α is not that of what it uses
+    if method not in (
+        "apfl",
+        "ditto",
+        "fedamp",
+        "heurfedamp",
+        "cobo",
+    ):  # whose α is not that of what it uses
         np.testing.assert_allclose(run.alpha, other.alpha, atol=1e-6)

@@ -6,7 +6,7 @@ import torch
 
 from tests.baselines.by_hand import close, converse, heard, make, play, quadratics, sending
 
-METHODS = ["fedamp", "pfedgraph", "ditto", "pfedme", "apfl", "fedala", "fesem"]
+METHODS = ["fedamp", "heurfedamp", "pfedgraph", "ditto", "pfedme", "apfl", "fedala", "fesem"]
 MEETING = ["pfedgraph", "fedala", "fesem"]
 ONES = sending(torch.ones(3, 2))
 
