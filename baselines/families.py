@@ -1,4 +1,4 @@
-"""What methods share: averages and distances, and three families of methods.
+"""What methods share: averages and distances, and four families of methods.
 
 * :class:`BesideGlobal` (Ditto, APFL): all silos train one w as in FedAvg, and the target trains v_0
   beside it, by a second gradient on the same mini-batch and with a momentum buffer of its own.
@@ -9,6 +9,7 @@
   leaves it; the requests say so in ``traffic``. A silo clips its whole gradient, of which head or
   body is then taken. A part that is held fixed takes no step at all: to step the whole vector on a
   gradient with zeros there would let momentum and weight decay move it.
+* :class:`ClusterModels` (IFCA, CFL): every cluster of silos trains a model.
 * :class:`RoundWeights` (Federated Clustering, FedFomo, the robust aggregators): the weights of a
   round come from what the silos sent in that round. They are noisy, so the log has their mean over
   an epoch, with 0 where a silo was not heard. Under partial participation these rules see the silos
@@ -25,11 +26,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
-from spcacw_flwr.methods.base import Method, WeightedGradients, Weights
+from spcacw_flwr.methods.base import Method, WeightedGradients, Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 
 UNIFORM, SIZE = "uniform", "size"
@@ -147,6 +149,43 @@ class SplitNetwork(WeightedGradients):
         for silo, gradient in zip(replies.silos, gradients, strict=True):
             if len(gradient):
                 self.optimiser.step(self.heads[silo], gradient, ("head", silo))
+
+
+class ClusterModels(Method):
+    """Cluster models, (k, d) ``models``; a silo trains the one of its cluster, (M,) ``cluster``.
+
+    The target uses its cluster's. The weights logged are those of the silos in that one's steps.
+    """
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        super().__init__(config, federation, parameters)
+        self.models = self.parameters[None].clone()
+        self.average = average_weights(federation, getattr(self.own, "weights", SIZE))
+        self.cluster: NDArray[np.int64] = np.zeros(federation.num_silos, dtype=int)
+
+    @property
+    def personal(self) -> Tensor:
+        """(d,) the model of the target's cluster."""
+        return self.models[self.cluster[self.target]]
+
+    def points(self, silos: Sequence[int]) -> Tensor:
+        """Return the models of ``silos``, (k, d); (d,) if it is one for all, a batched call."""
+        cluster = self.cluster[list(silos)]
+        return self.models[cluster[0] if len(set(cluster.tolist())) == 1 else cluster]
+
+    def step(self, replies: Replies) -> None:
+        """Step each cluster's model on the mean gradient of those of its silos that answered."""
+        cluster, average = (of[list(replies.silos)] for of in (self.cluster, self.average))
+        for one in np.unique(cluster).tolist():
+            weights = average * (cluster == one)
+            gradient = weighted_sum(weights / weights.sum(), replies.gradients)
+            self.optimiser.step(self.models[one], gradient, one)
+
+    def log_cluster(self, round_: int) -> None:
+        """Set the weights, at the end of an epoch."""
+        if self.ends_epoch(round_):
+            members = self.average * (self.cluster == self.cluster[self.target])
+            self.set_weights(members / members.sum(), round_)
 
 
 class RoundWeights(Method):

@@ -48,6 +48,7 @@ METHODS = {
     "pfedsim": "spcacw_flwr.baselines.pfedsim:PFedSim",
     "per-fedavg": "spcacw_flwr.baselines.per_fedavg:PerFedAvg",
     "ifca": "spcacw_flwr.baselines.ifca:IFCA",
+    "cfl": "spcacw_flwr.baselines.cfl:CFL",
 }
 SETTINGS = {
     "digits-relabel": "spcacw_flwr.partitions.relabel:DigitsRelabel",

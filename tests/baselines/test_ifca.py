@@ -29,7 +29,7 @@ def test_a_round_by_hand(weights, first):
     method = two([2.0, 8.0], weights)
     judged, asked = converse(method, 1, SILOS)
     close(method.models, [[first], [9.0]])
-    assert method.choice.tolist() == [0, 0, 1]
+    assert method.cluster.tolist() == [0, 0, 1]
     assert method.personal.item() == pytest.approx(first)
     # Losses and gradients are of one mini-batch; the published silo sends no losses.
     assert (judged.want, judged.draw, asked.draw) == (LOSSES, 0, 0)
@@ -53,7 +53,7 @@ def test_the_target_uses_its_current_choice():
     method = two([5.0, 0.4])
     assert method.personal.item() == 5.0
     converse(method, 1, SILOS)
-    assert method.choice.tolist() == [1, 1, 0]
+    assert method.cluster.tolist() == [1, 1, 0]
     assert method.personal.item() == pytest.approx(0.4 - 0.5 * (0.4 - 0.5))
 
 

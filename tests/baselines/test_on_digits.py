@@ -40,6 +40,7 @@ def test_it_learns_and_no_two_methods_are_one(name):
         ("cobo", 24, lambda own, near, far: near.min() > 0.2 and far.max() < 0.15),
         ("pfedgraph", 8, lambda own, near, far: min(own, *near) > 0.2 and far.max() < 0.05),
         ("fesem", 8, lambda own, near, far: near == pytest.approx([1 / 3] * 2) and not far.any()),
+        ("cfl", 3, lambda own, near, far: near == pytest.approx([1 / 3] * 2) and not far.any()),
         ("ifca", 6, lambda own, near, far: near == pytest.approx([1 / 3] * 2) and not far.any()),
     ],
 )
@@ -85,6 +86,8 @@ TO_THE_BIT = [
     ("fedrep", {"head-tensors": 0}, {"clip": "aggregate"}, "fedavg"),
     ("pfedsim", {"warmup": 1.0}, {}, "fedavg"),
     ("ifca", {"clusters": 1}, {}, "fedavg"),
+    ("cfl", {"eps-1": 0.0}, {}, "fedavg"),
+    ("cfl", {"gamma": 1.0}, {}, "fedavg"),
     ("apfl", {"alpha": 1.0}, {}, "local"),
     ("ditto", {"lambda": 0.0}, {}, "local"),
     ("cobo", {"rho": 0.0}, {}, "local"),
