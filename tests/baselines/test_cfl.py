@@ -17,14 +17,14 @@ def built(eps_1=0.1, gamma=0.6, **keys):
 
 
 def test_the_best_bipartition_has_the_least_cosine_across():
-    """Angles 0°, 40°, 80°, 135°, 170°: it is at the widest gap, 80° to 135°.
+    """Angles 0°, 40°, 80°, 120°, 165°, 185°: it is at the widest gap, 120° to 165°.
 
-    The first and the third are further apart than that, and stay together.
+    0° and 120° stay together; complete linkage, the authors', would part between 40° and 80°.
     """
-    angles = torch.deg2rad(torch.tensor([0.0, 40, 80, 135, 170]))
+    angles = torch.deg2rad(torch.tensor([0.0, 40, 80, 120, 165, 185]))
     second, across = halves(torch.stack([angles.cos(), angles.sin()], dim=1))
-    assert second.tolist() in ([False] * 3 + [True] * 2, [True] * 3 + [False] * 2)
-    assert across == pytest.approx(np.cos(np.deg2rad(55)), abs=1e-6)
+    assert second.tolist() in ([False] * 4 + [True] * 2, [True] * 4 + [False] * 2)
+    assert across == pytest.approx(np.cos(np.deg2rad(45)), abs=1e-6)
 
 
 def test_a_cluster_at_rest_parts_and_each_part_goes_its_way():
