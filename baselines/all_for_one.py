@@ -9,17 +9,16 @@ gradients. This is the latter's binary form, with m_i the averages of the silos'
     N = {i : ‖m_i − m_0‖² ≤ c ‖m_0‖²},   α^{(i)} = 1/|N| on N
     w_t ← w_{t−1} − η Opt(Σ α^{(i)} g^{(i)})
 
-The criterion is one on true gradients. Of single mini-batches nobody but the target would pass it:
-two silos of the same data differ by noise as large as the gradient. So m_i is a running mean of
-the gradients that silo i sent, plain over its first K rounds and exponential with rate 1/K after
-them (``memory``); it lags behind w as momentum does. The step is on the gradients of the round.
+The criterion is one on true gradients: mini-batches of the same data differ by noise as large as
+the gradient. So m_i is a running mean of what silo i sent, plain over its first K rounds and
+exponential with rate 1/K after them (``memory``); it lags behind w as momentum does.
 
-‖m_0‖ is of the target's training loss and falls to 0 as w fits the target's samples, which are not
-its peers': N then shrinks to the target, and the method ends as Local. c decides when.
+‖m_0‖ falls to 0 as w fits the target's training samples, which are not its peers': N then shrinks
+to the target, and the method ends as Local. c decides when.
 
-All gradients are of batches of one size, and α is uniform on N as it is for equal variances; the
-authors' code weighs N by the silos' sizes. That code also compares ‖m_i − m_0‖ to ‖m_0‖², a length
-to a squared one; with squares on both sides, as here, the rule does not depend on the loss's unit.
+The authors' code weighs N by the silos' sizes; our batches are of one size, and α is uniform as for
+equal variances. That code also compares ‖m_i − m_0‖ to ‖m_0‖², a length to a squared one; with
+squares on both sides the rule does not depend on the loss's unit.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import WeightedGradients, Weights
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
-from .families import distances
+from .families import distances, spread
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,6 @@ class AllForOne(WeightedGradients):
             self.heard[silo] += 1
             self.means[silo].lerp_(gradient, 1 / min(self.heard[silo], self.memory))
         known = np.flatnonzero(self.heard)
-        weights = np.zeros(len(self.heard))
         own = int(np.searchsorted(known, self.target))
-        weights[known] = near(self.means[known], own, self.own.c)
-        self.set_weights(weights, request.round)
+        weights = near(self.means[known], own, self.own.c)
+        self.set_weights(spread(weights, known.tolist(), self.federation), request.round)

@@ -9,9 +9,8 @@ Algorithm 1, with one gradient a round::
     w_{t+1} ← Opt_w(w_t, Σ p_i g_i(w_t))
 
 Parameters are mixed, as in the paper; the released code (MLOPTPSU/FedTorch ab8068d) mixes outputs
-and adds .02 α to the gradient of α, which the paper does not. v̄ is what the target uses and is
-never written back to v, and α enters the step of v once, by the chain rule. With α = 1, fixed,
-v̄ = v is the model of Local, step for step.
+and adds .02 α to the gradient of α. v̄ is what the target uses and is never written back to v, and α
+enters the step of v once, by the chain rule. With α = 1, fixed, this is Local, step for step.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.silos.protocol import Federation, Round
+from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .families import BesideGlobal, GlobalKeys
 
@@ -64,7 +63,7 @@ class APFL(BesideGlobal):
 
     def round(self, round_: int) -> Round:
         """Move v, and α if it is adaptive, by the gradient at v̄; then everyone moves w."""
-        replies = yield self.at_target(round_, self.personal)
+        replies = yield Request(round_, (self.target,), self.personal)
         gradient, share = replies.gradients[0], self.mixing
         if self.own.adaptive:
             slope = float(torch.dot(self.v - self.parameters, gradient))

@@ -8,14 +8,13 @@ gradients at the target's model::
     BC:   d = (1 − a) g^{(0)} + a (ḡ − c_{t−1}),   c_t = (1 − β) c_{t−1} + β (ḡ − g^{(0)})
     w_t ← w_{t−1} − η Opt(d)
 
-The target's gradient is noisy, the peers' mean biased, and c is a running mean of that bias as the
-rounds before have shown it, from c_0 = 0: it never holds the noise that it is subtracted from. BC's
-fixed points are the target's own; WGA's are those of (1 − a) f_0 + a f̄. The paper's theory lets a
-and β depend on σ and δ, which nobody knows; here they are keys. With β = 0 BC is WGA, with a = 0
-both are Local.
+The target's gradient is noisy, the peers' mean biased, and c, from 0, is a running mean of that
+bias in the rounds before: it never holds the noise that it is subtracted from. BC's fixed points
+are the target's own; WGA's are those of (1 − a) f_0 + a f̄. The paper's a and β depend on σ and δ,
+which nobody knows; here they are keys. With β = 0 BC is WGA, with a = 0 both are Local.
 
 Under partial participation a peer that answers counts 1/p times, in c too. The weights logged are
-those of the gradients in the step, 1 − a and a/(M − 1); c is no silo's.
+those of the gradients in the step; c is no silo's.
 """
 
 from __future__ import annotations

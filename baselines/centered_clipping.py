@@ -6,11 +6,10 @@ ICML 2021. The centre v is the aggregate of the round before, 0 at first::
     L times:  v ← v + (1/M) Σ_i (g^{(i)} − v) min(1, τ/‖g^{(i)} − v‖)
     w_t ← w_{t−1} − η Opt(v)
 
-A control: it knows no target. The authors' workers send their momenta, with τ = 100 and L = 1 in
-their scripts; here silos keep no state, so they send gradients, and momentum is the target's
-optimiser's, as for every method. Gradients of norm 1 at most (``max-norm``) lie within 2 of each
-other, where such a τ would never clip and the rule would be their mean: the default here is about
-half the distance seen between gradients and their mean on the MNIST settings (.6 to 1).
+The authors' workers send their momenta, with τ = 100 and L = 1 in their scripts; here silos keep no
+state, so they send gradients, and momentum is the target's optimiser's. Gradients of norm 1 at most
+(``max-norm``) lie within 2 of each other, where such a τ would never clip: the default here is
+about half the distance between gradients and their mean on the MNIST settings (.6 to 1).
 
 v is linear in all gradients so far: with λ_i = min(1, τ/‖g^{(i)} − v‖) the silos' weights in it
 follow c ← (1 − Σλ/M) c + λ/M from c = 0. What is logged as α is c scaled to sum to 1.
@@ -40,11 +39,6 @@ class CenteredClippingKeys:
     inner_rounds: int = key(1, "L, clipping iterations in a round (authors' n_iter).", least=1)
 
 
-def clip_factors(distances: Weights, tau: float) -> Weights:
-    """Return λ = min(1, τ/distance), (k,), and 1 at no distance."""
-    return tau / np.maximum(distances, tau)
-
-
 class CenteredClipping(Method):
     """Centred clipping of gradients around the last aggregate (a control that knows no target)."""
 
@@ -65,10 +59,10 @@ class CenteredClipping(Method):
     def round(self, round_: int) -> Round:
         """Ask every silo (with chance p), pull v towards their gradients, and step along it."""
         replies = yield Request(round_, self.sampled(round_), self.parameters)
-        silos, count = list(replies.silos), len(replies.silos)
+        silos, tau = list(replies.silos), self.own.tau
         for _ in range(self.own.inner_rounds):
             away = distances(self.centre[None], replies.gradients)[0]
-            pulls = clip_factors(away, self.own.tau) / count
+            pulls = tau / np.maximum(away, tau) / len(silos)  # λ/k; no distance: 1/k
             self.centre *= 1 - pulls.sum()
             self.centre += weighted_sum(pulls, replies.gradients)
             self.shares *= 1 - pulls.sum()

@@ -9,7 +9,7 @@ D. Hashemi, L. He and M. Jaggi, CoBo: Collaborative Learning via Bilevel Optimiz
 The paper looks at each pair with chance 1/n in a round (the authors' code, epfml/CoBo fd75b6a, with
 chance 2/n, and less after 800 rounds). Here the pairs of round t are those with i + j ≡ t (mod M):
 each pair comes exactly once in M rounds, and no silo is in two pairs at a time, so that a round
-costs a silo two gradients at most. Both are mini-batches of their own (draw 1 at z).
+costs a silo two gradients at most, on mini-batches of their own (draw 1 at z).
 
 Gradients are clipped to ``max-norm`` each, products are therefore at most 1 for max-norm 1, and γ
 is the most that a pair moves in M rounds; the authors' γ = .01 goes with gradients as they are.
@@ -23,11 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .personal import OwnModels
@@ -66,11 +66,11 @@ class CoBo(OwnModels):
         found = {i: (round_ - i) % count for i in silos}
         return {i: j for i, j in found.items() if j != i and j in found}
 
-    def pull(self, silos: tuple[int, ...]) -> Tensor:  # type: ignore[override]
+    def pull(self, silos: tuple[int, ...]) -> Tensor:
         """Return ρ Σ_j w_ij (x_i − x_j) for ``silos``, (k, d)."""
         weights = self.pairs[list(silos)]
         laplacian = np.diag(self.pairs.sum(axis=1))[list(silos)] - weights
-        return self.own.rho * (torch.from_numpy(laplacian).to(self.models) @ self.models)
+        return self.own.rho * weighted_sum(laplacian, self.models)
 
     def select(self, round_: int, silos: tuple[int, ...]) -> Round:
         """Ask the round's pairs for their gradients at z_ij, and move their w_ij."""
@@ -87,12 +87,11 @@ class CoBo(OwnModels):
 
     def round(self, round_: int) -> Round:
         """Ask all at their own models and the pairs between theirs; then move w, and all models."""
-        silos = self.participants(round_)
+        silos = self.sampled(round_)
         replies = yield Request(round_, silos, self.models[list(silos)])
         heard, gradients = replies.silos, replies.gradients.clone()
         yield from self.select(round_, heard)
-        for silo, gradient in zip(heard, gradients + self.pull(heard), strict=True):
-            self.optimiser.step(self.models[silo], gradient, silo)
+        self.step(heard, gradients + self.pull(heard))
         if self.ends_epoch(round_):
             weights = self.pairs[self.target].copy()
             weights[self.target] = 1.0

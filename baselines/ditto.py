@@ -6,9 +6,8 @@ Personalization, ICML 2021, Algorithm 1, with one gradient a round::
     v ← Opt_v(v, g_0(v) + λ (v − w_t))         w_t as received, before it moves
     w_{t+1} ← Opt_w(w_t, Σ p_i g_i(w_t))
 
-The gradient of (λ/2)‖v − w‖² is λ (v − w), without a 2. Both gradients of the target are on one
-mini-batch, and each model has a momentum buffer of its own. Ditto's robust aggregators are not
-part of the comparison. With λ = 0 the personal model is that of Local, step for step.
+The gradient of (λ/2)‖v − w‖² is λ (v − w), without a 2. Ditto's robust aggregators are not part of
+the comparison. With λ = 0 the personal model is that of Local, step for step.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.silos.protocol import Round
+from spcacw_flwr.silos.protocol import Request, Round
 
 from .families import BesideGlobal, GlobalKeys
 
@@ -41,7 +40,7 @@ class Ditto(BesideGlobal):
 
     def round(self, round_: int) -> Round:
         """Move v towards w as it was received; then everyone moves w."""
-        replies = yield self.at_target(round_, self.v)
+        replies = yield Request(round_, (self.target,), self.v)
         gradient = replies.gradients[0] + self.own.lambda_ * (self.v - self.parameters)
         self.optimiser.step(self.v, gradient, "personal")
         yield from super().round(round_)

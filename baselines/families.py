@@ -1,13 +1,15 @@
-"""What methods share: averages and distances, and three families of methods.
+"""What methods share: averages and distances, and four families of methods.
 
 * :class:`BesideGlobal` (Ditto, APFL): all silos train one w as in FedAvg, and the target trains v_0
-  beside it, by a second gradient on the same mini-batch. Nobody else's v_i is ever read, so no
-  other needs to exist.
-* :class:`SplitNetwork` (FedRep, pFedSim): w_i = [φ; h_i], a body φ that silos share and a head h_i
-  of each silo's own, the last tensors of the flat vector. The methods keep all heads, for silos
-  keep no state: a silo is sent [φ; h_i], though in the published protocols its head never leaves
-  it; the requests say so in ``traffic``. A part that is held fixed takes no step at all: to step
-  the whole vector on a gradient with zeros there would let momentum and weight decay move it.
+  beside it, by a second gradient on the same mini-batch and with a momentum buffer of its own.
+  Nobody else's v_i is ever read, so no other needs to exist.
+* :class:`SplitNetwork` (FedRep, FedPer, pFedSim): w_i = [φ; h_i], a body φ that silos share and a
+  head h_i of each silo's own, the last tensors of the flat vector. The methods keep all heads, for
+  silos keep no state: a silo is sent [φ; h_i], though in the published protocols its head never
+  leaves it; the requests say so in ``traffic``. A silo clips its whole gradient, of which head or
+  body is then taken. A part that is held fixed takes no step at all: to step the whole vector on a
+  gradient with zeros there would let momentum and weight decay move it.
+* :class:`ClusterModels` (IFCA, CFL): every cluster of silos trains a model.
 * :class:`RoundWeights` (Federated Clustering, FedFomo, the robust aggregators): the weights of a
   round come from what the silos sent in that round. They are noisy, so the log has their mean over
   an epoch, with 0 where a silo was not heard. Under partial participation these rules see the silos
@@ -21,16 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
-from spcacw_flwr.methods.base import Method, WeightedGradients, Weights
-from spcacw_flwr.silos.protocol import Federation, Request, Round
+from spcacw_flwr.methods.base import Method, WeightedGradients, Weights, weighted_sum
+from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 
 UNIFORM, SIZE = "uniform", "size"
 AVERAGES = (UNIFORM, SIZE)
@@ -51,6 +53,13 @@ def distances(origins: Tensor, models: Tensor, p: float = 2) -> Weights:
     return found.double().cpu().numpy()
 
 
+def spread(values: Weights, silos: Sequence[int], federation: Federation) -> Weights:
+    """Return values (k,) of ``silos`` as values (M,) of all, 0 for the others."""
+    everyone = np.zeros(federation.num_silos)
+    everyone[list(silos)] = values
+    return everyone
+
+
 @dataclass(frozen=True)
 class GlobalKeys:
     """The key of all methods that keep a personal model beside a global one."""
@@ -64,17 +73,15 @@ class GlobalKeys:
 
 
 class Averaged(WeightedGradients):
-    """One shared model, in which the silos weigh what the key ``weights`` says, for all t."""
+    """One shared model; at first silos weigh what a key ``weights`` says, or else alike."""
 
     def initial_weights(self) -> Weights:
         """Return 1/M, or the shares of the samples."""
-        return average_weights(self.federation, self.own.weights)
+        return average_weights(self.federation, getattr(self.own, "weights", UNIFORM))
 
 
 class BesideGlobal(Averaged):
     """A global model w = ``parameters`` that all silos train, and the target's own, ``v``."""
-
-    Keys: ClassVar[type | None] = GlobalKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
@@ -84,10 +91,6 @@ class BesideGlobal(Averaged):
     def personal(self) -> Tensor:
         """(d,) the target's own model."""
         return self.v
-
-    def at_target(self, round_: int, model: Tensor) -> Request:
-        """Return the question for the target's gradient, on the mini-batch it uses for w too."""
-        return Request(round_, (self.target,), model)
 
 
 @dataclass(frozen=True)
@@ -121,10 +124,68 @@ class SplitNetwork(WeightedGradients):
         self.body_size = sum(sizes[: len(sizes) - tensors])
         self.heads = parameters[self.body_size :].repeat(federation.num_silos, 1)
 
+    def initial_weights(self) -> Weights:
+        """Return n_i / Σ n, the weights of the silos in the body."""
+        return self.federation.shares
+
+    @property
+    def body(self) -> Tensor:
+        """(d_φ,) the shared body, a view."""
+        return self.parameters[: self.body_size]
+
+    @property
+    def personal(self) -> Tensor:
+        """[φ; h_0]."""
+        return self.joined(self.body, [self.target])[0]
+
     def joined(self, bodies: Tensor, silos: Sequence[int]) -> Tensor:
         """Return [φ; h_i] (k, d) for ``silos``; ``bodies`` is one φ (d_φ,) or a row for each."""
         heads = self.heads[list(silos)]
         return torch.cat((bodies.expand(len(heads), -1), heads), dim=1)
+
+    def step_heads(self, replies: Replies) -> None:
+        """Step the heads of the silos that answered, if there are heads."""
+        gradients = replies.gradients[:, self.body_size :].clone()
+        for silo, gradient in zip(replies.silos, gradients, strict=True):
+            if len(gradient):
+                self.optimiser.step(self.heads[silo], gradient, ("head", silo))
+
+
+class ClusterModels(Method):
+    """Cluster models, (k, d) ``models``; a silo trains the one of its cluster, (M,) ``cluster``.
+
+    The target uses its cluster's. The weights logged are those of the silos in that one's steps.
+    """
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        super().__init__(config, federation, parameters)
+        self.models = self.parameters[None].clone()
+        self.average = average_weights(federation, getattr(self.own, "weights", SIZE))
+        self.cluster: NDArray[np.int64] = np.zeros(federation.num_silos, dtype=int)
+
+    @property
+    def personal(self) -> Tensor:
+        """(d,) the model of the target's cluster."""
+        return self.models[self.cluster[self.target]]
+
+    def points(self, silos: Sequence[int]) -> Tensor:
+        """Return the models of ``silos``, (k, d); (d,) if it is one for all, a batched call."""
+        cluster = self.cluster[list(silos)]
+        return self.models[cluster[0] if len(set(cluster.tolist())) == 1 else cluster]
+
+    def step(self, replies: Replies) -> None:
+        """Step each cluster's model on the mean gradient of those of its silos that answered."""
+        cluster, average = (of[list(replies.silos)] for of in (self.cluster, self.average))
+        for one in np.unique(cluster).tolist():
+            weights = average * (cluster == one)
+            gradient = weighted_sum(weights / weights.sum(), replies.gradients)
+            self.optimiser.step(self.models[one], gradient, one)
+
+    def log_cluster(self, round_: int) -> None:
+        """Set the weights, at the end of an epoch."""
+        if self.ends_epoch(round_):
+            members = self.average * (self.cluster == self.cluster[self.target])
+            self.set_weights(members / members.sum(), round_)
 
 
 class RoundWeights(Method):
@@ -136,9 +197,7 @@ class RoundWeights(Method):
 
     def note(self, round_: int, silos: tuple[int, ...], weights: Weights) -> None:
         """Note the weights (k,) that ``silos`` had in round t."""
-        whole = np.zeros(self.federation.num_silos)
-        whole[list(silos)] = weights
-        self._noted.append(whole)
+        self._noted.append(spread(weights, silos, self.federation))
         if self.ends_epoch(round_):
             self.set_weights(np.mean(self._noted, axis=0), round_)
             self._noted.clear()

@@ -16,8 +16,7 @@ silos are FedALA clients, as published: w is the mean of models that began as mi
 The mini-batches for W are drawn anew, independently of each other and of those that train v; the
 authors sample a part of the training data once a meeting and pass over that. ``layer-idx`` counts
 *tensors*, a weight and a bias being two. Momentum goes on across meetings, as the authors'
-optimiser does. The target uses v after local training; the authors' code tests v̂, before it, which
-is the key ``personal = "combined"``.
+optimiser does. The authors' code tests v̂, before local training: ``personal = "combined"``.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
+from .families import spread
 from .personal import MeetingKeys, MeetingModels
 
 SETTLED = 10
@@ -79,38 +79,36 @@ class FedALA(MeetingModels):
         """W of each silo."""
         self._started = np.zeros(federation.num_silos, dtype=bool)
 
-    def meet(self, round_: int) -> Round:
-        """Average the models, and let each silo of the period learn what to take of the mean."""
-        silos = self.participants(round_)
-        rows, shares = list(silos), self.shares(silos)
-        mean = weighted_sum(shares, self.models[rows])
+    def meet(self, round_: int, silos: list[int]) -> Round:
+        """Average the models of ``silos``, and let each learn what to take of the mean."""
+        shares = self.shares(silos)
+        mean = weighted_sum(shares, self.models[silos])
         gaps = mean[self.low :] - self.models[:, self.low :]
         yield from self._learn(round_, silos, mean, gaps)
-        self.models[rows] = self._mixed(silos, mean, gaps)
-        self._started[rows] = True
-        self.set_weights(self._implied(self.spread(shares, silos)), round_)
+        self.models[silos] = self._mixed(silos, mean, gaps)
+        self._started[silos] = True
+        self.set_weights(self._implied(spread(shares, silos, self.federation)), round_)
 
-    def _mixed(self, silos: tuple[int, ...], mean: Tensor, gaps: Tensor) -> Tensor:
-        rows = list(silos)
-        mixed = mean.repeat(len(rows), 1)
-        mixed[:, self.low :] = self.models[rows, self.low :] + gaps[rows] * self.mixing[rows]
+    def _mixed(self, silos: list[int], mean: Tensor, gaps: Tensor) -> Tensor:
+        mixed = mean.repeat(len(silos), 1)
+        mixed[:, self.low :] = self.models[silos, self.low :] + gaps[silos] * self.mixing[silos]
         return mixed
 
-    def _learn(self, round_: int, silos: tuple[int, ...], mean: Tensor, gaps: Tensor) -> Round:
+    def _learn(self, round_: int, silos: list[int], mean: Tensor, gaps: Tensor) -> Round:
         """Step on W until each silo has done its passes; one that stays silent is through."""
         losses: defaultdict[int, list[float]] = defaultdict(list)
         draw = 0
         while silos:
             draw += 1
             points = self._mixed(silos, mean, gaps)
-            replies = yield Request(round_, silos, points, draw=draw, traffic=(0, 0))
-            rows = list(replies.silos)
-            slopes = replies.gradients[:, self.low :] * gaps[rows]
-            self.mixing[rows] = (self.mixing[rows] - self.own.eta * slopes).clamp(0, 1)
-            for silo, loss in zip(rows, replies.losses.tolist(), strict=True):
+            replies = yield Request(round_, tuple(silos), points, draw=draw, traffic=(0, 0))
+            silos = list(replies.silos)
+            slopes = replies.gradients[:, self.low :] * gaps[silos]
+            self.mixing[silos] = (self.mixing[silos] - self.own.eta * slopes).clamp(0, 1)
+            for silo, loss in zip(silos, replies.losses.tolist(), strict=True):
                 if draw % self._batches(silo) == 0:
                     losses[silo].append(loss)
-            silos = tuple(silo for silo in rows if not self._through(silo, losses[silo]))
+            silos = [silo for silo in silos if not self._through(silo, losses[silo])]
 
     def _batches(self, silo: int) -> int:
         part = self.own.rand_percent / 100 * self.federation.sizes[silo]

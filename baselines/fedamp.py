@@ -16,7 +16,7 @@ weights in the log and how large λ may be, and nothing else.
 σ is a squared distance of models, and models move apart as they train. So by default σ is a share,
 ``sigma-share``, of the median squared distance of two silos' models in the round. The median itself
 would be a distance *between* clusters, at which strangers attract nearly like friends: the share is
-below 1. σ is then the unit of the two other keys: α_k and λ are multiples of σ/(M − 1), that is ::
+below 1. α_k and λ are then multiples of σ/(M − 1), that is ::
 
     ξ_ij = α/(M − 1) e^{−‖w_i − w_j‖²/σ},    pull = (λ/α) (w_i − u_i)
 
@@ -27,19 +27,16 @@ penalty is built from detached tensors and has no gradient; ours is the gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
-from spcacw_flwr.silos.protocol import Federation, Round
+from spcacw_flwr.methods.base import Weights
 
-from .personal import OwnModels
+from .personal import AttentiveModels
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class FedAMPKeys:
     )
 
 
-def squared_distances(models: Tensor) -> NDArray[np.float64]:
+def squared_distances(models: Tensor) -> Weights:
     """Return ‖w_i − w_j‖² (M, M); exactly 0 where two models are equal."""
     count = len(models)
     squared = np.zeros((count, count))
@@ -76,16 +73,7 @@ def squared_distances(models: Tensor) -> NDArray[np.float64]:
     return squared + squared.T
 
 
-def median_distance(squared: NDArray[np.float64]) -> float:
-    """Return the median of the positive entries; 1 if there is none.
-
-    Silos that have not moved yet are equal, and say nothing about how far apart models are.
-    """
-    apart = squared[squared > 0]
-    return float(np.median(apart)) if apart.size else 1.0
-
-
-def attention(squared: NDArray[np.float64], alpha: float, sigma: float) -> NDArray[np.float64]:
+def attention(squared: Weights, alpha: float, sigma: float) -> Weights:
     """Return ξ (M, M), whose rows sum to 1; α_k as published."""
     xi = alpha / sigma * np.exp(-squared / sigma)
     np.fill_diagonal(xi, 0.0)
@@ -93,48 +81,39 @@ def attention(squared: NDArray[np.float64], alpha: float, sigma: float) -> NDArr
     return xi
 
 
-class FedAMP(OwnModels):
-    """Attentive message passing; the weights logged are ξ_0, those of w_j in u_0."""
+class FedAMP(AttentiveModels):
+    """Attentive message passing."""
 
     name = "fedamp"
     Keys = FedAMPKeys
+    reach_is = "λ/α_k"
+    remedy = ", or raise fedamp.alpha"
+    sigma = 0.0
 
-    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
-        super().__init__(config, federation, parameters)
-        self.xi = np.eye(federation.num_silos)
-        self.sigma: float = self.own.sigma
-        reach = config.training.eta * self.own.lambda_ / self.own.alpha
-        if reach >= 1:
-            raise SpcacwError(
-                f"fedamp.lambda = {self.own.lambda_:g} is too much: η λ/α_k = {reach:.3g} must be "
-                "below 1, or the step overshoots; lower fedamp.lambda or eta, or raise "
-                "fedamp.alpha."
-            )
+    @property
+    def reach(self) -> float:
+        """λ/α_k."""
+        return super().reach / float(self.own.alpha)
 
-    def pull(self, silos: Sequence[int]) -> Tensor:
-        """Return (λ/α_k)(w_i − u_i) for ``silos``; SpcacwError if some ξ_ii is negative."""
+    def attention(self) -> Weights:
+        """Return ξ; SpcacwError if some ξ_ii is negative."""
         keys, unit = self.own, 1.0
         squared = squared_distances(self.models)
+        self.sigma = keys.sigma
         if keys.sigma == 0:
-            self.sigma = keys.sigma_share * median_distance(squared)
+            # Silos that have not moved are equal, and say nothing about how far apart models are.
+            apart = squared[squared > 0]
+            self.sigma = keys.sigma_share * float(np.median(apart) if apart.size else 1.0)
             unit = self.sigma / max(1, len(squared) - 1)
-        self.xi = attention(squared, keys.alpha * unit, self.sigma)
-        if self.xi.diagonal().min() < -1e-9:
+        xi = attention(squared, keys.alpha * unit, self.sigma)
+        if xi.diagonal().min() < -1e-9:
             most = keys.sigma / (len(squared) - 1) if keys.sigma else 1.0
             raise SpcacwError(
                 f"fedamp.alpha = {keys.alpha:g} makes a silo's weight on its own model negative: "
                 f"with {len(squared)} silos and fedamp.sigma = {keys.sigma:g} it must be at most "
                 f"{most:.3g}."
             )
-        rows = list(silos)
-        mixed = torch.from_numpy(self.xi[rows]).to(self.models) @ self.models
-        return keys.lambda_ / keys.alpha * (self.models[rows] - mixed)
-
-    def round(self, round_: int) -> Round:
-        """Let every model take a step towards its data and its neighbours."""
-        yield from self.train(round_)
-        if self.ends_epoch(round_):
-            self.set_weights(self.xi[self.target], round_)
+        return xi
 
     def epoch_report(self) -> dict[str, float]:
         """Add σ as it was in the last round."""

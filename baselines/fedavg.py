@@ -6,10 +6,7 @@ Deep Networks from Decentralized Data, AISTATS 2017; "standard FL" in the paper'
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from spcacw_flwr.methods.base import WeightedGradients
+from spcacw_flwr.methods.base import WeightedGradients, Weights
 
 
 class FedAvg(WeightedGradients):
@@ -17,6 +14,6 @@ class FedAvg(WeightedGradients):
 
     name = "fedavg"
 
-    def initial_weights(self) -> NDArray[np.float64]:
+    def initial_weights(self) -> Weights:
         """Return the silos' shares of the samples."""
         return self.federation.shares

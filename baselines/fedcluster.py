@@ -9,25 +9,22 @@ Table 1. With the silos' gradients g^{(i)} at the target's model::
     w_t ← w_{t−1} − η Opt(v)
 
 In the published form every client clusters at its own model, which costs M² gradients; the
-target's share of that is this rule, with M. Momentum comes after the clustering (the target's
-optimiser), as in the authors' released code (liehe/PRFL).
+target's share of that is this rule, with M. Momentum comes after the clustering, as in the authors'
+released code (liehe/PRFL).
 
 v is linear in the gradients: with n silos within τ, α ← 1_in/M + (1 − n/M) α, from α = e_0. That
 is what is computed, and logged. Note the divisor M, not n: silos outside vote for the centre where
 it is, so that it moves slowly when few are near.
 
-τ is a quantile of the distances by default, as in the authors' code: the ⌊qM⌋-th smallest after
-the silo's own 0, so that ⌊qM⌋ + 1 of M silos are within τ in the first inner round. The MNIST
-version of that code then multiplies τ by .99, which puts the silo that gave τ outside: with the
-default q = .2 and the 7 silos of the relabelled MNIST only the target itself would be left, and
-the method would be Local. The CIFAR-100 version has no such factor, and nor have we: with
-q = .2 a target of 7 silos hears its nearest peer, one of 20 its four nearest. Fewer than 5 silos
-need a larger q, or again nobody but the target is within.
+τ is the ⌊qM⌋-th smallest distance after the silo's own 0, so that ⌊qM⌋ + 1 of M silos are within it
+in the first inner round. The MNIST version of the authors' code multiplies τ by .99, which puts the
+silo that gave τ outside: with q = .2 and 7 silos only the target would be left, and the method
+would be Local. The CIFAR-100 version has no such factor, and nor have we: a target of 7 silos hears
+its nearest peer, one of 20 its four nearest. Fewer than 5 silos need a larger q.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,24 +61,6 @@ class FederatedClusteringKeys:
     tau: float = key(1.0, "τ, the radius when threshold = fixed.", least=0)
 
 
-def clustered(
-    gradients: Tensor, own: int, inner_rounds: int, radius: Callable[[Weights], float]
-) -> tuple[Weights, Tensor]:
-    """Return α^{L} and the centre Σ α^{(i)} g^{(i)} after L inner rounds from row ``own``.
-
-    ``radius`` is τ as a function of the distances (k,).
-    """
-    count = len(gradients)
-    weights = np.eye(count)[own]
-    centre = gradients[own]
-    for _ in range(inner_rounds):
-        away = distances(centre[None], gradients)[0]
-        within = away <= radius(away)
-        weights = weights + (within - within.sum() * weights) / count
-        centre = weighted_sum(weights, gradients)
-    return weights, centre
-
-
 class FederatedClustering(GradientRule):
     """Federated Clustering (FC): the mean of the gradients near the target's own."""
 
@@ -89,8 +68,14 @@ class FederatedClustering(GradientRule):
     Keys = FederatedClusteringKeys
 
     def aggregate(self, gradients: Tensor, own: int) -> tuple[Weights, Tensor]:
-        """Return the weights and the centre of the target's cluster."""
-        return clustered(gradients, own, self.own.inner_rounds, self.radius)
+        """Return α^{L} and the centre Σ α^{(i)} g^{(i)} after L inner rounds from row ``own``."""
+        weights, centre = np.eye(len(gradients))[own], gradients[own]
+        for _ in range(self.own.inner_rounds):
+            away = distances(centre[None], gradients)[0]
+            within = away <= self.radius(away)
+            weights = weights + (within - within.sum() * weights) / len(gradients)
+            centre = weighted_sum(weights, gradients)
+        return weights, centre
 
     def radius(self, away: Weights) -> float:
         """Return τ for the distances (k,) to the centre."""

@@ -10,16 +10,12 @@ The silos tell their label counts once. What maps inputs to labels is not looked
 the same labels to other things, as the relabelled MNIST's do, look alike.
 
 The authors train one model for all and so take T uniform. For one target the natural reference is
-its own, T = q_0, which is the default here; the paper does not say which it used, and
-``reference = "uniform"`` selects the authors'.
+its own, T = q_0, which is the default here; the paper does not say which it used.
 
-D is KL(q_i‖T), by default divided by Σ_j D_j, as the authors' code does for KL alone. This makes
-``a`` mean the same however large the divergences are, and it also inflates mere sampling noise
-when all silos agree. ``kl-raw`` is without the division; ``l2`` is ‖q_i − T‖.
-
-KL is infinite where a silo has labels that T lacks, and the division would turn that into NaN. So
-for KL the target counts a class that it lacks once: divergences are then large where classes are
-missing, and finite. A T without zeros is what it is.
+The authors divide KL, and it alone, by Σ_j D_j: ``a`` means the same however large divergences are,
+and mere sampling noise is inflated when all silos agree. KL is infinite where a silo has labels
+that T lacks, and the division would turn that into NaN. So for KL the target counts a class that it
+lacks once: divergences are then large where classes are missing, and finite.
 """
 
 from __future__ import annotations
@@ -63,13 +59,6 @@ def discrepancies(counts: Weights, reference: Weights, measure: str) -> Weights:
     return found / found.sum() if measure == "kl" and found.any() else found
 
 
-def disco_weights(shares: Weights, found: Weights, a: float, b: float) -> Weights:
-    """Return α ∝ max(0, p − a d + b), (M,); all zeros if no silo has a positive weight."""
-    weights: Weights = np.maximum(shares - a * found + b, 0.0)
-    total = weights.sum()
-    return weights / total if total > 0 else weights
-
-
 class FedDisco(WeightedGradients):
     """FedDisco: weights from sizes and label shares, the same for all t."""
 
@@ -82,13 +71,13 @@ class FedDisco(WeightedGradients):
         own = self.own
         counts = np.array([info.label_counts for info in self.federation.silos], dtype=float)
         found = discrepancies(counts, self.reference(counts), own.measure)
-        weights = disco_weights(self.federation.shares, found, own.a, own.b)
+        weights: Weights = np.maximum(self.federation.shares - own.a * found + own.b, 0.0)
         if not weights.any():
             raise SpcacwError(
                 f"feddisco.a = {own.a:g} and feddisco.b = {own.b:g} leave no silo with a positive "
                 "weight (p − a d + b ≤ 0 for all): use a smaller a or a larger b."
             )
-        return weights
+        return weights / weights.sum()
 
     def reference(self, counts: Weights) -> Weights:
         """Return T, (C,), for label counts (M, C)."""

@@ -15,12 +15,10 @@ f_i is judged on a further mini-batch of the silo's training data (draw 1), wher
 aside a fifth of it: that would leave this method with less data than the others have. On the batch
 of the step itself the silo's own model would win by having just been fitted to it.
 
-The distance is L1 in the authors' code (NVlabs/FedFomo fe04f66) and L2 in the paper: ``norm``.
-(That code's option "l2" is the squared distance.) Where no ω is positive the silo stays at u_i, as
-the authors' does: the step that it took itself is given up too.
-
-Momentum buffers stay with their silos when models are mixed. The authors begin a new optimiser
-after each mixing, which with one step between mixings would leave no momentum at all.
+The authors' option "l2" is the squared distance; ours is not. Where no ω is positive the silo stays
+at u_i, as the authors' does: the step that it took itself is given up too. Momentum buffers stay
+with their silos when models are mixed. The authors begin a new optimiser after each mixing, which
+with one step between mixings would leave no momentum at all.
 """
 
 from __future__ import annotations
@@ -76,19 +74,18 @@ class Fomo(RoundWeights):
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
-        self._stayed = self._rounds = 0
+        self._stays: list[bool] = []
 
-    def note_fomo(self, round_: int, silos: tuple[int, ...], weights: Weights) -> None:
+    def note(self, round_: int, silos: tuple[int, ...], weights: Weights) -> None:
         """Note the target's ω, (k,), of round t."""
-        stays = not weights.any()
-        self._stayed, self._rounds = self._stayed + stays, self._rounds + 1
+        self._stays.append(not weights.any())
         own = np.eye(len(silos))[silos.index(self.target)]
-        self.note(round_, silos, own if stays else weights)
+        super().note(round_, silos, own if self._stays[-1] else weights)
 
     def epoch_report(self) -> dict[str, float]:
         """Add the share of the epoch's rounds in which no model was better than the target's."""
-        stayed = self._stayed / max(1, self._rounds)
-        self._stayed = self._rounds = 0
+        stayed = float(np.mean(self._stays or [False]))
+        self._stays.clear()
         return super().epoch_report() | {"stayed": stayed}
 
 
@@ -121,7 +118,7 @@ class FedFomo(Fomo, OwnModels):
             if weights.any():
                 self.models[silo] = weighted_sum(weights, stepped)
             if silo == self.target:
-                self.note_fomo(round_, silos, weights)
+                self.note(round_, silos, weights)
 
 
 class GradientFedFomo(Fomo):
@@ -142,4 +139,4 @@ class GradientFedFomo(Fomo):
         weights = fomo_weights(np.array(losses), before, away)
         if weights.any():
             self.optimiser.step(self.parameters, weighted_sum(weights, gradients))
-        self.note_fomo(round_, replies.silos, weights)
+        self.note(round_, replies.silos, weights)

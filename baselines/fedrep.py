@@ -7,21 +7,15 @@ Personalized Federated Learning, ICML 2021. Round t, at each silo that takes par
     g_i = ∂_φ f_i(φ, h_i)                                 head fixed, at the new head
     φ ← φ − η Opt(Σ α_i g_i)
 
-The authors let a silo pass over its data ten times for the head and once for the body, and average
-the bodies. With one step for the body, that average is a step on the averaged gradient: this is the
-one-gradient form. Every step has a mini-batch of its own (their passes are shuffled afresh): draws
-1 … τ for the head, draw 0 for the body. Without a head (``head-tensors = 0``) this is FedAvg.
-
-The authors fit all heads once more before the last test; that is not done here. A silo clips the
-whole gradient, of which head or body is then taken. Each part has its own momentum
-and steps alone: see :mod:`~spcacw_flwr.baselines.families` for the trap.
+The authors average bodies after one pass over the data; with one step for the body, that is a step
+on the averaged gradient. Every step has a mini-batch of its own (their passes are shuffled afresh):
+draws 1 … τ for the head, draw 0 for the body. The authors fit all heads once more before the last
+test; that is not done here. Without a head (``head-tensors = 0``) this is FedAvg.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.silos.protocol import Request, Round
@@ -46,21 +40,11 @@ class FedRepKeys(HeadKeys):
     )
 
 
-class FedRep(SplitNetwork, Averaged):
+class FedRep(Averaged, SplitNetwork):
     """τ head steps at home, then one step of the shared body on the averaged gradient."""
 
     name = "fedrep"
     Keys = FedRepKeys
-
-    @property
-    def body(self) -> Tensor:
-        """(d_φ,) the shared body, a view."""
-        return self.parameters[: self.body_size]
-
-    @property
-    def personal(self) -> Tensor:
-        """[φ; h_0]."""
-        return self.joined(self.body, [self.target])[0]
 
     def round(self, round_: int) -> Round:
         """Step the heads of those who take part, then the body on their gradients there."""
@@ -69,8 +53,7 @@ class FedRep(SplitNetwork, Averaged):
             points = self.joined(self.body, silos)
             replies = yield Request(round_, silos, points, draw=draw, traffic=(0, 0))
             silos = replies.silos
-            for silo, gradient in zip(silos, replies.gradients[:, start:], strict=True):
-                self.optimiser.step(self.heads[silo], gradient.clone(), ("head", silo))
+            self.step_heads(replies)
         points = self.joined(self.body, silos) if self.heads.shape[1] else self.body
         replies = yield Request(round_, silos, points, traffic=(start, start))
         self.optimiser.step(self.body, self.weighted(replies)[:start], "body")

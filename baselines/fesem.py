@@ -12,9 +12,6 @@ chosen. That draws no random number and needs no restarts. A centre that loses a
 where it is, and may win some later. The number of clusters is given to the method, which others of
 the comparison are not told. Since a silo's model starts from its own centre, assignments rarely
 change once they are made: what counts is the first period.
-
-The target uses its cluster's centre, or with ``personal = "trained"`` its model as trained from
-there. Local training starts with a fresh optimiser each time.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
 from spcacw_flwr.silos.protocol import Federation
 
-from .families import distances
+from .families import distances, spread
 from .personal import MeetingKeys, MeetingModels
 
 
@@ -71,9 +68,8 @@ class FeSEM(MeetingModels):
                 "silos: use at most as many."
             )
 
-    def meet(self, round_: int) -> None:
-        """Assign the silos of the period to centres, and move the centres."""
-        silos = list(self.participants(round_))
+    def meet(self, round_: int, silos: list[int]) -> None:
+        """Assign ``silos`` to centres, and move the centres."""
         models, target = self.models[silos], silos.index(self.target)
         if self.centres is None:
             self.centres = models[far_apart(models, self.own.clusters, target)]
@@ -83,4 +79,4 @@ class FeSEM(MeetingModels):
         self.models[silos] = self.centres[found]
         self.restart(silos)
         members = found == found[target]
-        self.set_weights(self.spread(members / members.sum(), silos), round_)
+        self.set_weights(spread(members / members.sum(), silos, self.federation), round_)

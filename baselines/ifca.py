@@ -10,14 +10,12 @@ over the silos that take part. The target uses θ_{k̂_0}. This is the paper's m
 cluster's members as in the authors' code, with one local step; its gradient averaging divides by
 the number of all silos instead, which makes the steps of small clusters small. The authors' code
 chooses on all of a silo's data, here it is the mini-batch of the gradient. With k = 1, and everyone
-taking part, this is FedAvg. k is given to the method, as true groups are to the Oracle and to no
-other method here: tell it with results.
+taking part, this is FedAvg. k is given to the method: tell it with results.
 
 Trap: cluster models that start alike tie, everyone picks the first for ever. θ_1 is the run's
 initial model. Each further one has the entries of θ_1 shuffled within every tensor, which keeps the
 law they were drawn from where they were drawn independently (all of our networks; a pre-trained
-model of one's own would be destroyed). No restarts are made, as the authors do for some data; a
-cluster without members keeps its model.
+model of one's own would be destroyed). No restarts are made, as the authors do for some data.
 """
 
 from __future__ import annotations
@@ -26,17 +24,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Method, weighted_sum
 from spcacw_flwr.silos.layout import Layout
-from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, Round
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, Round
 from spcacw_flwr.silos.streams import METHOD, stream
 
-from .families import AVERAGES, UNIFORM, average_weights
+from .families import AVERAGES, UNIFORM, ClusterModels
 
 UNKNOWN = -1
 """The cluster of a silo that has not taken part yet."""
@@ -64,7 +60,7 @@ def shuffled(model: Tensor, layout: Layout, rng: np.random.Generator) -> Tensor:
     return torch.cat([part[order] for part, order in zip(parts, orders, strict=True)])
 
 
-class IFCA(Method):
+class IFCA(ClusterModels):
     """Each silo's gradient goes to the cluster model with its least loss."""
 
     name = "ifca"
@@ -78,41 +74,22 @@ class IFCA(Method):
         rngs = [stream(seed, METHOD, k) for k in range(1, self.own.clusters)]
         further = [shuffled(parameters, layout, rng) for rng in rngs]
         self.models = torch.stack([parameters, *further])
-        """(k, d), the cluster models."""
-        self.average = average_weights(federation, self.own.weights)
-        self.choice: NDArray[np.int64] = np.full(federation.num_silos, UNKNOWN)
-        """(M,) the cluster that each silo chose last."""
-
-    @property
-    def personal(self) -> Tensor:
-        """The model of the cluster that the target chose last; θ_1 before it has."""
-        return self.models[max(self.choice[self.target], 0)]
+        self.cluster[:] = UNKNOWN
+        self.cluster[self.target] = 0  # it uses θ_1 before it has chosen
 
     def round(self, round_: int) -> Round:
         """Let silos choose, and step each chosen model on its members' gradients."""
         silos, (_, size) = self.sampled(round_), self.models.shape
         traffic = self.models.numel(), 0
         judged = yield Request(round_, silos, self.models, want=LOSSES, traffic=traffic)
-        chosen = judged.losses.argmin(dim=1)
-        self.choice[list(judged.silos)] = chosen.cpu().numpy()
-        # One model for all is one batched call.
-        alike = bool((chosen == chosen[0]).all())
-        points = self.models[chosen[0]] if alike else self.models[chosen]
+        self.cluster[list(judged.silos)] = judged.losses.argmin(dim=1).cpu().numpy()
+        points = self.points(judged.silos)
         replies = yield Request(round_, judged.silos, points, traffic=(0, size))
-        self._step(replies)
-        if self.ends_epoch(round_):
-            members = self.average * (self.choice == self.choice[self.target])
-            self.set_weights(members / members.sum(), round_)
-
-    def _step(self, replies: Replies) -> None:
-        choice, average = self.choice[list(replies.silos)], self.average[list(replies.silos)]
-        for cluster in np.unique(choice).tolist():
-            weights = average * (choice == cluster)
-            gradient = weighted_sum(weights / weights.sum(), replies.gradients)
-            self.optimiser.step(self.models[cluster], gradient, cluster)
+        self.step(replies)
+        self.log_cluster(round_)
 
     def epoch_report(self) -> dict[str, float]:
         """Add the target's cluster, and how many clusters some silo chose last."""
-        used = np.unique(self.choice[self.choice != UNKNOWN])
-        own = float(self.choice[self.target])
+        used = np.unique(self.cluster[self.cluster != UNKNOWN])
+        own = float(self.cluster[self.target])
         return super().epoch_report() | {"cluster": own, "clusters_used": float(len(used))}

@@ -6,9 +6,9 @@ Byzantine Tolerant Gradient Descent, NeurIPS 2017. Of k gradients of which f may
     s(i) = Σ ‖g^{(i)} − g^{(j)}‖² over the k − f − 2 silos j that are nearest to i
     w_t ← w_{t−1} − η Opt(mean of the m gradients with the smallest s)
 
-Krum is m = 1. A control: it looks for the middle of the largest crowd and knows no target, so that
-a target in a smaller cluster is itself the outlier. The theorem needs 2f + 2 < k; a larger f is
-taken as the largest that this allows. Ties go to the silo with the smaller number.
+It looks for the middle of the largest crowd, so that a target in a smaller cluster is itself the
+outlier. The theorem needs 2f + 2 < k; a larger f is taken as the largest that this allows. Ties go
+to the silo with the smaller number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.alpha import grams
@@ -41,7 +40,7 @@ class KrumKeys:
     )
 
 
-def krum_scores(products: NDArray[np.float64], byzantine: int) -> Weights:
+def krum_scores(products: Weights, byzantine: int) -> Weights:
     """Return s, (k,), from the gradients' inner products (k, k)."""
     count = len(products)
     squares = products.diagonal()[:, None] + products.diagonal() - 2 * products

@@ -6,10 +6,8 @@ Optimal Statistical Rates, ICML 2018, Option I::
     w_t ← w_{t−1} − η Opt(med_i g^{(i)}_1, …, med_i g^{(i)}_d)
 
 The median of an even number is the mean of the two in the middle (``torch.median`` would return the
-lower one, a bias). A control: it knows no target.
-
-The median is no weighted sum of gradients. What is logged as α is the share of the coordinates that
-each silo supplies; silos that hold the same middle value share it.
+lower one, a bias). It is no weighted sum of gradients. What is logged as α is the share of the
+coordinates that each silo supplies; silos that hold the same middle value share it.
 """
 
 from __future__ import annotations

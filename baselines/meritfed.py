@@ -2,7 +2,7 @@
 
 N. Tupitsa, S. Horváth, M. Takáč and E. Gorbunov, Federated Learning Can Find Friends That Are
 Advantageous, arXiv:2402.05050 (later Selective Collaboration …, CPAL 2026). At round t, with the
-silos' gradients g^{(i)} at w_{t−1} and α warm from the round before::
+silos' gradients g^{(i)} at w_{t−1} and α warm from the round before, uniform at first::
 
     φ(α) = f_0(w_{t−1} − γ Σ α^{(i)} g^{(i)}),   ∂_i φ(α) = −γ ⟨∇f_0(w⁺), g^{(i)}⟩
     I times:  α^{(i)} ← α^{(i)} exp(+ρ γ ⟨g⁺, g^{(i)}⟩) / Z,   g⁺ on a fresh batch of f_0 at w⁺
@@ -10,21 +10,19 @@ silos' gradients g^{(i)} at w_{t−1} and α warm from the round before::
 
 γ = η, the plain step; momentum and weight decay are the target's optimiser's alone. The exponent's
 sign is + (a gradient that points where the target's points lowers φ) and holds both ρ and γ, as in
-the authors' code (``mdlr_ * lr``), so that with small steps α moves slowly. α starts uniform.
+the authors' code (``mdlr_ * lr``), so that with small steps α moves slowly.
 
 The batches of f_0 are further mini-batches of the target's *training* data (draws 1, …, I). The
 authors' option that takes them from the test set has no place in a comparison on test data.
 
 Two habits of the authors' code are left out, for the plain recursion above: it replaces each
 iterate by a running mean of those of the round (ten inner steps then move α about as far as three),
-and divides ρ by 10 after 400 rounds. Tune ρ instead. It says how fast α leaves the uniform start:
-by factors of e^{ρη⟨g⁺, g⟩} in each inner step. With too small a ρ the run ends near uniform
+and divides ρ by 10 after 400 rounds. Tune ρ instead: with too small a ρ the run ends near uniform
 weights, with too large a one a few noisy batches decide.
 
-All gradients are as the silos send them, clipped to ``max-norm`` each: then |⟨g⁺, g^{(i)}⟩| ≤ 1 for
-max-norm 1. Under partial participation φ is that of the step which is really taken, along
-Σ α^{(i)} g̃^{(i)} with g̃ = g z/p: a silo heard in a share p of the rounds moves 1/p times as much
-in each of them.
+Gradients are clipped to ``max-norm`` by their silos: |⟨g⁺, g^{(i)}⟩| ≤ 1 for max-norm 1. Under
+partial participation φ is that of the step which is really taken, along Σ α^{(i)} g̃^{(i)} with
+g̃ = g z/p: a silo heard in a share p of the rounds moves 1/p times as much in each of them.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import WeightedGradients, Weights, weighted_sum
+from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Request, Round
 
-from .families import UNIFORM, average_weights
+from .families import Averaged, spread
 
 
 @dataclass(frozen=True)
@@ -66,15 +64,11 @@ def mirror_step(alpha: Weights, inner_products: Weights, rate: float) -> Weights
     return moved / moved.sum()
 
 
-class MeritFed(WeightedGradients):
+class MeritFed(Averaged):
     """MeritFed: mirror descent on the target's loss after the step."""
 
     name = "meritfed"
     Keys = MeritFedKeys
-
-    def initial_weights(self) -> Weights:
-        """Return uniform weights."""
-        return average_weights(self.federation, UNIFORM)
 
     def round(self, round_: int) -> Round:
         """Ask all silos (with chance p), learn α in I more questions to the target, then step."""
@@ -85,8 +79,8 @@ class MeritFed(WeightedGradients):
             step = weighted_sum(self.alpha[silos] * factors, gradients)
             trial = self.parameters - eta * step
             answer = yield Request(round_, (self.target,), trial, draw=draw)
-            inner_products = np.zeros(self.federation.num_silos)
-            inner_products[silos] = factors * products(gradients, answer.gradients[0])
+            found = factors * products(gradients, answer.gradients[0])
+            inner_products = spread(found, silos, self.federation)
             self.alpha = mirror_step(self.alpha, inner_products, self.own.rho * eta)
         self.optimiser.step(self.parameters, weighted_sum(self.alpha[silos] * factors, gradients))
         if self.ends_epoch(round_):

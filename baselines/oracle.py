@@ -105,13 +105,10 @@ class Oracle(Method):
     def counts(self, round_: int, pool: tuple[int, ...]) -> dict[int, int]:
         """Return how many samples of round t's mini-batch each silo of ``pool`` gives."""
         seed, batch = self.config.run.seed, self.config.training.batch_size
-        sizes = [self.federation.silos[silo].size for silo in pool]
-        room = [
-            len(batch_indices(seed, silo, round_, size, batch))
-            for silo, size in zip(pool, sizes, strict=True)
-        ]
-        rng = stream(seed, METHOD, round_)
-        found = draw_counts(np.array(sizes), np.array(room), batch, rng)
+        sizes = np.array([self.federation.silos[silo].size for silo in pool])
+        parts = zip(pool, sizes, strict=True)
+        room = np.array([len(batch_indices(seed, i, round_, n, batch)) for i, n in parts])
+        found = draw_counts(sizes, room, batch, stream(seed, METHOD, round_))
         return dict(zip(pool, found.tolist(), strict=True))
 
 

@@ -21,9 +21,10 @@ this is FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
@@ -89,19 +90,13 @@ class PerFedAvg(Averaged):
     def _curved(self, round_: int, outer: Replies) -> Generator[Request, Replies, Replies]:
         """Return (I − aH) g for the silos that answer, H g by differences of two gradients."""
         w, delta = self.parameters, self.own.delta
-        silos, rows = outer.silos, outer.gradients.clone()
-        ahead = yield self._curvature(round_, silos, w + delta * rows)
-        silos, rows, forward = ahead.silos, _of(outer.silos, rows, ahead.silos), ahead.gradients
-        forward = forward.clone()
-        behind = yield self._curvature(round_, silos, w - delta * rows)
-        product = (_of(silos, forward, behind.silos) - behind.gradients) / (2 * delta)
-        rows = _of(silos, rows, behind.silos) - self.own.alpha * product
-        return Replies(behind.silos, rows, behind.losses)
+        rows = outer.gradients.clone()
+        ahead = yield self._curvature(round_, outer.silos, w + delta * rows)
+        rows, forward = rows[np.isin(outer.silos, ahead.silos)], ahead.gradients.clone()
+        behind = yield self._curvature(round_, ahead.silos, w - delta * rows)
+        both = np.isin(ahead.silos, behind.silos)
+        product = (forward[both] - behind.gradients) / (2 * delta)
+        return Replies(behind.silos, rows[both] - self.own.alpha * product, behind.losses)
 
     def _curvature(self, round_: int, silos: tuple[int, ...], points: Tensor) -> Request:
         return Request(round_, silos, points, draw=CURVATURE, traffic=(0, 0))
-
-
-def _of(silos: Sequence[int], rows: Tensor, some: Sequence[int]) -> Tensor:
-    """Return the rows, one for each of ``silos``, that belong to ``some`` of them."""
-    return rows[[silos.index(silo) for silo in some]]

@@ -1,9 +1,9 @@
-"""What methods share whose silos own models: FedAMP, pFedGraph, FeSEM, FedALA, pFedMe.
+"""What methods share whose silos own models.
 
 Every silo trains a model w_i of its own and the server recombines them. Our silos keep no state, so
 the method holds all of them, a matrix (M, d), and sends each silo its own with the question. Either
-the models attract each other in every round (FedAMP), or they are trained at home for a while and
-then meet (the others)::
+the models meet in every round (FedAMP, HeurFedAMP, CoBo, FedFomo), or they are trained at home for
+a while and then meet (pFedGraph, FeSEM, FedALA, pFedMe)::
 
     w_i ← Opt_i(w_i, g_i(w_i) + pull_i)        every round, for each silo that answers
     (w_1, …, w_M) ← combine(w_1, …, w_M)       every K rounds, K = one epoch of the target
@@ -23,8 +23,8 @@ import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Method, Weights
+from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Method, Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 
@@ -41,29 +41,52 @@ class OwnModels(Method):
         """(d,) the target's own model."""
         return self.models[self.target]
 
-    def participants(self, round_: int) -> tuple[int, ...]:
-        """Return the silos that are asked at round t."""
-        return self.sampled(round_)
-
-    def traffic(self, round_: int) -> tuple[int, int] | None:
-        """Return the floats of a round to and from a silo: a vector each way."""
-        return None
-
-    def pull(self, silos: Sequence[int]) -> Tensor | float:
-        """Return what is added to the gradients of ``silos``, (k, d); a hook, nothing here.
-
-        It is asked for before any model of the round has moved.
-        """
-        return 0.0
-
-    def train(self, round_: int) -> Round:
-        """Take one step on each model; the model of a silo that does not answer stays."""
-        silos = self.participants(round_)
-        points = self.models[list(silos)]
-        replies = yield Request(round_, silos, points, traffic=self.traffic(round_))
-        gradients = replies.gradients + self.pull(replies.silos)
-        for silo, gradient in zip(replies.silos, gradients, strict=True):
+    def step(self, silos: Sequence[int], gradients: Tensor) -> None:
+        """Step the models of ``silos`` along ``gradients`` (k, d), which may be overwritten."""
+        for silo, gradient in zip(silos, gradients, strict=True):
             self.optimiser.step(self.models[silo], gradient, silo)
+
+
+class AttentiveModels(OwnModels):
+    """Own models, each drawn in every round to its mixture u_i = Σ_j ξ_ij w_j by ``reach``.
+
+    The weights logged are ξ_0, those of w_j in u_0. SpcacwError when made if the step overshoots.
+    """
+
+    reach_is: ClassVar[str] = "λ"
+    """What ``reach`` is in the method's symbols."""
+    remedy: ClassVar[str] = ""
+
+    def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
+        super().__init__(config, federation, parameters)
+        self.xi = np.eye(federation.num_silos)
+        step = config.training.eta * self.reach
+        if step >= 1:
+            raise SpcacwError(
+                f"{self.name}.lambda = {self.own.lambda_:g} is too much: η {self.reach_is} = "
+                f"{step:.3g} must be below 1, or the step overshoots; lower {self.name}.lambda or "
+                f"eta{self.remedy}."
+            )
+
+    @property
+    def reach(self) -> float:
+        """How strongly w_i is drawn to u_i."""
+        strength: float = self.own.lambda_
+        return strength
+
+    def attention(self) -> Weights:
+        """Return ξ (M, M), whose rows sum to 1, of the models as they are."""
+        raise NotImplementedError
+
+    def round(self, round_: int) -> Round:
+        """Let every model take a step towards its data and its neighbours."""
+        silos = self.sampled(round_)
+        replies = yield Request(round_, silos, self.models[list(silos)])
+        self.xi, rows = self.attention(), list(replies.silos)
+        apart = self.models[rows] - weighted_sum(self.xi[rows], self.models)
+        self.step(rows, replies.gradients + self.reach * apart)
+        if self.ends_epoch(round_):
+            self.set_weights(self.xi[self.target], round_)
 
 
 @dataclass(frozen=True)
@@ -91,8 +114,6 @@ class MeetingKeys(PeriodKeys):
 class MeetingModels(OwnModels):
     """Own models that are trained at home for K rounds and then meet."""
 
-    Keys: ClassVar[type | None] = MeetingKeys
-
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         self.every = self.own.update_every or federation.rounds_per_epoch
@@ -117,23 +138,26 @@ class MeetingModels(OwnModels):
         dimension = len(self.parameters)
         return dimension * self.meets(round_ - 1), dimension * self.meets(round_)
 
-    def train(self, round_: int) -> Round:
-        """Take one step on each model, and keep the target's as it was trained."""
-        yield from super().train(round_)
-        self.trained = self.models[self.target].clone()
+    def pull(self, silos: Sequence[int]) -> Tensor | float:
+        """Return what is added to the gradients of ``silos``, (k, d); a hook, nothing here."""
+        return 0.0
 
     def round(self, round_: int) -> Round:
-        """Train at home; at the end of a period, meet."""
-        yield from self.train(round_)
+        """Step each model whose silo answers, at home; at the end of a period, meet."""
+        silos = self.participants(round_)
+        points = self.models[list(silos)]
+        replies = yield Request(round_, silos, points, traffic=self.traffic(round_))
+        self.step(replies.silos, replies.gradients + self.pull(replies.silos))
+        self.trained = self.models[self.target].clone()
         if self.meets(round_):
-            yield from self.meet(round_) or ()
+            yield from self.meet(round_, list(silos)) or ()
 
-    def meet(self, round_: int) -> Round | None:
-        """Combine the models of the participants of round t; it may ask them for more."""
+    def meet(self, round_: int, silos: list[int]) -> Round | None:
+        """Combine the models of the silos of the period; it may ask them for more."""
         raise NotImplementedError
 
     def restart(self, silos: Sequence[int]) -> None:
-        """Let the local training of ``silos`` go on with a fresh optimiser."""
+        """Let the local training of ``silos`` go on with a fresh optimiser, as the authors do."""
         for silo in silos:
             self.optimiser.momentum.pop(silo, None)
 
@@ -141,9 +165,3 @@ class MeetingModels(OwnModels):
         """Return p_i = n_i / Σ n among ``silos``."""
         sizes = self.federation.sizes[list(silos)]
         return sizes / sizes.sum()
-
-    def spread(self, weights: Weights, silos: Sequence[int]) -> Weights:
-        """Return weights of ``silos`` as weights (M,) of all."""
-        everyone = np.zeros(self.federation.num_silos)
-        everyone[list(silos)] = weights
-        return everyone

@@ -10,15 +10,14 @@ Graphs, ICML 2023. At a meeting, with Δ_i = w_i − w_0::
 
 The quadratic program that the authors hand to a solver is a projection. Their released local term
 *adds* λ times the similarity to a loss that is minimised, which drives the models apart (issue 1
-of their repository); the paper's term, with the minus sign, is implemented. Local training starts
-with a fresh optimiser each time, as theirs does.
+of their repository); the paper's term, with the minus sign, is implemented.
 
 Δ counts from w_0, so models that have been combined go on to look alike, and what is above the snap
 counts as equal: with a λ′ that asks for the sizes, silos of different kinds may all merge late in
 a run. A smaller λ′, such as .2, keeps them apart.
 
-The target uses its model after local training, before the next meeting; the key ``personal`` has
-the combined one. The authors test both and keep the better on validation data.
+The authors test the target's model before and after a meeting (``personal``), and keep the better
+on validation data.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from spcacw_flwr.alpha import grams, project_simplex
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Weights
+from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.protocol import Federation
 
+from .families import spread
 from .personal import MeetingKeys, MeetingModels
 
 SNAP = 0.9
@@ -56,7 +55,7 @@ class PFedGraphKeys(MeetingKeys):
     )
 
 
-def collaboration(deltas: Tensor, shares: Weights, strength: float) -> NDArray[np.float64]:
+def collaboration(deltas: Tensor, shares: Weights, strength: float) -> Weights:
     """Return the graph α (k, k) from Δ (k, d), the sizes p (k,) and λ′ = ``strength``."""
     (cosines,) = grams(normalize(deltas))
     cosines[cosines > SNAP] = 1.0
@@ -93,12 +92,12 @@ class PFedGraph(MeetingModels):
         rows = list(silos)
         return -self.own.lambda_ * similarity_gradient(self.models[rows], self.centres[rows])
 
-    def meet(self, round_: int) -> None:
-        """Infer the graph and combine the models of the silos of the period."""
-        silos = list(self.participants(round_))
+    def meet(self, round_: int, silos: list[int]) -> None:
+        """Infer the graph of ``silos``, and combine their models."""
         models = self.models[silos]
         graph = collaboration(models - self.parameters, self.shares(silos), self.own.alpha)
-        weights = torch.from_numpy(graph).to(models)
-        self.models[silos], self.centres[silos] = weights @ models, weights @ normalize(models)
+        self.models[silos] = weighted_sum(graph, models)
+        self.centres[silos] = weighted_sum(graph, normalize(models))
         self.restart(silos)
-        self.set_weights(self.spread(graph[silos.index(self.target)], silos), round_)
+        own = graph[silos.index(self.target)]
+        self.set_weights(spread(own, silos, self.federation), round_)

@@ -11,23 +11,19 @@ NeurIPS 2020, Algorithm 1, with one mini-batch in each of the R local rounds of 
 The target uses θ_0. The authors' optimiser hands out references that w_i later overwrites, so that
 their "personalised" accuracy is that of w_i: here θ is a matrix of its own. Their hidden weight
 decay mu = .001 in the inner steps is not in the paper and not here. As in their code θ goes on from
-one local round to the next (theirs: R = 20). R is ``update-every``, by default an epoch of the
-target, as for all whose silos meet. With R = 1 and clipped gradients θ hardly leaves w, and the
-method is nearly FedAvg.
+one local round to the next (theirs: R = 20). R is ``update-every``; with R = 1 and clipped
+gradients θ hardly leaves w, and the method is nearly FedAvg.
 
 The inner steps are plain. λ (w_i − θ_i) is the gradient of the envelope at w_i, so w_i takes a step
-of the run's optimiser, with its η and momentum, as every model of the comparison does; without
-momentum that is the equation above.
+of the run's optimiser, with its η and momentum, as every model of the comparison does.
 
-Silos keep no state, so each inner step is a question; a real client would take them at home, and
-the traffic counted is w down and w_i up. A silo that leaves the last question of a period
-unanswered has no part in the mean.
+Each inner step is a question; a real client would take them at home, and the traffic counted is w
+down and w_i up. A silo that leaves a period's last question unanswered has no part in the mean.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -60,7 +56,7 @@ class PFedMe(MeetingModels):
     """θ_0 ≈ argmin f_0(θ) + (λ/2)‖θ − w_0‖²; the weights logged are those of the silos in w."""
 
     name = "pfedme"
-    Keys: ClassVar[type | None] = PFedMeKeys
+    Keys = PFedMeKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

@@ -23,18 +23,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.methods.base import Weights, weighted_sum
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .families import HeadKeys, SplitNetwork
 
-Matrix = NDArray[np.float64]
 MOST_ALIKE = 0.9999
 """The similarity of a silo to itself, and the largest to others."""
 
@@ -51,7 +49,7 @@ class PFedSimKeys(HeadKeys):
     )
 
 
-def aggregation_weights(classifiers: Matrix) -> Matrix:
+def aggregation_weights(classifiers: Weights) -> Weights:
     """Return a_ij (M, M), whose rows sum to 1, from the classifiers' weights (M, C, h)."""
     norms = np.linalg.norm(classifiers, axis=2, keepdims=True)
     # A class of zero weights has no direction: its cosine counts as 0.
@@ -63,43 +61,32 @@ def aggregation_weights(classifiers: Matrix) -> Matrix:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def classifier_slice(layout: Layout, head_tensors: int) -> tuple[slice, int]:
-    """Return where in the head the classifier's weights are, and its number of classes.
-
-    They are the last tensor of the head that is a matrix: biases are not compared, as in the
-    authors' code. SpcacwError if there is none.
-    """
-    start, found = 0, None
-    for _, shape in layout.shapes[len(layout.shapes) - head_tensors :]:
-        if len(shape) > 1:
-            found = slice(start, start + shape.numel()), shape[0]
-        start += shape.numel()
-    if found is None:
-        raise SpcacwError(
-            f"pfedsim.head-tensors = {head_tensors} names no matrix among the model's last "
-            "tensors, and pfedsim compares the classifier's: use more of them."
-        )
-    return found
-
-
 class PFedSim(SplitNetwork):
-    """FedAvg, then bodies weighted by the similarity of classifiers."""
+    """FedAvg, then bodies weighted by the similarity of classifiers.
+
+    The classifier's weights are the head's last tensor that is a matrix: biases are not compared,
+    as in the authors' code. SpcacwError when made if there is none.
+    """
 
     name = "pfedsim"
     Keys = PFedSimKeys
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
-        self.classifier, self.classes = classifier_slice(self.layout, self.own.head_tensors)
+        tensors = self.own.head_tensors
+        self.head_layout = Layout(self.layout.shapes[len(self.layout.shapes) - tensors :])
+        matrices = [name for name, shape in self.head_layout.shapes if len(shape) > 1]
+        if not matrices:
+            raise SpcacwError(
+                f"pfedsim.head-tensors = {tensors} names no matrix among the model's last "
+                "tensors, and pfedsim compares the classifier's: use more of them."
+            )
+        self.classifier = matrices[-1]
         rounds = config.run.epochs * federation.rounds_per_epoch
         self.warmup_rounds = int(self.own.warmup * rounds)
         self.bodies = parameters[: self.body_size].repeat(federation.num_silos, 1)
         """(M, d_φ), the body of each silo after its last step."""
         self._personal = not self.warmup_rounds
-
-    def initial_weights(self) -> Matrix:
-        """Return the weights of FedAvg, for the warm-up."""
-        return self.federation.shares
 
     @property
     def personal(self) -> Tensor:
@@ -122,17 +109,16 @@ class PFedSim(SplitNetwork):
     def _personal_round(self, round_: int) -> Round:
         silos = self.sampled(round_)
         mixing = self._mixing()
-        some = torch.from_numpy(mixing[list(silos)]).to(self.bodies)
-        points = self.joined(some @ self.bodies, silos)
+        points = self.joined(weighted_sum(mixing[list(silos)], self.bodies), silos)
         traffic = self.body_size, points.shape[1]
         replies = yield Request(round_, silos, points, traffic=traffic)
-        for silo, gradient in zip(replies.silos, replies.gradients, strict=True):
+        for silo, gradient in zip(replies.silos, replies.gradients.clone(), strict=True):
             model = points[silos.index(silo)].clone()
-            self.optimiser.step(model, gradient.clone(), silo)
+            self.optimiser.step(model, gradient, silo)
             self.bodies[silo], self.heads[silo] = model.split((self.body_size, len(self.heads[0])))
         if self.ends_epoch(round_):
             self.set_weights(mixing[self.target], round_)
 
-    def _mixing(self) -> Matrix:
-        weights = self.heads[:, self.classifier].cpu().double().numpy()
-        return aggregation_weights(weights.reshape(len(weights), self.classes, -1))
+    def _mixing(self) -> Weights:
+        weights = self.head_layout.unflatten(self.heads)[self.classifier]
+        return aggregation_weights(weights.flatten(2).cpu().double().numpy())

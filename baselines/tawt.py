@@ -12,9 +12,9 @@ code (CogComp/TAWT a2a537e) put the cosine there. That code takes both gradients
 one batch, so that its own cosine is 1 while its peers' hold the noise of two batches: the target
 would gain on a silo of the same data in every round. With a fresh batch g' (draw 1) all are alike.
 
-The code moves α once in an epoch, with ρ = 1 (weight_lr); here it moves in every round, and ρ is
-smaller. Nothing holds α back: with time all weight goes to the silo
-whose cosine is largest on average. Under partial participation an exponent counts 1/p times.
+The code moves α once in an epoch; here it moves in every round, and ρ is smaller. Nothing holds α
+back: with time all weight goes to the silo whose cosine is largest on average. Under partial
+participation an exponent counts 1/p times.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import WeightedGradients, Weights
+from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.silos.protocol import Replies, Request, Round
 
-from .families import UNIFORM, average_weights
+from .families import Averaged, spread
 from .meritfed import mirror_step, products
 
 
@@ -50,15 +50,11 @@ def cosines(gradients: Tensor, fresh: Tensor) -> Weights:
     return products(gradients, fresh) / np.where(scale > 0, scale, np.inf)
 
 
-class TAWT(WeightedGradients):
+class TAWT(Averaged):
     """Target-aware weighted training: mirror ascent on cosines with a fresh batch of the target."""
 
     name = "tawt"
     Keys = TAWTKeys
-
-    def initial_weights(self) -> Weights:
-        """Return uniform weights."""
-        return average_weights(self.federation, UNIFORM)
 
     def round(self, round_: int) -> Round:
         """Ask the target for a second gradient, then all silos as ever."""
@@ -68,7 +64,6 @@ class TAWT(WeightedGradients):
 
     def learn(self, request: Request, replies: Replies) -> None:
         """Move α by the cosines."""
-        exponents = np.zeros(self.federation.num_silos)
-        found = cosines(replies.gradients, self.fresh)
-        exponents[list(replies.silos)] = self.factors(replies.silos) * found
+        found = self.factors(replies.silos) * cosines(replies.gradients, self.fresh)
+        exponents = spread(found, replies.silos, self.federation)
         self.set_weights(mirror_step(self.alpha, exponents, self.own.rho), request.round)

@@ -8,9 +8,9 @@ Scheme for Personalized Collaborative Machine Learning, DART 2020 (MICCAI). Roun
     w_r ← w_{r−1} − η Opt(Σ a_i g^{(i)} / Σ a_i)
 
 b is the batch size: ⌊(r − 1) b/n_i⌋ counts how often silo i's data have been used, so that a small
-silo erodes faster. The target's δ is 0 and its weight stays 1; in the end only it is left, and the
-method is Local. So p_d must fit the number of rounds. δ is that of two mini-batches: noise alone
-makes it about 1 between silos of the same data, and strangers erode by what is beyond that.
+silo erodes faster. In the end only the target is left, and the method is Local: p_d must fit the
+number of rounds. δ is that of two mini-batches: noise alone makes it about 1 between silos of the
+same data, and strangers erode by what is beyond that.
 
 The formula is that of the code which the authors helped with (dgengler6/Weight-Erosion-Project,
 compute_weight), except that it forgets to divide by ‖g^{(0)}‖, as the paper does. A silo that has
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import WeightedGradients, Weights
+from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.silos.protocol import Replies, Request
 
-from .families import UNIFORM, average_weights, distances
+from .families import Averaged, distances
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class WeightErosionKeys:
     )
 
 
-class WeightErosion(WeightedGradients):
+class WeightErosion(Averaged):
     """Weights that only fall, the faster the further a silo's gradients are."""
 
     name = "weight-erosion"
@@ -54,7 +54,7 @@ class WeightErosion(WeightedGradients):
     def initial_weights(self) -> Weights:
         """Return 1/M; ``left`` holds the a_i."""
         self.left = np.ones(self.federation.num_silos)
-        return average_weights(self.federation, UNIFORM)
+        return super().initial_weights()
 
     def observe(self, request: Request, replies: Replies) -> None:
         """Erode the weights of the silos that answered; this round's step has them so."""

@@ -35,6 +35,7 @@ METHODS = {
     "median": "spcacw_flwr.baselines.median:Median",
     "centered-clipping": "spcacw_flwr.baselines.centered_clipping:CenteredClipping",
     "fedamp": "spcacw_flwr.baselines.fedamp:FedAMP",
+    "heurfedamp": "spcacw_flwr.baselines.heurfedamp:HeurFedAMP",
     "cobo": "spcacw_flwr.baselines.cobo:CoBo",
     "pfedgraph": "spcacw_flwr.baselines.pfedgraph:PFedGraph",
     "ditto": "spcacw_flwr.baselines.ditto:Ditto",
@@ -47,6 +48,7 @@ METHODS = {
     "pfedsim": "spcacw_flwr.baselines.pfedsim:PFedSim",
     "per-fedavg": "spcacw_flwr.baselines.per_fedavg:PerFedAvg",
     "ifca": "spcacw_flwr.baselines.ifca:IFCA",
+    "cfl": "spcacw_flwr.baselines.cfl:CFL",
 }
 SETTINGS = {
     "digits-relabel": "spcacw_flwr.partitions.relabel:DigitsRelabel",

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
-from spcacw_flwr.engine.loop import play
+from spcacw_flwr.engine.loop import play as play_for_real
 from spcacw_flwr.flower.strategy import GradientStrategy
-from spcacw_flwr.silos.layout import Layout
-from tests.baselines.by_hand import PLAIN, converse, make, quadratics
+from tests.baselines.by_hand import close, make, play, quadratics, shaped
 from tests.conftest import make_method, make_pool
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import initial_arrays
@@ -37,7 +37,7 @@ def train(name: str):
     pool.setting.test = None  # to read test data is a TypeError
     reports = []
     for t in range(1, ROUNDS + 1):
-        play(pool, method, t)
+        play_for_real(pool, method, t)
         if method.ends_epoch(t):
             reports.append(method.epoch_report())
     return method, reports
@@ -75,11 +75,10 @@ def test_a_second_run_is_the_first_bit_for_bit(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_replies_that_the_next_question_overwrites_do_no_harm(name):
     """Engines keep gradients in one buffer."""
-    shapes = {"body": (1,), "weight": (1, 1), "bias": (1,)}
-    layout = Layout(tuple((part, torch.Size(shape)) for part, shape in shapes.items()))
-    keys = {"start": (0.0,) * 3, "layout": layout, "oracle": (0, 1), "smoothness": 1.0, **PLAIN}
+    layout = shaped(body=(1,), weight=(1, 1), bias=(1,))
+    keys = {"start": (0.0,) * 3, "layout": layout, "oracle": (0, 1), "smoothness": 1.0}
     careful, careless = make(name, **keys), make(name, **keys)
-    answer, last = quadratics(torch.tensor([[1.0, 0, 0], [2.0, 1, 1], [-1.0, 3, 2]])), []
+    answer, last = quadratics([[1.0, 0, 0], [2.0, 1, 1], [-1.0, 3, 2]]), []
 
     def silo(request):
         for rows in last:
@@ -87,9 +86,8 @@ def test_replies_that_the_next_question_overwrites_do_no_harm(name):
         last[:] = [answer(request).gradients]
         return replace(answer(request), gradients=last[0])
 
-    for t in (1, 2, 3):
-        converse(careful, t, answer)
-        converse(careless, t, silo)
+    play(careful, 3, answer)
+    play(careless, 3, silo)
     assert torch.equal(careful.personal, careless.personal)
     assert torch.equal(careful.parameters, careless.parameters)
 
@@ -102,7 +100,7 @@ def test_flowers_messages_give_the_same_trajectory(name, nodes):
     strategy.start(grid=grid, initial_arrays=initial_arrays(config), num_rounds=ROUNDS, timeout=5)
     method, (_, last) = trained(name)
     flower, line = strategy.method, strategy.history.epochs[-1]
-    torch.testing.assert_close(flower.personal, method.personal, rtol=1e-4, atol=1e-6)
+    close(flower.personal, method.personal, rtol=1e-4, atol=1e-6)
     for cost in ("target_gradients", "floats"):
         assert line[cost] == last[cost]
     if method.alpha is None:
@@ -117,3 +115,22 @@ def test_it_says_what_it_is(name):
     documented = method_class(name)
     assert (documented.__doc__ or "").splitlines()[0].strip()
     assert (inspect.getmodule(documented).__doc__ or "").strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "sentence"),
+    [
+        ("fedamp", {"lambda": 10.0}, r"η λ/α_k = 1 must be below 1"),
+        ("heurfedamp", {"lambda": 10.0}, r"heurfedamp.lambda = 10 is too much: η λ = 1 must be"),
+        ("cobo", {"rho": 7.0}, r"cobo.rho = 7 is too much: η ρ M = 2.1 must be below"),
+        ("ditto", {"lambda": -1.0}, r"ditto.lambda = -1.0"),
+        ("ditto", {"weights": "equal"}, "one of uniform, size"),
+        ("fesem", {"clusters": 4}, r"fesem.clusters = 4 is more than the 3 silos"),
+        ("fedrep", {"head-tensors": 3}, r"head-tensors = 3 leaves nothing to share.*at most 2"),
+        ("pfedsim", {"head-tensors": 0}, r"head-tensors = 0 names no matrix"),
+        ("pfedsim", {"head-tensors": 1}, r"head-tensors = 1 names no matrix"),
+    ],
+)
+def test_keys_that_it_refuses(name, own, sentence):
+    with pytest.raises(SpcacwError, match=sentence):
+        make(name, (0.0,) * 3, own=own, layout=shaped(a=(1,), b=(1, 1), c=(1,)), eta=0.1)

@@ -1,20 +1,17 @@
-"""All-for-One by hand, at the ends of its keys, and on digits."""
+"""All-for-One by hand, and on digits."""
 
 import numpy as np
 import pytest
 import torch
 
 from spcacw_flwr.baselines.all_for_one import near
-from tests.baselines.by_hand import PLAIN, converse, heard, make, replies_of
-from tests.baselines.on_digits import trained, weights
-from tests.baselines.toy import G
+from tests.baselines.by_hand import G, close, converse, heard, make, play, replies_of, sending
+from tests.baselines.on_digits import trained
 
 
 def built(c, memory=0, count=4, start=(0.0, 0.0, 0.0), **keys):
     own = {"c": c, "memory": memory}
-    return make(
-        "all-for-one", start, [64] * count, eta=1.0, **PLAIN, **{"all-for-one": own}, **keys
-    )
+    return make("all-for-one", start, [64] * count, own, eta=1.0, **keys)
 
 
 @pytest.mark.parametrize(
@@ -26,11 +23,8 @@ def test_known_answer(c, alpha):
     """‖g_i − g_0‖²/‖g_0‖² = 0, .03/1.3125 = .022857, 2.325714, 3.681905."""
     np.testing.assert_allclose(near(torch.tensor(G), 0, c), alpha)
     method = built(c)
-    for t in (1, 2):
-        converse(method, t, lambda request: replies_of(request, G))
-    torch.testing.assert_close(
-        method.parameters, -2 * torch.tensor(alpha).float() @ torch.tensor(G)
-    )
+    play(method, 2, sending(G))
+    close(method.parameters, -2 * torch.tensor(alpha).float() @ torch.tensor(G))
     np.testing.assert_allclose(method.alpha, alpha)
 
 
@@ -43,7 +37,7 @@ def test_it_is_averages_that_are_compared_and_gradients_of_the_round_that_step()
     method = built(0.5, memory=2, count=2, start=(0.0,))
     points, alphas = [], []
     for t, peer in ((1, 3.0), (2, -1.0), (3, 3.0)):
-        converse(method, t, lambda request, peer=peer: replies_of(request, [[1.0], [peer]]))
+        converse(method, t, sending([[1.0], [peer]]))
         points.append(float(method.parameters))
         alphas.append(method.alpha.tolist())
     assert points == [-1, -1, -2]
@@ -55,7 +49,7 @@ def test_the_default_memory_is_an_epoch_and_one_is_no_average():
     assert built(0.5).memory == 2
     method = built(0.5, memory=1, count=2, start=(0.0,))
     for t, peer in ((1, 9.0), (2, 1.0)):
-        converse(method, t, lambda request, peer=peer: replies_of(request, [[1.0], [peer]]))
+        converse(method, t, sending([[1.0], [peer]]))
     assert method.alpha.tolist() == [0.5, 0.5]
 
 
@@ -71,9 +65,6 @@ def test_who_was_never_heard_has_no_weight_and_who_is_silent_now_keeps_its_avera
 
 def test_on_digits_it_finds_the_cluster_and_then_loses_it():
     """The criterion is of training gradients: the target's vanish, so that all become strangers."""
-    run = trained("all-for-one", 8)
-    mean = np.mean([alpha for _, alpha in run.alphas], axis=0)
+    mean = np.mean([alpha for _, alpha in trained("all-for-one", 8).alphas], axis=0)
     assert mean[1:3].min() > 0.05
     assert mean[3:].sum() < 0.05
-    local = trained("all-for-one", 8, **{"all-for-one": {"c": 0.0}})
-    assert torch.equal(weights(local), weights(trained("local", 8)))

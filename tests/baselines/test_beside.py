@@ -3,19 +3,21 @@
 import pytest
 import torch
 
-from spcacw_flwr.config.declare import SpcacwError
-from tests.baselines.by_hand import PLAIN, converse, make, quadratics, replies_of
+from tests.baselines.by_hand import close, converse, make, play, quadratics, replies_of, sending
 from tests.baselines.on_digits import trained
 
 V, W = [1.0, 0.0], [0.0, 1.0]
 
 
-def apfl_round(gradient, **keys):
-    made = make("apfl", start=W, eta=0.1, apfl={"alpha": 0.5} | keys, **PLAIN)
+def beside(at_v, at_w):
+    """Return silos that send ``at_v`` when the target alone is asked, and else ``at_w``."""
+    return lambda r: replies_of(r, [at_v] if len(r.silos) == 1 else at_w)
+
+
+def apfl_round(gradient, **own):
+    made = make("apfl", W, own={"alpha": 0.5} | own, eta=0.1)
     made.v = torch.tensor(V)
-    rows = {1: [gradient], 3: [[1.0, 1.0]] * 3}
-    asked = converse(made, 1, lambda r: replies_of(r, rows[len(r.silos)]))
-    return made, asked
+    return made, converse(made, 1, beside(gradient, torch.ones(3, 2)))
 
 
 def test_known_answer_of_apfl():
@@ -26,10 +28,10 @@ def test_known_answer_of_apfl():
     """
     made, asked = apfl_round([1.0, 2.0])
     assert [r.silos for r in asked] == [(0,), (0, 1, 2)]
-    torch.testing.assert_close(asked[0].points, torch.tensor([0.5, 0.5]))
-    torch.testing.assert_close(made.v, torch.tensor([0.95, -0.1]))
-    torch.testing.assert_close(made.parameters, torch.tensor([-0.1, 0.9]))
-    torch.testing.assert_close(made.personal, torch.tensor([0.425, 0.4]))
+    close(asked[0].points, [0.5, 0.5])
+    close(made.v, [0.95, -0.1])
+    close(made.parameters, [-0.1, 0.9])
+    close(made.personal, [0.425, 0.4])
     assert made.epoch_report()["mixing"] == 0.5
 
 
@@ -42,7 +44,7 @@ def test_adaptive_mixing_sees_v_and_w_before_they_move(gradient, mixing):
     made, _ = apfl_round(gradient, adaptive=True)
     assert made.epoch_report()["mixing"] == pytest.approx(mixing)
     # The step of v used the old α, .5.
-    torch.testing.assert_close(made.v, torch.tensor(V) - 0.05 * torch.tensor(gradient))
+    close(made.v, torch.tensor(V) - 0.05 * torch.tensor(gradient))
 
 
 def test_adaptive_learns_to_trust_itself_where_labels_disagree():
@@ -60,21 +62,20 @@ def test_known_answer_of_ditto(lambda_, expected):
 
     Everyone's gradient at w is (1, 1, 1): w moves by −.1 in the same round, and v does not see it.
     """
-    made = make("ditto", start=(0.05, -0.25, 0.35), eta=0.1, ditto={"lambda": lambda_}, **PLAIN)
+    made = make("ditto", (0.05, -0.25, 0.35), own={"lambda": lambda_}, eta=0.1)
     made.v = torch.tensor([0.15, -0.10, 0.25])
     own, w = made.v.clone(), made.parameters.clone()
+    points = []
 
     def silo(request):
-        if len(request.silos) == 1:
-            torch.testing.assert_close(request.points, own)
-            return replies_of(request, [[0.80, -0.30, 0.10]])
-        torch.testing.assert_close(request.points, w)
-        return replies_of(request, torch.ones(3, 3))
+        points.append(request.points.clone())
+        return beside([0.80, -0.30, 0.10], torch.ones(3, 3))(request)
 
     asked = converse(made, 1, silo)
+    close(torch.stack(points), torch.stack([own, w]))
     assert [(r.silos, r.draw) for r in asked] == [((0,), 0), ((0, 1, 2), 0)]
-    torch.testing.assert_close(made.personal, torch.tensor(expected))
-    torch.testing.assert_close(made.parameters, w - 0.1)
+    close(made.personal, expected)
+    close(made.parameters, w - 0.1)
     report = made.epoch_report()
     assert report["target_gradients"] == 2
     assert report["floats"] == 2 * (3 + 3)  # the target's silo is not counted
@@ -83,35 +84,24 @@ def test_known_answer_of_ditto(lambda_, expected):
 @pytest.mark.parametrize(("kind", "mean"), [("uniform", 1.0), ("size", 0.75)])
 def test_weights_of_the_global_model(kind, mean):
     """Gradients 0, 1, 2 of silos with 64, 32 and 32 samples: uniform 3/3, by size (1 + 2)/4."""
-    made = make("ditto", start=(0.0,), eta=1.0, ditto={"weights": kind}, **PLAIN)
-    converse(made, 1, lambda r: replies_of(r, [[0.0], [1.0], [2.0]][: len(r.silos)]))
-    torch.testing.assert_close(made.parameters, torch.tensor([-mean]))
+    made = make("ditto", (0.0,), own={"weights": kind}, eta=1.0)
+    converse(made, 1, sending([[0.0], [1.0], [2.0]]))
+    close(made.parameters, [-mean])
 
 
 def test_each_model_has_its_own_momentum():
     """μ = .5, η = 1, λ = 0; g_0(v) = 1 always, g(w) = 4: v = −1, −2.5; w = −4, −10."""
-    keys = PLAIN | {"momentum": 0.5}
-    made = make("ditto", start=(0.0,), eta=1.0, ditto={"lambda": 0.0}, **keys)
-    for t in (1, 2):
-        converse(made, t, lambda r: replies_of(r, [[1.0]] if len(r.silos) == 1 else [[4.0]] * 3))
-    torch.testing.assert_close(made.personal, torch.tensor([-2.5]))
-    torch.testing.assert_close(made.parameters, torch.tensor([-10.0]))
+    made = make("ditto", (0.0,), own={"lambda": 0.0}, eta=1.0, momentum=0.5)
+    play(made, 2, beside([1.0], [[4.0]] * 3))
+    close(made.personal, [-2.5])
+    close(made.parameters, [-10.0])
 
 
 def test_where_it_converges():
     """f_i = ½‖x − c_i‖²: w → mean c = (1, 1), and v to the minimum
     of f_0 + (λ/2)‖v − w‖², (c_0 + λw)/(1 + λ).
     """
-    centres = torch.tensor([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
-    made = make("ditto", eta=0.3, ditto={"lambda": 2.0}, **PLAIN)
-    for t in range(1, 101):
-        converse(made, t, quadratics(centres))
-    torch.testing.assert_close(made.parameters, torch.tensor([1.0, 1.0]))
-    torch.testing.assert_close(made.personal, torch.tensor([5.0, 2.0]) / 3)
-
-
-def test_bad_keys():
-    with pytest.raises(SpcacwError, match=r"ditto.lambda = -1.0"):
-        make("ditto", ditto={"lambda": -1.0})
-    with pytest.raises(SpcacwError, match="one of uniform, size"):
-        make("ditto", ditto={"weights": "equal"})
+    made = make("ditto", own={"lambda": 2.0}, eta=0.3)
+    play(made, 100, quadratics([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]]))
+    close(made.parameters, [1.0, 1.0])
+    close(made.personal, torch.tensor([5.0, 2.0]) / 3)

@@ -7,21 +7,24 @@ import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.loop import play
-from spcacw_flwr.silos.layout import Layout
+from spcacw_flwr.engine.loop import play as play_for_real
 from spcacw_flwr.silos.protocol import Replies
-from tests.baselines.by_hand import PLAIN, converse, heard, make, replies_of
+from tests.baselines.by_hand import close, converse, heard, make, replies_of, sending, shaped
 from tests.baselines.on_digits import trained, weights
 from tests.conftest import make_method, make_pool
 
-TWO = Layout((("body", torch.Size([1])), ("head", torch.Size([1]))))
 TRAINED = [[-1.0, -1.0], [-3.0, -5.0]]
 """Gradients that, with η = 1, make models (1, 1) and (3, 5)."""
 
 
-def two_silos(sizes=(32, 32), **keys):
-    own = {"update-every": 1, "layer-idx": 1, "start-epochs": 1, "personal": "combined"} | keys
-    return make("fedala", sizes=sizes, layout=TWO, eta=1.0, fedala=own, **PLAIN)
+def two_silos(sizes=(32, 32), **own):
+    own = {"update-every": 1, "layer-idx": 1, "start-epochs": 1, "personal": "combined"} | own
+    return make("fedala", sizes=sizes, own=own, layout=shaped(body=(1,), head=(1,)), eta=1.0)
+
+
+def by_draw(*rows):
+    """Return silos that send ``rows[k]`` on the mini-batches of draw k."""
+    return lambda request: sending(rows[request.draw])(request)
 
 
 def test_meeting_by_hand():
@@ -32,13 +35,12 @@ def test_meeting_by_hand():
     gradient. Of v̂_0's two parameters w counts 1 and .6: s = .8, α = (.2 + .8/2, .8/2).
     """
     made = two_silos()
-    rows = {0: TRAINED, 1: [[9.0, 0.2], [9.0, 0.1]]}
-    asked = converse(made, 1, lambda r: replies_of(r, rows[r.draw]))
+    asked = converse(made, 1, by_draw(TRAINED, [[9.0, 0.2], [9.0, 0.1]]))
     assert [(r.draw, r.floats()) for r in asked] == [(0, (2, 2)), (1, (0, 0))]
-    torch.testing.assert_close(asked[1].points, torch.tensor([[2.0, 3.0], [2.0, 3.0]]))
-    torch.testing.assert_close(made.mixing, torch.tensor([[0.6], [1.0]]))
-    torch.testing.assert_close(made.models, torch.tensor([[2.0, 2.2], [2.0, 3.0]]))
-    torch.testing.assert_close(made.trained, torch.tensor([1.0, 1.0]))
+    close(asked[1].points, [[2.0, 3.0], [2.0, 3.0]])
+    close(made.mixing, [[0.6], [1.0]])
+    close(made.models, [[2.0, 2.2], [2.0, 3.0]])
+    close(made.trained, [1.0, 1.0])
     np.testing.assert_allclose(made.alpha, [0.6, 0.4])
     assert made.epoch_report()["mixing"] == pytest.approx(0.6)
 
@@ -46,19 +48,17 @@ def test_meeting_by_hand():
 def test_weights_are_kept_and_v_hat_follows_them():
     """A second mini-batch of the first phase is asked at v̂ as W then is."""
     made = two_silos(**{"start-epochs": 2})
-    rows = {0: TRAINED, 1: [[0.0, 0.2], [0.0, 0.0]], 2: [[0.0, 0.1], [0.0, 0.0]]}
-    asked = converse(made, 1, lambda r: replies_of(r, rows[r.draw]))
-    torch.testing.assert_close(asked[2].points[0], torch.tensor([2.0, 2.2]))
-    torch.testing.assert_close(made.mixing[0], torch.tensor([0.4]))
+    rows = TRAINED, [[0.0, 0.2], [0.0, 0.0]], [[0.0, 0.1], [0.0, 0.0]]
+    asked = converse(made, 1, by_draw(*rows))
+    close(asked[2].points[0], [2.0, 2.2])
+    close(made.mixing[0], [0.4])
 
 
 def test_passes_of_silos_of_different_size():
     """80 % of 100 and of 32 samples: 3 and 1 batches of 32; later meetings make one pass."""
     made = two_silos(sizes=(100, 32), **{"start-epochs": 2})
-    silo = [[0.0, 0.0], [0.0, 0.0]]
-    first = converse(made, 1, lambda r: replies_of(r, silo[: len(r.silos)]))
+    first, second = (converse(made, t, sending(torch.zeros(2, 2))) for t in (1, 2))
     assert [r.silos for r in first[1:]] == [(0, 1)] * 2 + [(0,)] * 4
-    second = converse(made, 2, lambda r: replies_of(r, silo[: len(r.silos)]))
     assert [r.silos for r in second[1:]] == [(0, 1)] + [(0,)] * 2
 
 
@@ -90,7 +90,7 @@ def test_a_silo_that_falls_silent_while_it_learns_keeps_its_weights():
 
     asked = converse(made, 1, silo)
     assert [r.silos for r in asked] == [(0, 1)] * 3 + [(0,)]
-    torch.testing.assert_close(made.mixing, torch.tensor([[0.4], [0.8]]))
+    close(made.mixing, [[0.4], [0.8]])
 
 
 @pytest.mark.parametrize(("layers", "top"), [(1, 10), (2, 10 + 640), (0, None), (99, None)])
@@ -107,8 +107,8 @@ def test_weights_of_zero_that_do_not_learn_are_local():
     made = make_method(config, pool)
     made.mixing.zero_()
     for t in range(1, 22):
-        play(pool, made, t)
-    torch.testing.assert_close(made.personal, weights(trained("local")), rtol=1e-3, atol=1e-5)
+        play_for_real(pool, made, t)
+    close(made.personal, weights(trained("local")), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(made.alpha, np.eye(7)[0], atol=1e-12)
 
 

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.baselines.fedamp import attention, median_distance, squared_distances
+from spcacw_flwr.baselines.fedamp import attention, squared_distances
 from spcacw_flwr.config.declare import SpcacwError
-from tests.baselines.by_hand import PLAIN, converse, make, replies_of
-from tests.baselines.on_digits import trained
+from tests.baselines.by_hand import G, W, close, converse, make, play, sending
 
-W = [[0.10, -0.20, 0.30], [0.12, -0.18, 0.28], [0.50, 0.10, 0.00], [-0.40, 0.60, -0.10]]
-G = [[1.00, -0.50, 0.25], [0.90, -0.40, 0.35], [0.20, 0.80, -0.60], [-1.00, 0.40, 0.10]]
 PUBLISHED = {"sigma": 0.5, "alpha": 0.2, "lambda": 1.0}
+XI = [0.349329, 0.399041, 0.202647, 0.048983]
 
 
 def test_known_answer_of_the_weights():
@@ -21,21 +19,20 @@ def test_known_answer_of_the_weights():
     squared = squared_distances(models)
     np.testing.assert_allclose(squared[0], [0, 0.0012, 0.34, 1.05], atol=1e-12)
     xi = attention(squared, alpha=0.2, sigma=0.5)
-    np.testing.assert_allclose(xi[0], [0.349329, 0.399041, 0.202647, 0.048983], atol=1e-6)
+    np.testing.assert_allclose(xi[0], XI, atol=1e-6)
     np.testing.assert_allclose(xi.sum(axis=1), 1)
     np.testing.assert_allclose(xi[0] @ models.numpy(), [0.164548, -0.092039, 0.211632], atol=1e-6)
 
 
 def test_known_answer_of_the_step():
     """Unsquared norms, a missing 1/σ or a 2 in the penalty would each change it."""
-    made = make("fedamp", start=(0.0,) * 3, sizes=(32,) * 4, eta=0.1, fedamp=PUBLISHED, **PLAIN)
+    made = make("fedamp", (0.0,) * 3, (32,) * 4, PUBLISHED, eta=0.1)
     made.models = torch.tensor(W)
-    asked = converse(made, 1, lambda r: replies_of(r, G))
-    torch.testing.assert_close(asked[0].points, torch.tensor(W))
-    expected = torch.tensor([0.032274, -0.096020, 0.230816])
-    torch.testing.assert_close(made.personal, expected, atol=1e-6, rtol=0)
+    asked = converse(made, 1, sending(G))
+    close(asked[0].points, W)
+    close(made.personal, [0.032274, -0.096020, 0.230816], atol=1e-6, rtol=0)
     # An epoch is one round of 32 samples: the weights are noted.
-    np.testing.assert_allclose(made.alpha, [0.349329, 0.399041, 0.202647, 0.048983], atol=1e-6)
+    np.testing.assert_allclose(made.alpha, XI, atol=1e-6)
     assert made.alpha_round == 1
 
 
@@ -44,56 +41,44 @@ def test_automatic_sigma_by_hand():
 
     α = 1: pull_0 = (λ/α)(w_0 − u_0) = −2 (½ e^{−1/2} · 1 + ½ e^{−9/2} · 3); g = 0, η = .1.
     """
-    keys = {"lambda": 2.0, "sigma-share": 0.5}
-    made = make("fedamp", start=(0.0,), eta=0.1, fedamp=keys, **PLAIN)
+    made = make("fedamp", (0.0,), own={"lambda": 2.0, "sigma-share": 0.5}, eta=0.1)
     made.models = torch.tensor([[0.0], [1.0], [3.0]])
-    converse(made, 2, lambda r: replies_of(r, torch.zeros(3, 1)))
-    pulled = 0.1 * (math.exp(-1 / 2) + 3 * math.exp(-9 / 2))
-    torch.testing.assert_close(made.personal, torch.tensor([pulled]))
+    converse(made, 2, sending(torch.zeros(3, 1)))
+    close(made.personal, [0.1 * (math.exp(-1 / 2) + 3 * math.exp(-9 / 2))])
     assert made.epoch_report()["sigma"] == 2.0
     assert made.alpha[0] == pytest.approx(1 - (math.exp(-1 / 2) + math.exp(-9 / 2)) / 2)
 
 
 def test_equal_models_attract_nobody_and_silos_that_have_not_moved_do_not_count():
-    same = squared_distances(torch.ones(3, 2))
-    assert not same.any()
-    assert median_distance(same) == 1.0
-    models = torch.tensor([[0.0], [0.0], [0.0], [2.0]])  # squared distances 0, 0, 0, 4, 4, 4
-    assert median_distance(squared_distances(models)) == 4.0
+    """The squared distances are 0, 0, 0, and then 0, 4, 4."""
+    made = make("fedamp", (0.0,), own={"sigma-share": 1.0})
+    for models, sigma in (([1.0, 1.0, 1.0], 1.0), ([0.0, 0.0, 2.0], 4.0)):
+        made.models = torch.tensor(models)[:, None]
+        before = made.models.clone()
+        converse(made, 1, sending(torch.zeros(3, 1)))
+        assert made.sigma == sigma
+        assert torch.equal(made.models, before) == (sigma == 1)
 
 
-@pytest.mark.parametrize("fedamp", [{}, PUBLISHED | {"sigma": 1.0}])
-def test_alpha_cancels_in_the_step_and_not_in_the_weights(fedamp):
-    runs = {}
-    for alpha in (0.1, 0.3):
-        runs[alpha] = make("fedamp", eta=0.05, fedamp=fedamp | {"alpha": alpha}, **PLAIN)
-        for t in (1, 2):
-            converse(runs[alpha], t, lambda r: replies_of(r, [[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]]))
-    torch.testing.assert_close(runs[0.1].models, runs[0.3].models)
-    peers = [1 - run.alpha[0] for run in runs.values()]
+@pytest.mark.parametrize("own", [{}, PUBLISHED | {"sigma": 1.0}])
+def test_alpha_cancels_in_the_step_and_not_in_the_weights(own):
+    runs = [make("fedamp", own=own | {"alpha": alpha}, eta=0.05) for alpha in (0.1, 0.3)]
+    for run in runs:
+        play(run, 2, sending([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]]))
+    close(runs[0].models, runs[1].models)
+    peers = [1 - run.alpha[0] for run in runs]
     assert peers[1] == pytest.approx(3 * peers[0])
 
 
-def test_own_weights_are_never_negative():
+@pytest.mark.parametrize(("own", "silos", "most"), [(PUBLISHED, 4, 0.167), ({"alpha": 1.1}, 3, 1)])
+def test_own_weights_are_never_negative(own, silos, most):
     """Published values, but all models start alike: 1 − 3 · .2/.5 < 0."""
-    made = make("fedamp", sizes=(32,) * 4, fedamp=PUBLISHED)
-    with pytest.raises(SpcacwError, match=r"at most 0\.167\.$"):
-        converse(made, 1, lambda r: replies_of(r, torch.ones(4, 2)))
-    made = make("fedamp", fedamp={"alpha": 1.1})
-    with pytest.raises(SpcacwError, match=r"at most 1\.$"):
-        converse(made, 1, lambda r: replies_of(r, torch.ones(3, 2)))
-    made = make("fedamp", sizes=(32,) * 50)  # the default, many silos
-    converse(made, 1, lambda r: replies_of(r, torch.ones(50, 2)))
+    made = make("fedamp", sizes=(32,) * silos, own=own)
+    with pytest.raises(SpcacwError, match=rf"at most {most}\.$"):
+        converse(made, 1, sending(torch.ones(silos, 2)))
+
+
+def test_the_default_never_makes_them_negative():
+    made = make("fedamp", sizes=(32,) * 50)
+    converse(made, 1, sending(torch.ones(50, 2)))
     assert made.xi.min() > -1e-9
-
-
-def test_a_pull_that_overshoots_is_refused():
-    with pytest.raises(SpcacwError, match=r"η λ/α_k = 1 must be below 1"):
-        make("fedamp", eta=0.1, fedamp={"lambda": 10.0})
-
-
-def test_a_trained_net_does_not_make_it_local_and_neighbours_are_found():
-    """Automatic σ keeps peers in play; those of the true cluster (0, 1, 2) count most."""
-    alpha = trained("fedamp", 8).alpha
-    assert alpha[0] < 0.9
-    assert alpha[1:3].min() > 4 * alpha[3:].max()  # σ = the median itself: 2

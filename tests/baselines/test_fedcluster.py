@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.baselines.fedcluster import clustered
-from tests.baselines.by_hand import PLAIN, converse, heard, make, replies_of
+from tests.baselines.by_hand import G, close, converse, heard, make, play, replies_of, sending
 
-G = [[1.00, -0.50, 0.25], [0.90, -0.40, 0.35], [0.20, 0.80, -0.60], [-1.00, 0.40, 0.10]]
+
+def within(tau, inner_rounds=1):
+    return {"inner-rounds": inner_rounds, "threshold": "fixed", "tau": tau}
 
 
 @pytest.mark.parametrize(
@@ -22,59 +23,48 @@ def test_known_answer(inner_rounds, alpha, centre):
 
     Each inner round is α ← (1, 1, 0, 0)/4 + (1 − 2/4) α: α_0 = 1, .75, .625, .5625.
     """
-    gradients = torch.tensor(G, dtype=torch.float64)
-    weights, found = clustered(gradients, 0, inner_rounds, lambda _: 0.5)
+    method = make("fedcluster", [0.0] * 3, [64] * 4, within(0.5, inner_rounds), eta=1.0)
+    weights, found = method.aggregate(torch.tensor(G, dtype=torch.float64), 0)
     np.testing.assert_allclose(weights, alpha, atol=1e-12)
     np.testing.assert_allclose(found, centre, atol=1e-12)
-
-    keys = {"inner-rounds": inner_rounds, "threshold": "fixed", "tau": 0.5}
-    method = make("fedcluster", [0.0] * 3, [64] * 4, eta=1.0, **PLAIN, fedcluster=keys)
-    for t in (1, 2):
-        converse(method, t, lambda request: replies_of(request, G))
-    torch.testing.assert_close(method.parameters, -2 * torch.tensor(centre))
+    play(method, 2, sending(G))
+    close(method.parameters, -2 * torch.tensor(centre))
     np.testing.assert_allclose(method.alpha, alpha, atol=1e-12)
     assert method.alpha_round == 2
 
 
 @pytest.mark.parametrize(
-    ("silos", "quantile", "within"), [(7, 0.2, 2), (7, 0.4, 3), (20, 0.2, 5), (4, 0.2, 1)]
+    ("silos", "quantile", "near"), [(7, 0.2, 2), (7, 0.4, 3), (20, 0.2, 5), (4, 0.2, 1)]
 )
-def test_the_quantile_counts_the_silo_itself_and_keeps_the_one_that_gives_it(
-    silos, quantile, within
-):
+def test_the_quantile_counts_the_silo_itself_and_keeps_the_one_that_gives_it(silos, quantile, near):
     """Gradients at 0, 1, 2, …: τ is the distance at place ⌊qM⌋, and ⌊qM⌋ + 1 silos are within.
 
     With the MNIST code's factor .99 the first case would hold the target alone: Local.
     """
-    keys = {"inner-rounds": 1, "quantile": quantile}
-    method = make("fedcluster", [0.0], [64] * silos, eta=1.0, **PLAIN, fedcluster=keys)
-    rows = [[float(i)] for i in range(silos)]
-    weights, centre = method.aggregate(torch.tensor(rows), 0)
+    own = {"inner-rounds": 1, "quantile": quantile}
+    method = make("fedcluster", [0.0], [64] * silos, own)
+    weights, centre = method.aggregate(torch.arange(float(silos))[:, None], 0)
     expected = np.zeros(silos)
-    expected[1:within] = 1 / silos
-    expected[0] = 1 - (within - 1) / silos
+    expected[1:near] = 1 / silos
+    expected[0] = 1 - (near - 1) / silos
     np.testing.assert_allclose(weights, expected)
-    assert float(centre) == pytest.approx(sum(range(within)) / silos)
+    assert float(centre) == pytest.approx(sum(range(near)) / silos)
 
 
 def test_the_centre_is_the_targets_row_whichever_silos_answered():
     """The target is silo 2; silo 0 is silent. Rows 9, 5 and 0 are those of silos 1, 2 and 3."""
-    keys = {"threshold": "fixed", "tau": 1.0, "inner-rounds": 1}
-    method = make("fedcluster", [0.0], [64] * 4, target=2, eta=1.0, **PLAIN, fedcluster=keys)
+    method = make("fedcluster", [0.0], [64] * 4, within(1.0), target=2, eta=1.0)
     rows = [[5.0], [9.0], [5.0], [0.0]]
-    for t in (1, 2):
-        converse(method, t, lambda request: heard(replies_of(request, rows), (1, 2, 3)))
+    play(method, 2, lambda request: heard(replies_of(request, rows), (1, 2, 3)))
     assert float(method.parameters) == -10
     np.testing.assert_array_equal(method.alpha, [0, 0, 1, 0])
 
 
 def test_what_is_logged_is_the_mean_of_the_epoch_alone():
     """K = 2 rounds: within τ are both silos in rounds 1 and 3, the target alone in 2 and 4 to 6."""
-    keys = {"threshold": "fixed", "tau": 1.0, "inner-rounds": 1}
-    method = make("fedcluster", [0.0], [64, 64], **PLAIN, fedcluster=keys)
+    method = make("fedcluster", [0.0], [64, 64], within(1.0))
     logged = []
     for t in range(1, 7):
-        peer = 1.0 if t in (1, 3) else 9.0
-        converse(method, t, lambda request, peer=peer: replies_of(request, [[0.0], [peer]]))
+        converse(method, t, sending([[0.0], [1.0 if t in (1, 3) else 9.0]]))
         logged.append(method.alpha.tolist())
     assert logged[1::2] == [[0.75, 0.25], [0.75, 0.25], [1, 0]]

@@ -5,17 +5,16 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from spcacw_flwr.baselines.feddisco import disco_weights, discrepancies
+from spcacw_flwr.baselines.feddisco import discrepancies
 from spcacw_flwr.config.declare import SpcacwError
 from tests.baselines.by_hand import make
 
 COUNTS = [[50, 30, 20], [20, 20, 20], [5, 5, 40], [100, 60, 40]]
-SIZES = [100, 60, 50, 200]
 
 
-def disco(counts, sizes=None, **keys):
-    sizes = sizes or [sum(row) for row in counts]
-    return make("feddisco", sizes=sizes, label_counts=counts, feddisco=keys)
+def disco(counts, target=0, **own):
+    sizes = [sum(row) for row in counts]
+    return make("feddisco", sizes=sizes, label_counts=counts, own=own, target=target)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +28,6 @@ def test_known_answer_with_the_authors_reference(measure, found, alpha):
     """a = .5, b = .1; d_0 = .5 ln 1.5 + .3 ln .9 + .2 ln .6 = .068959, silo 2 is cut off at 0."""
     d = discrepancies(np.array(COUNTS, dtype=float), np.full(3, 1 / 3), measure)
     np.testing.assert_allclose(d, found, atol=5e-7)
-    shares = np.array(SIZES) / 410
-    np.testing.assert_allclose(disco_weights(shares, d, 0.5, 0.1), alpha, atol=5e-7)
     made = disco(COUNTS, reference="uniform", measure=measure)
     np.testing.assert_allclose(made.alpha, alpha, atol=5e-7)
 
@@ -38,11 +35,8 @@ def test_known_answer_with_the_authors_reference(measure, found, alpha):
 def test_the_targets_labels_are_the_default_reference():
     """Counts (3, 1) and (1, 3): T = (3, 1)/4 as it is, d = (0, 1) once rescaled, p = ½ each."""
     weights = 0.5 - 0.5 * np.array([0.0, 1.0]) + 0.1
-    made = disco([[3, 1], [1, 3]])
-    np.testing.assert_allclose(made.alpha, weights / weights.sum())
-    other = make(
-        "feddisco", sizes=(4, 4), label_counts=[[3, 1], [1, 3]], target=1, feddisco={"a": 0.9}
-    )
+    np.testing.assert_allclose(disco([[3, 1], [1, 3]]).alpha, weights / weights.sum())
+    other = disco([[3, 1], [1, 3]], target=1, a=0.9)
     assert other.alpha[1] > other.alpha[0]
 
 
@@ -54,10 +48,10 @@ def test_known_answer_with_the_targets_labels():
 
 def test_a_class_that_the_target_lacks_is_far_and_finite():
     """It counts once, T = (8, 1)/9: without that KL is inf, and inf/inf makes every weight NaN."""
-    counts = [[8, 0], [0, 8], [4, 4]]
     d = np.array([log(9 / 8), log(9), 0.5 * log(9 / 16) + 0.5 * log(9 / 2)])
     weights = np.maximum(1 / 3 - 0.5 * d / d.sum() + 0.1, 0)
-    np.testing.assert_allclose(disco(counts).alpha, weights / weights.sum())
+    found = disco([[8, 0], [0, 8], [4, 4]]).alpha
+    np.testing.assert_allclose(found, weights / weights.sum())
 
 
 def test_l2_by_hand():

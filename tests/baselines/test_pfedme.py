@@ -3,15 +3,16 @@
 import pytest
 import torch
 
-from tests.baselines.by_hand import PLAIN, converse, heard, make, quadratics, replies_of
+from tests.baselines.by_hand import close, converse, heard, make, play, quadratics, sending
 
 CENTRES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+SILOS = quadratics(CENTRES)
 KEYS = {"lambda": 2.0, "inner-steps": 2, "personal-learning-rate": 0.1, "beta": 0.5,
         "update-every": 1}  # fmt: skip
 
 
-def made(**keys):
-    return make("pfedme", eta=0.05, pfedme=KEYS | keys, **PLAIN)
+def made(**own):
+    return make("pfedme", own=KEYS | own, eta=0.05)
 
 
 def test_known_answer():
@@ -22,11 +23,11 @@ def test_known_answer():
     w = .5 · that = (.00425, .002125).
     """
     method = made()
-    asked = converse(method, 1, quadratics(CENTRES))
+    asked = converse(method, 1, SILOS)
     assert [(r.silos, r.draw) for r in asked] == [((0, 1, 2), 0)] * 2
-    torch.testing.assert_close(asked[1].points, 0.1 * CENTRES)
-    torch.testing.assert_close(method.personal, torch.tensor([0.17, 0.0]))
-    torch.testing.assert_close(method.parameters, torch.tensor([0.00425, 0.002125]))
+    close(asked[1].points, 0.1 * CENTRES)
+    close(method.personal, [0.17, 0.0])
+    close(method.parameters, [0.00425, 0.002125])
 
 
 def test_two_local_rounds_by_hand():
@@ -36,29 +37,29 @@ def test_two_local_rounds_by_hand():
     .0262 c, and w = .0262 (.5, .25). Round 3 starts there.
     """
     method = made(**{"update-every": 2, "inner-steps": 1, "beta": 1.0})
-    first, *_ = converse(method, 1, quadratics(CENTRES))
+    first, *_ = converse(method, 1, SILOS)
     assert not method.parameters.any()
-    second, *_ = converse(method, 2, quadratics(CENTRES))
-    torch.testing.assert_close(second.points, 0.1 * CENTRES)
+    second, *_ = converse(method, 2, SILOS)
+    close(second.points, 0.1 * CENTRES)
     assert (first.floats(), second.floats()) == ((2, 0), (0, 2))
-    torch.testing.assert_close(method.personal, torch.tensor([0.172, 0.0]))
-    torch.testing.assert_close(method.parameters, torch.tensor([0.0131, 0.00655]))
-    third, *_ = converse(method, 3, quadratics(CENTRES))
-    torch.testing.assert_close(third.points, method.parameters.expand(3, 2))
+    close(method.personal, [0.172, 0.0])
+    close(method.parameters, [0.0131, 0.00655])
+    third, *_ = converse(method, 3, SILOS)
+    close(third.points, method.parameters.expand(3, 2))
 
 
 def test_the_personal_model_is_theta_and_a_copy_of_it():
     """In the authors' code θ is overwritten by w_i: here the next round's start leaves it alone."""
     method = made()
-    converse(method, 1, quadratics(CENTRES))
+    converse(method, 1, SILOS)
     theta = method.personal
     steps = method.play(2)
     request = next(steps)
-    steps.send(quadratics(CENTRES)(request))
-    torch.testing.assert_close(theta, torch.tensor([0.17, 0.0]), rtol=0, atol=1e-8)
+    steps.send(SILOS(request))
+    close(theta, [0.17, 0.0], rtol=0, atol=1e-8)
     assert theta.data_ptr() != method.parameters.data_ptr()
     # θ starts again at w, not where it was.
-    torch.testing.assert_close(request.points, method.parameters.expand(3, 2))
+    close(request.points, method.parameters.expand(3, 2))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_the_personal_model_is_theta_and_a_copy_of_it():
 )
 def test_a_round_counts_one_model_each_way(steps, floats):
     method = made(**{"inner-steps": steps})
-    asked = converse(method, 1, quadratics(CENTRES))
+    asked = converse(method, 1, SILOS)
     assert [r.floats() for r in asked] == floats
     cost = {"target_gradients": steps, "floats": 2 * 4, "bytes": 4 * 2 * 4}
     assert method.epoch_report() == {"loss": 0.5, **cost}
@@ -76,16 +77,16 @@ def test_a_round_counts_one_model_each_way(steps, floats):
 def test_one_step_without_lambda_is_a_step_of_sgd_and_w_stays():
     method = made(**{"lambda": 0.0, "inner-steps": 1})
     for t in (1, 2):
-        converse(method, t, quadratics(CENTRES))
-        torch.testing.assert_close(method.personal, torch.tensor([0.1, 0.0]))
+        converse(method, t, SILOS)
+        close(method.personal, [0.1, 0.0])
         assert not method.parameters.any()
 
 
 def test_without_beta_the_global_model_stays():
     method = made(beta=0.0)
-    converse(method, 1, quadratics(CENTRES))
+    play(method, 1, SILOS)
     assert not method.parameters.any()
-    torch.testing.assert_close(method.personal, torch.tensor([0.17, 0.0]))
+    close(method.personal, [0.17, 0.0])
 
 
 def test_inner_steps_are_plain_and_the_step_of_w_has_momentum():
@@ -93,18 +94,18 @@ def test_inner_steps_are_plain_and_the_step_of_w_has_momentum():
 
     The step of w is along λ (w − θ) = −1: w = .1, then .1 + .1 (1 + .5) = .25.
     """
-    keys = {"lambda": 1.0, "inner-steps": 1, "personal-learning-rate": 1.0, "update-every": 1}
-    method = make("pfedme", start=(0.0,), eta=0.1, pfedme=keys, **PLAIN | {"momentum": 0.5})
+    own = {"lambda": 1.0, "inner-steps": 1, "personal-learning-rate": 1.0, "update-every": 1}
+    method = make("pfedme", (0.0,), own=own, eta=0.1, momentum=0.5)
     for expected in (0.1, 0.25):
         before = method.parameters.clone()
-        converse(method, 1, lambda r: replies_of(r, -torch.ones(3, 1)))
-        torch.testing.assert_close(method.personal, before + 1)
-        torch.testing.assert_close(method.parameters, torch.tensor([expected]))
+        converse(method, 1, sending(-torch.ones(3, 1)))
+        close(method.personal, before + 1)
+        close(method.parameters, [expected])
 
 
 def test_a_silo_that_falls_silent_half_way_is_left_out():
     """Silo 1 answers the first inner step only: p = (.5, .25) of silos 0 and 2 become 2/3, 1/3."""
-    method, full, answering = made(beta=1.0), quadratics(CENTRES), iter([(0, 1, 2), (0, 2)])
-    asked = converse(method, 1, lambda request: heard(full(request), next(answering)))
+    method, answering = made(beta=1.0), iter([(0, 1, 2), (0, 2)])
+    asked = converse(method, 1, lambda request: heard(SILOS(request), next(answering)))
     assert [request.silos for request in asked] == [(0, 1, 2), (0, 1, 2)]
-    torch.testing.assert_close(method.parameters, torch.tensor([2 / 3 * 0.017, 0.0]))
+    close(method.parameters, [2 / 3 * 0.017, 0.0])

@@ -5,15 +5,9 @@ import pytest
 import torch
 
 from spcacw_flwr.baselines import median
-from spcacw_flwr.baselines.centered_clipping import clip_factors
 from spcacw_flwr.baselines.krum import krum_scores
 from spcacw_flwr.baselines.median import median_and_shares
-from tests.baselines.by_hand import PLAIN, converse, make, replies_of
-
-
-def play(method, rows, rounds=2):
-    for t in range(1, rounds + 1):
-        converse(method, t, lambda request: replies_of(request, rows))
+from tests.baselines.by_hand import close, make, play, sending
 
 
 def test_krum_scores_by_hand():
@@ -28,20 +22,22 @@ def test_krum_scores_by_hand():
     assert krum_scores(np.outer(x, x), 0)[1] == pytest.approx(1 + 1 + 4 + 49**2 + 59**2)
 
 
-@pytest.mark.parametrize(("keep", "alpha"), [(1, [0, 1, 0, 0]), (2, [0.5, 0.5, 0, 0])])
-def test_krum_steps_along_the_best(keep, alpha):
-    method = make("krum", [0.0], [64] * 4, eta=1.0, **PLAIN, krum={"keep": keep})
-    play(method, [[0.0], [1.0], [3.0], [10.0]])
+@pytest.mark.parametrize(
+    ("keep", "alpha", "mean"), [(1, [0, 1, 0, 0], 1.0), (2, [0.5, 0.5, 0, 0], 0.5)]
+)
+def test_krum_steps_along_the_best(keep, alpha, mean):
+    method = make("krum", [0.0], [64] * 4, {"keep": keep}, eta=1.0)
+    play(method, 2, sending([[0.0], [1.0], [3.0], [10.0]]))
     np.testing.assert_array_equal(method.alpha, alpha)
-    assert float(method.parameters) == pytest.approx(-2 * (1 if keep == 1 else 0.5))
+    assert float(method.parameters) == pytest.approx(-2 * mean)
 
 
 @pytest.mark.parametrize("name", ["krum", "median", "centered-clipping", "fedcluster"])
 def test_of_one_silo_it_is_its_gradient(name):
-    keys = {name: {"tau": 9.0}} if name == "centered-clipping" else {}
-    method = make(name, [0.0, 0.0], [64], eta=1.0, **PLAIN, **keys)
-    play(method, [[1.0, -2.0]], rounds=1)
-    torch.testing.assert_close(method.parameters, torch.tensor([-1.0, 2.0]))
+    own = {"tau": 9.0} if name == "centered-clipping" else {}
+    method = make(name, sizes=[64], own=own, eta=1.0)
+    play(method, 1, sending([[1.0, -2.0]]))
+    close(method.parameters, [-1.0, 2.0])
 
 
 def test_median_of_three_and_of_four():
@@ -56,9 +52,9 @@ def test_median_of_three_and_of_four():
 
 
 def test_equal_gradients_are_their_own_median_and_share_it():
-    method = make("median", [0.0, 0.0], [64] * 5, eta=1.0, **PLAIN)
-    play(method, [[3.0, -1.0]] * 5, rounds=2)
-    torch.testing.assert_close(method.parameters, torch.tensor([-6.0, 2.0]))
+    method = make("median", sizes=[64] * 5, eta=1.0)
+    play(method, 2, sending([[3.0, -1.0]] * 5))
+    close(method.parameters, [-6.0, 2.0])
     np.testing.assert_allclose(method.alpha, [0.2] * 5)
 
 
@@ -71,8 +67,11 @@ def test_median_in_blocks_is_numpys(silos, monkeypatch):
     assert shares.sum() == pytest.approx(1)
 
 
-def test_clip_factors():
-    np.testing.assert_allclose(clip_factors(np.array([0.0, 0.5, 1.0, 4.0]), 1.0), [1, 1, 1, 0.25])
+def clipping(tau, rows, rounds=2, **own):
+    """Return centred clipping after rounds in which two silos send ``rows``."""
+    method = make("centered-clipping", [0.0], [64, 64], {"tau": tau} | own, eta=1.0)
+    play(method, rounds, sending(rows))
+    return method
 
 
 def test_centred_clipping_by_hand():
@@ -81,34 +80,29 @@ def test_centred_clipping_by_hand():
     From v = 1: λ = (1, ½), v = 1 + (0 + 1)/2 = 1.5, c = ¼ (1/2, 1/6) + (½, ¼) = (15, 7)/24, and
     indeed c · (1, 3) = 36/24. The steps add up to 2.5.
     """
-    own = {"centered-clipping": {"tau": 1.0}}
-    method = make("centered-clipping", [0.0], [64, 64], eta=1.0, **PLAIN, **own)
-    play(method, [[1.0], [3.0]])
-    torch.testing.assert_close(method.centre, torch.tensor([1.5]))
-    torch.testing.assert_close(method.parameters, torch.tensor([-2.5]))
+    method = clipping(1.0, [[1.0], [3.0]])
+    close(method.centre, [1.5])
+    close(method.parameters, [-2.5])
     np.testing.assert_allclose(method.alpha, [15 / 22, 7 / 22])
 
 
 def test_inner_rounds_of_centred_clipping_go_on_from_the_centre():
     """Two inner rounds in one round are the two centres above: 1, then 1.5."""
-    own = {"centered-clipping": {"tau": 1.0, "inner-rounds": 2}}
-    method = make("centered-clipping", [0.0], [64, 64], eta=1.0, **PLAIN, **own)
-    play(method, [[1.0], [3.0]], rounds=1)
-    torch.testing.assert_close(method.parameters, torch.tensor([-1.5]))
+    method = clipping(1.0, [[1.0], [3.0]], rounds=1, **{"inner-rounds": 2})
+    close(method.parameters, [-1.5])
 
 
 def test_the_clipping_of_the_step_leaves_the_centre_alone():
     """The optimiser clips in place what it is given: v = 3 must stay 3, and the step be 1."""
-    keys = PLAIN | {"clip": "aggregate", "max_norm": 1.0, "centered-clipping": {"tau": 9.0}}
-    method = make("centered-clipping", [0.0], [64, 64], eta=1.0, **keys)
-    play(method, [[3.0], [3.0]], rounds=1)
-    torch.testing.assert_close(method.parameters, torch.tensor([-1.0]))
-    torch.testing.assert_close(method.centre, torch.tensor([3.0]))
+    keys = {"clip": "aggregate", "max_norm": 1.0}
+    method = make("centered-clipping", [0.0], [64, 64], {"tau": 9.0}, eta=1.0, **keys)
+    play(method, 1, sending([[3.0], [3.0]]))
+    close(method.parameters, [-1.0])
+    close(method.centre, [3.0])
 
 
-def test_an_outlier_moves_no_control_far():
-    rows = [[1.0], [1.1], [0.9], [1.0], [1e6]]
-    for name in ("krum", "median", "centered-clipping"):
-        method = make(name, [0.0], [64] * 5, eta=1.0, **PLAIN)
-        play(method, rows, rounds=1)
-        assert abs(float(method.parameters)) < 1.2
+@pytest.mark.parametrize("name", ["krum", "median", "centered-clipping"])
+def test_an_outlier_moves_no_control_far(name):
+    method = make(name, [0.0], [64] * 5, eta=1.0)
+    play(method, 1, sending([[1.0], [1.1], [0.9], [1.0], [1e6]]))
+    assert abs(float(method.parameters)) < 1.2

@@ -1,0 +1,72 @@
+"""HeurFedAMP: FedAMP with a fixed weight on oneself, and cosines in the place of distances.
+
+Y. Huang, L. Chu, Z. Zhou, L. Wang, J. Liu, J. Pei, Y. Zhang, Personalized Cross-Silo Federated
+Learning on Non-IID Data, AAAI 2021, "Heuristic Improvement of FedAMP on Deep Neural Networks", with
+one gradient a round in place of the prox::
+
+    ξ_ij = (1 − ξ_ii) e^{σ cos(w_i, w_j)} / Σ_{h≠i} e^{σ cos(w_i, w_h)},    ξ_ii given
+    u_i = Σ_j ξ_ij w_j
+    w_i ← Opt_i(w_i, g_i(w_i) + λ (w_i − u_i))
+
+λ stands for the paper's λ/α_k, since nothing else depends on α_k here. The first round's models are
+equal, and so are the weights of all peers. With ξ_ii = 1 or λ = 0 this is Local.
+
+Trap: models that come from one start w_0 point nearly the same way as long as they are near it, and
+peers then count nearly alike. MediaBrain-SJTU/pFedGraph, whose "FedAMP" is this method, compares
+w_i − w_0, as ``since-start`` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import softmax
+from torch.nn.functional import normalize
+
+from spcacw_flwr.alpha import grams
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.methods.base import Weights
+
+from .personal import AttentiveModels
+
+
+@dataclass(frozen=True)
+class HeurFedAMPKeys:
+    """Hyper-parameters of HeurFedAMP."""
+
+    lambda_: float = key(
+        1.0, "λ, how strongly w_i is drawn to u_i (pFedGraph 4f5f17c: lambda_1 = 1).", least=0
+    )
+    self_weight: float = key(
+        0.3, "ξ_ii, a silo's weight on its own model (pFedGraph: .3; easyFL: 1/M).", least=0, most=1
+    )
+    sigma: float = key(
+        10.0, "σ, how much the cosines decide (pFedGraph: 10; easyFL 0bc05fd: 25).", least=0
+    )
+    since_start: bool = key(
+        True, "Whether cosines are of w_i − w_0 (pFedGraph's code), or of w_i (the paper, easyFL)."
+    )
+
+
+def attention(cosines: Weights, self_weight: float, sigma: float) -> Weights:
+    """Return ξ (M, M), whose rows sum to 1; a silo without peers keeps all its weight."""
+    if len(cosines) == 1:
+        return np.eye(1)
+    exponents = sigma * cosines
+    np.fill_diagonal(exponents, -np.inf)
+    peers: Weights = (1 - self_weight) * softmax(exponents, axis=1)
+    return peers + self_weight * np.eye(len(peers))
+
+
+class HeurFedAMP(AttentiveModels):
+    """FedAMP's heuristic form: a given self-weight, and a softmax of cosines for the peers."""
+
+    name = "heurfedamp"
+    Keys = HeurFedAMPKeys
+
+    def attention(self) -> Weights:
+        """Return ξ of the models, or of how far they have come."""
+        own = self.own
+        (cosines,) = grams(normalize(self.models - own.since_start * self.parameters))
+        return attention(cosines, own.self_weight, own.sigma)
