@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,12 @@ log = logging.getLogger(__name__)
 
 
 class Images(NamedTuple):
-    """Pixels (n, …) in 0 … 255 and labels (n,), as uint8; they cannot be written to."""
+    """Pixels (n, …) and labels (n,): of MNIST and CIFAR-100 uint8 that cannot be written to."""
 
-    x_train: NDArray[np.uint8]
-    y_train: NDArray[np.uint8]
-    x_test: NDArray[np.uint8]
-    y_test: NDArray[np.uint8]
+    x_train: NDArray[Any]
+    y_train: NDArray[Any]
+    x_test: NDArray[Any]
+    y_test: NDArray[Any]
 
 
 @lru_cache(maxsize=1)

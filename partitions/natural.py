@@ -19,7 +19,7 @@ from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
-from .allocation import Floats, Ints, kept_rows
+from .allocation import Floats, Ints, kept_rows, made_once
 
 _TRAINED_ON = 2 / 3
 
@@ -77,7 +77,6 @@ class NaturalSilos(Setting):
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Read no data; SpcacwError if ``silos`` is another number than there are."""
         super().__init__(keys, seed)
-        self._kept: dict[int, tuple[SiloData, SiloData]] = {}
         if keys.silos not in (0, len(self.names)):
             raise SpcacwError(
                 f"silos = {keys.silos} is not allowed: {self.name} has {len(self.names)} silos, so "
@@ -108,22 +107,18 @@ class NaturalSilos(Setting):
         """Return the rows of ``silo`` that are not for training."""
         return self._parts(silo)[1]
 
+    @made_once
     def _parts(self, silo: int) -> tuple[SiloData, SiloData]:
-        self.check_silo(silo)
-        if silo not in self._kept:
-            x, y = self.rows(silo)
-            asked = self.own.target_samples if silo == self.target else 0
-            if asked >= len(y):
-                raise SpcacwError(
-                    f"{self.name}.target-samples = {asked} leaves no row to test "
-                    f"{self.names[silo]} (silo {silo}) on, which has {len(y)}: ask for at most "
-                    f"{len(y) - 1}."
-                )
-            order = stratified(y, stream(self.seed, SPLIT, silo))
-            cut = asked or round(len(y) * _TRAINED_ON)
-            train, test = order[: min(cut, self.keys.samples_per_silo or cut)], order[cut:]
-            test = test[kept_rows(len(test), self.keys.test_samples, stream(self.seed, TEST, silo))]
-            inputs, labels = torch.from_numpy(standardised(x, train)).float(), torch.from_numpy(y)
-            parts = [SiloData(inputs[some], labels[some]) for some in (train, test)]
-            self._kept[silo] = parts[0], parts[1]
-        return self._kept[silo]
+        x, y = self.rows(silo)
+        asked = self.own.target_samples if silo == self.target else 0
+        if asked >= len(y):
+            raise SpcacwError(
+                f"{self.name}.target-samples = {asked} leaves no row to test {self.names[silo]} "
+                f"(silo {silo}) on, which has {len(y)}: ask for at most {len(y) - 1}."
+            )
+        order = stratified(y, stream(self.seed, SPLIT, silo))
+        cut = asked or round(len(y) * _TRAINED_ON)
+        train, test = order[: min(cut, self.keys.samples_per_silo or cut)], order[cut:]
+        test = test[kept_rows(len(test), self.keys.test_samples, stream(self.seed, TEST, silo))]
+        inputs, labels = torch.from_numpy(standardised(x, train)).float(), torch.from_numpy(y)
+        return SiloData(inputs[train], labels[train]), SiloData(inputs[test], labels[test])
