@@ -8,12 +8,11 @@ Benchmarks for Cross-Silo Federated Learning in Realistic Healthcare Settings, N
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
 from .allocation import Floats, Ints
-from .data import HEART, content, data_root, find
+from .data import HEART, read
 from .natural import NaturalSilos
 
 _CATEGORIES = {2: (2, 3, 4), 6: (1, 2)}
@@ -31,12 +30,12 @@ class Heart(NaturalSilos):
 
     def rows(self, silo: int) -> tuple[Floats, Ints]:
         """Return the patients of a hospital of whom everything is known."""
-        return _hospitals(data_root(self.keys.data_dir))[silo]
+        return _hospitals(self.keys.data_dir)[silo]
 
 
 @lru_cache(maxsize=2)
-def _hospitals(root: Path) -> list[tuple[Floats, Ints]]:
-    return [patients(content(HEART, path).decode()) for path in find(HEART, root).values()]
+def _hospitals(data_dir: str) -> list[tuple[Floats, Ints]]:
+    return [patients(table.decode()) for table in read(HEART, data_dir).values()]
 
 
 def patients(table: str) -> tuple[Floats, Ints]:

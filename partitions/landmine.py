@@ -9,13 +9,12 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from .allocation import Floats, Ints
-from .data import LANDMINE, content, data_root, find
+from .data import LANDMINE, read
 from .natural import NaturalSilos
 
 _FOLIATED, _FIELDS = 15, 29
@@ -37,14 +36,14 @@ class Landmine(NaturalSilos):
 
     def rows(self, silo: int) -> tuple[Floats, Ints]:
         """Return the echoes of a field."""
-        return _fields(data_root(self.keys.data_dir))[silo]
+        return _fields(self.keys.data_dir)[silo]
 
 
 @lru_cache(maxsize=2)
-def _fields(root: Path) -> list[tuple[Floats, Ints]]:
+def _fields(data_dir: str) -> list[tuple[Floats, Ints]]:
     from scipy.io import loadmat  # here: it takes a moment, and few settings need it
 
-    (path,) = find(LANDMINE, root).values()
-    held = loadmat(io.BytesIO(content(LANDMINE, path)))
+    (table,) = read(LANDMINE, data_dir).values()
+    held = loadmat(io.BytesIO(table))
     pairs = zip(held["feature"][0], held["label"][0], strict=True)
     return [(x.astype(np.float64), y[:, 0].astype(np.int64)) for x, y in pairs]

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from spcacw_flwr.config.declare import SpcacwError
 
 from .allocation import Ints
-from .data import SHAKESPEARE, content, data_root, find
+from .data import SHAKESPEARE, read
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 symbols, in its order; the token of a character is its place here."""
@@ -158,18 +157,14 @@ def decode(tokens: NDArray[np.integer]) -> str:
     return "".join(VOCABULARY[token] for token in tokens)
 
 
+@lru_cache(maxsize=2)
 def load_roles(data_dir: str = "") -> list[Role]:
     """Return the 1,129 roles of the file in ``data_dir`` or its folder ``shakespeare``.
 
     SpcacwError if there is no such file, it is damaged, or it is another edition.
     """
-    return _roles(data_root(data_dir))
-
-
-@lru_cache(maxsize=2)
-def _roles(root: Path) -> list[Role]:
-    (path,) = find(SHAKESPEARE, root).values()
-    return parse_roles(content(SHAKESPEARE, path).decode("ascii"))
+    (text,) = read(SHAKESPEARE, data_dir).values()
+    return parse_roles(text.decode("ascii"))
 
 
 def draw_roles(

@@ -93,6 +93,7 @@ def tiny(expect, offline):
     """Let the reader expect the tiny files, in an empty home."""
     made = Tiny()
     expect(images, "MNIST", made.raw)
+    images.load_mnist.cache_clear()
     return made
 
 

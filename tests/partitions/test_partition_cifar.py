@@ -80,7 +80,7 @@ def kept(tmp_path):
 
 def fresh(root):
     """Load as a new process would."""
-    images._cifar100.cache_clear()
+    load_cifar100.cache_clear()
     return load_cifar100(str(root))
 
 

@@ -67,8 +67,7 @@ PACK = {"xz": lzma.compress, "gz": gzip.compress, "txt": bytes}
 def test_reads_packed_or_plain_text_whatever_its_line_ends(edition, tmp_path, suffix, start, end):
     path = tmp_path / f"pg100.txt{'' if suffix == 'txt' else '.' + suffix}"
     path.write_bytes(PACK[suffix](start + edition.encode().replace(b"\n", end)))
-    (found,) = plays.find(plays.SHAKESPEARE, tmp_path).values()
-    assert plays.content(plays.SHAKESPEARE, found) == edition.encode()
+    assert plays.read(plays.SHAKESPEARE, str(tmp_path)) == {"pg100.txt": edition.encode()}
 
 
 @pytest.mark.parametrize("suffix", ["xz", "gz"])
