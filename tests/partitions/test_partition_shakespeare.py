@@ -28,17 +28,17 @@ def test_leafs_numbers(plays_dir):
     assert (samples > 0).all()
     assert samples.mean() == pytest.approx(3743.28, abs=0.005)
     assert samples.std() == pytest.approx(6212.26, abs=0.005)
-    assert len({role.name for role in roles}) == 1129
+    assert len({(role.play, role.character) for role in roles}) == 1129
 
 
 def test_a_role_says_what_it_says(plays_dir):
     roles = load_roles(plays_dir)
-    of = {role.name: role.tokens for role in roles}
-    hamlet = decode(of["THE TRAGEDY OF HAMLET, PRINCE OF DENMARK: HAM"])
+    of = {(role.play, role.character): role.tokens for role in roles}
+    hamlet = decode(of["THE TRAGEDY OF HAMLET, PRINCE OF DENMARK", "HAM"])
     assert "To be, or not to be- that is the question: Whether 'tis nobler" in hamlet
     assert "  " not in hamlet
     assert "\n" not in hamlet
-    assert "THE COMEDY OF ERRORS: DROMIO OF SYRACUSE" in of
+    assert ("THE COMEDY OF ERRORS", "DROMIO OF SYRACUSE") in of
 
 
 def test_encode_is_the_place_in_the_vocabulary():
