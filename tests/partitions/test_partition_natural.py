@@ -17,9 +17,14 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.console import print_report
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.partitions import data, heart
-from spcacw_flwr.partitions.heart import patients
-from spcacw_flwr.partitions.natural import NaturalKeys, NaturalSilos, standardised, stratified
+from spcacw_flwr.partitions import data, natural
+from spcacw_flwr.partitions.natural import (
+    NaturalKeys,
+    NaturalSilos,
+    patients,
+    standardised,
+    stratified,
+)
 from spcacw_flwr.report.page import write_report
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.setup import checked_setting
@@ -197,7 +202,7 @@ def server(monkeypatch, tmp_path):
     with HTTPServer(("127.0.0.1", 0), Handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{http.server_port}/"
-        monkeypatch.setattr(heart, "HEART", replace(data.HEART, loader=url))
+        monkeypatch.setattr(natural, "HEART", replace(data.HEART, loader=url))
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         yield files
         http.shutdown()
