@@ -92,7 +92,6 @@ def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[s
     keys = {"device": device, "update_every": 1000}
     pool, small = make_pool(num_silos, **keys), make_pool(num_silos, sketch=SKETCH, **keys)
     method, sketched = make_method(pool), make_method(small)
-    assert isinstance(method, SPCACWMethod)
     single = parts(pool, method)
     works = {
         "bare vmap(grad)": bare_gradients(pool, method.parameters),

@@ -15,9 +15,9 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.methods.guard import make_method as make_guarded
+from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Federation, Replies, Request
+from spcacw_flwr.silos.protocol import Replies, Request
 from spcacw_flwr.silos.setup import checked_setting
 
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
@@ -49,11 +49,6 @@ def offline(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-def federation_of(config: Config, pool: SiloPool) -> Federation:
-    silos, size = tuple(pool.describe()), config.training.batch_size
-    return Federation(silos, config.run.target, size, pool.layout)
-
-
 def answer(pool: SiloPool, request: Request) -> Replies:
     """What silos answer to a request, as it arrives at the target."""
     return pool.answer(request).replies
@@ -74,8 +69,7 @@ def make_pool(config: Config) -> SiloPool:
 
 
 def make_method(config: Config, pool: SiloPool):
-    federation = federation_of(config, pool)
-    return make_guarded(config, federation, pool.initial_parameters())
+    return method_for(config, pool.describe(), pool)
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.silos.setup import checked_setting
-from tests.conftest import federation_of, make_method, make_pool
+from tests.conftest import make_method, make_pool
 from tests.engine.test_simulate import spoil
 
 ROUNDS, STOP = 8, 3  # two epochs of 100 samples in batches of 32; the stop is within the first
@@ -139,7 +139,7 @@ def begun(config: Config, directory: Path):
     """A pool, a fresh method, and who keeps its checkpoint."""
     pool = make_pool(config)
     method = make_method(config, pool)
-    return pool, method, Keeper(directory, config, federation_of(config, pool), {"method": method})
+    return pool, method, Keeper(directory, config, method.federation, {"method": method})
 
 
 @pytest.mark.parametrize("keys", CASES, ids=lambda keys: " ".join(map(str, keys.values())))
