@@ -27,14 +27,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def data_at(*files: str) -> str:
+    """The data sets' directory, if it holds these files: SPCACW_DATA_DIR, or ../shared/data."""
+    root = Path(os.environ.get("SPCACW_DATA_DIR", Path(__file__).parents[2] / "shared" / "data"))
+    if lacking := [name for name in files if not (root / name).exists()]:
+        pytest.skip(f"no {lacking[0]} in {root}; name the data's directory in SPCACW_DATA_DIR")
+    return str(root)
+
+
 @pytest.fixture(scope="session")
-def mnist() -> Path:
-    """MNIST's directory: SPCACW_DATA_DIR, or ../shared/data/mnist beside the checkout."""
-    default = Path(__file__).parents[2] / "shared" / "data" / "mnist"
-    path = Path(os.environ.get("SPCACW_DATA_DIR", default))
-    if not any((path / raw).is_dir() for raw in ("MNIST/raw", "mnist/MNIST/raw")):
-        pytest.skip(f"no MNIST at {path}; name its directory in SPCACW_DATA_DIR")
-    return path
+def mnist() -> str:
+    return data_at("mnist/MNIST/raw")
 
 
 @pytest.fixture

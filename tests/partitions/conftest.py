@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,7 @@ from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.partitions import data, images
 from spcacw_flwr.silos.setup import make_setting
-
-
-@pytest.fixture(scope="session")
-def mnist_dir(mnist):
-    return str(mnist)
+from tests.conftest import data_at
 
 
 @pytest.fixture
@@ -26,7 +21,7 @@ def make(request):
     """Make a setting under its own defaults, with some keys changed."""
 
     def build(name, seed=0, target=0, **changes):
-        places = {"mnist": "mnist_dir", "cifar100": "cifar_dir", "shakespeare": "plays_dir",
+        places = {"mnist": "mnist", "cifar100": "cifar_dir", "shakespeare": "plays_dir",
                   "heart": "tables_dir", "landmine": "tables_dir"}  # fmt: skip
         place = places.get(name.split("-")[0])
         if place and "data_dir" not in changes:
@@ -38,6 +33,11 @@ def make(request):
         return make_setting(name, PartitionKeys(**keys, own=values), seed, target)
 
     return build
+
+
+def rows(x):
+    """Samples as bytes, to compare sets of them."""
+    return [row.numpy().tobytes() for row in x]
 
 
 def idx(array):
@@ -95,16 +95,6 @@ def tiny(expect, offline):
     expect(images, "MNIST", made.raw)
     images.load_mnist.cache_clear()
     return made
-
-
-def data_at(*files):
-    """Return the data sets' directory if it holds these files, or skip the test."""
-    beside = Path(__file__).parents[3] / "shared" / "data"
-    root = Path(os.environ.get("SPCACW_DATA_DIR", beside))
-    lacking = [name for name in files if not (root / name).is_file()]
-    if lacking:
-        pytest.skip(f"no {lacking[0]} in {root}; name the data's directory in SPCACW_DATA_DIR")
-    return str(root)
 
 
 @pytest.fixture(scope="session")

@@ -57,8 +57,8 @@ def test_shakespeare(tmp_path, plays_dir):
     assert names_in(tmp_path) == ["shakespeare-samples.png", "shakespeare-silos.png"]
 
 
-def test_89_silos(tmp_path, mnist_dir):
-    pictures.draw_setting("mnist-rotate", mnist_dir, tmp_path, {})
+def test_89_silos(tmp_path, mnist):
+    pictures.draw_setting("mnist-rotate", mnist, tmp_path, {})
     with Image.open(tmp_path / "mnist-rotate-silos.png") as picture:
         assert picture.size[1] <= 1100
 

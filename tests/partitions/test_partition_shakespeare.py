@@ -18,6 +18,8 @@ from spcacw_flwr.partitions.plays import (
     split_by_time,
     windows,
 )
+from tests.conftest import one_sentence
+from tests.partitions.conftest import rows
 
 
 def test_leafs_numbers(plays_dir):
@@ -76,10 +78,8 @@ def test_a_damaged_file_is_named(edition, tmp_path, suffix, harm):
     path = tmp_path / f"pg100.txt.{suffix}"
     content = PACK[suffix](edition.encode())
     path.write_bytes(content[:-3] if harm == "truncate" else b"no archive")
-    with pytest.raises(SpcacwError, match="damaged") as caught:
+    with one_sentence("damaged", str(path)):
         load_roles(str(tmp_path))
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_another_edition_is_named(edition, tmp_path):
@@ -90,9 +90,8 @@ def test_another_edition_is_named(edition, tmp_path):
 
 
 def test_no_text_says_where_to_put_which(tmp_path):
-    with pytest.raises(SpcacwError, match=r"pg100\.txt\.xz.*data-dir") as caught:
+    with one_sentence("pg100.txt.xz", "data-dir", str(tmp_path)):
         load_roles(str(tmp_path))
-    assert str(tmp_path) in str(caught.value)
 
 
 def test_windows_by_hand():
@@ -159,8 +158,7 @@ def test_roles_follow_the_seed_and_samples_can_be_fewer(make):
     assert not np.array_equal(first.roles_of_silos, other.roles_of_silos)
     few = make("shakespeare", samples_per_silo=20, test_samples=5)
     assert (len(few.train(0).y), len(few.test(0).y)) == (20, 5)
-    held = {row.numpy().tobytes() for row in first.train(0).x}
-    assert all(row.numpy().tobytes() in held for row in few.train(0).x)
+    assert set(rows(few.train(0).x)) <= set(rows(first.train(0).x))
 
 
 def test_stride_1_is_leafs_way_and_leaves_the_test_alone(make):
