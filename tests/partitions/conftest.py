@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import PartitionKeys
-from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.partitions import data, images
-from spcacw_flwr.silos.setup import make_setting
+from spcacw_flwr.silos.setup import setting_of
 from tests.conftest import data_at
 
 
@@ -26,11 +26,9 @@ def make(request):
         place = places.get(name.split("-")[0])
         if place and "data_dir" not in changes:
             changes["data_dir"] = request.getfixturevalue(place)
-        fields, chosen = PartitionKeys.__dataclass_fields__, setting_class(name)
-        keys = {k: v for k, v in chosen.defaults.items() if k in fields} | changes
-        own = {k: keys.pop(k) for k in list(keys) if k not in fields}
-        values = chosen.Keys(**own) if chosen.Keys else None
-        return make_setting(name, PartitionKeys(**keys, own=values), seed, target)
+        own = {k: changes.pop(k) for k in [*changes] if k not in PartitionKeys.__dataclass_fields__}
+        keys = {"setting": name, "seed": seed, "target": target, **changes}
+        return setting_of(Config.from_keys(**keys, **{name: own}))
 
     return build
 
