@@ -34,10 +34,6 @@ def assigned(partitioner, dataset):
     return partitioner
 
 
-def ids_of(partitioner):
-    return [partitioner.load_partition(i)["id"][:] for i in range(partitioner.num_partitions)]
-
-
 def test_latent_clusters_deal_out_everything_by_their_matrix():
     data = labelled(2000, 20)
     partitioner = assigned(LatentClusterPartitioner((2, 3), epsilon=0.01, seed=4), data)

@@ -147,7 +147,10 @@ def test_no_number_of_samples_gives_each_silo_as_many_as_there_are(make):
 
 def test_the_number_of_silos_may_be_said_twice_but_not_differently(make):
     assert make("digits-relabel", silos=7).num_silos == 7
-    with pytest.raises(SpcacwError, match=r"silos = 5 contradicts cluster-sizes = '3,2,2'"):
+    with one_sentence("silos = 5 contradicts cluster-sizes = '3,2,2'"):
         make("digits-relabel", silos=5)
-    with pytest.raises(SpcacwError, match="set silos"):
-        make("mnist-rotate", data_dir="-", silos=0)
+    with one_sentence("silos = 19 contradicts cluster-sizes"):
+        make("cifar100-clusters", data_dir="-", silos=19)
+    for name in ("mnist-rotate", "shakespeare", "files"):
+        with one_sentence("silos = 0", "set silos"):
+            make(name, data_dir="-", silos=0)

@@ -73,19 +73,12 @@ def test_reads_packed_or_plain_text_whatever_its_line_ends(edition, tmp_path, su
 
 
 @pytest.mark.parametrize("suffix", ["xz", "gz"])
-@pytest.mark.parametrize("harm", ["truncate", "garbage"])
-def test_a_damaged_file_is_named(edition, tmp_path, suffix, harm):
+@pytest.mark.parametrize("harm", ["truncate", "garbage", "another"])
+def test_a_damaged_file_or_another_edition_is_named(edition, tmp_path, suffix, harm):
     path = tmp_path / f"pg100.txt.{suffix}"
-    content = PACK[suffix](edition.encode())
-    path.write_bytes(content[:-3] if harm == "truncate" else b"no archive")
-    with one_sentence("damaged", str(path)):
-        load_roles(str(tmp_path))
-
-
-def test_another_edition_is_named(edition, tmp_path):
-    (tmp_path / "shakespeare").mkdir()
-    (tmp_path / "shakespeare" / "pg100.txt").write_text(edition + "more")
-    with pytest.raises(SpcacwError, match=r"pg100\.txt.*another edition"):
+    bad = {"garbage": b"no archive", "another": PACK[suffix](b"another edition")}
+    path.write_bytes(bad.get(harm, PACK[suffix](edition.encode())[:-3]))
+    with one_sentence("damaged or another edition", str(path)):
         load_roles(str(tmp_path))
 
 
@@ -177,8 +170,3 @@ def test_more_roles_than_the_text_has_are_refused_before_training(make):
 def test_a_silo_whose_roles_are_too_short_is_named(make):
     with pytest.raises(SpcacwError, match=r"Silo \d+ of shakespeare has no data for the test"):
         make("shakespeare", silos=300, roles_per_silo=1, role_characters=81).prepare()
-
-
-def test_without_a_number_of_silos_it_is_refused(make):
-    with pytest.raises(SpcacwError, match="set silos"):
-        make("shakespeare", data_dir="-", silos=0)
