@@ -20,8 +20,7 @@ import pandas as pd
 import psutil
 import typer
 
-from benchmarks.engine import whole_round
-from benchmarks.workload import make_method, make_pool, medians, write
+from benchmarks.workload import make_method, make_pool, medians, train, write
 from spcacw_flwr.engine.plots import new_figure
 
 SILOS = (7, 20, 50, 100, 200, 500, 1000, 2000)
@@ -49,7 +48,7 @@ def point(case: tuple[str, int, int, int]) -> dict[str, object]:
     before = psutil.Process().memory_info().rss
     method = make_method(pool)
     repetitions = 5 if silos * pool.layout.size > 2e7 else 15
-    (ms,) = medians({"round": whole_round(pool, method)}, repetitions).values()
+    (ms,) = medians({"round": lambda: train(pool, method, 1)}, repetitions).values()
     matrices = (peak_bytes() - before) / (4 * silos * pool.layout.size)
     return {
         "against": against, "silos": silos, "dimension": pool.layout.size, "sketch": sketch,

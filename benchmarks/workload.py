@@ -10,6 +10,7 @@ import csv
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,13 @@ def make_pool(num_silos: int, **keys: object) -> SiloPool:
 def make_method(pool: SiloPool) -> Any:
     """Return the state of the method before the first round."""
     return method_for(pool.config, pool.describe(), pool)
+
+
+def train(pool: SiloPool, method: Any, round_: int) -> None:
+    """Train for a round, of a method that asks once."""
+    steps = method.round(round_)
+    with suppress(StopIteration):
+        steps.send(pool.answer(next(steps)).replies)
 
 
 def milliseconds(work: Callable[[], object], device: str) -> float:

@@ -54,7 +54,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import cycle, pairwise
@@ -102,16 +101,14 @@ def norm(parameters: Iterable[Tensor]) -> float:
 
 def ours(method_name: str, silos: int, rounds: int, tick: Tick) -> float:
     """Train in process by one of our methods; a tick is an epoch."""
-    from benchmarks.workload import make_method, make_pool  # of the same images
+    from benchmarks.workload import make_method, make_pool, train  # of the same images
     from spcacw_flwr.engine.simulate import threads
 
     pool = make_pool(silos, method=method_name, smoothness=0.0)
     method = make_method(pool)
     with threads(THREADS, silos * BATCH, pool):
         for round_ in range(1, rounds + 1):
-            steps = method.round(round_)
-            with suppress(StopIteration):
-                steps.send(pool.answer(next(steps)).replies)
+            train(pool, method, round_)
             if round_ % ROUNDS_PER_EPOCH == 0:
                 tick()
     return norm([method.parameters])

@@ -1,10 +1,5 @@
 """Settings are found by name or import path; silos outside the setting are refused."""
 
-import inspect
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -16,6 +11,7 @@ from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.setup import make_setting
 from tests.conftest import one_sentence
 from tests.partitions.conftest import rows
+from tests.test_walls import python
 
 
 class OneSilo(Setting):
@@ -97,14 +93,14 @@ def test_prepare_reads_the_data_and_making_a_setting_does_not(make, tmp_path, mo
 
 
 def test_partitions_import_neither_flower_nor_what_takes_seconds():
-    code = (
-        "import sys, partitions; bad = {'flwr', 'flwr_datasets', 'ray', 'torchvision', 'sklearn', "
-        "'datasets', 'PIL'}; "
-        "sys.exit(' '.join(bad & set(sys.modules)) or 0)"
-    )
-    root = Path(inspect.getfile(Setting)).parents[1]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python("""
+import sys
+for hidden in ("flwr", "flwr_datasets", "ray", "torchvision", "sklearn", "datasets", "PIL"):
+    sys.modules[hidden] = None
+from spcacw_flwr.config.registry import SETTINGS, setting_class
+for name in SETTINGS:
+    setting_class(name)
+""")
 
 
 def test_averages_follow_the_weights_and_positions_count_alike_within_a_sample():
