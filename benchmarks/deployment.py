@@ -1,9 +1,8 @@
-"""Rounds a second between real silos: SuperNodes with TLS and keys, on this machine's loopback.
+"""Rounds a second of messages between real silos: SuperNodes with TLS and keys, on loopback.
 
-    python -m benchmarks.deployment benchmarks/deployment.csv --exchanges message --silos 3,7 \
-        --large 3
-    python -m benchmarks.deployment benchmarks/deployment-in-memory.csv --exchanges message \
-        --silos 20 --large 7 --epochs 2 --in-memory
+    python -m benchmarks.deployment benchmarks/deployment.csv --silos 3,7 --large 3
+    python -m benchmarks.deployment benchmarks/deployment-in-memory.csv --silos 20 --large 7 \
+        --epochs 2 --in-memory
 
 Each silo is a SuperNode of its own with 64 random images in the shape of MNIST. A round asks every
 silo for one gradient of an MLP (784-64-10, d = 50,890; ``--large``: 15 million parameters). The
@@ -21,7 +20,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -29,13 +27,10 @@ import typer
 
 from benchmarks.workload import write
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.keys import MESSAGE
 from spcacw_flwr.flower.federation import Federation, lay_out
 from spcacw_flwr.flower.places import Server
 from spcacw_flwr.silos.setup import checked_setting
 
-MANY = 300
-"""Epochs of two rounds each, of exchanges other than messages."""
 SMALL, LARGE = 64, 18_868
 """Hidden units of the two models."""
 
@@ -50,15 +45,12 @@ class Forgetful(Server):
         return command
 
 
-def measure(
-    exchange: str, silos: int, hidden: int, epochs: int, *, in_memory: bool
-) -> dict[str, object]:
+def measure(silos: int, hidden: int, epochs: int, *, in_memory: bool) -> dict[str, object]:
     """Return the rate of one federation, as a row of the table."""
     config = Config.from_flat({
         "setting": "benchmarks.workload:RandomImages", "silos": silos, "samples-per-silo": 64,
         "hidden": hidden, "compare-alone": False,
-        "exchange": exchange, "epochs": epochs if exchange == MESSAGE else MANY,
-        "node-timeout": 600.0, "round-timeout": 600.0, "checkpoint-every": -1,
+        "epochs": epochs, "node-timeout": 600.0, "round-timeout": 600.0, "checkpoint-every": -1,
     })  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="spcacw-deployment-") as name:
         root = Path(name) / "federation"
@@ -74,7 +66,7 @@ def measure(
     rounds = lines[-1]["round"] - lines[0]["round"]
     seconds = lines[-1]["seconds"] - lines[0]["seconds"]
     return {
-        "exchange": exchange, "silos": silos, "parameters": 785 * hidden + 10 * (hidden + 1),
+        "exchange": "message", "silos": silos, "parameters": 785 * hidden + 10 * (hidden + 1),
         "rounds": rounds, "seconds": round(seconds, 2),
         "rounds_per_second": round(rounds / seconds, 3), "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
@@ -82,16 +74,15 @@ def measure(
 
 
 def main(
-    path: Path, exchanges: str = "stream,message", silos: str = "3,7,20",
+    path: Path, silos: str = "3,7,20",
     large: Annotated[str, typer.Option(help="silos that train the large model too")] = "",
-    epochs: Annotated[int, typer.Option(help="of messages, two rounds each")] = 4,
+    epochs: Annotated[int, typer.Option(help="two rounds each")] = 4,
     in_memory: Annotated[bool, typer.Option(help="no database (see above)")] = False,
 ) -> None:  # fmt: skip
     """Measure what the command line asks for; write the table after each row."""
     sizes = [(int(n), SMALL) for n in silos.split(",")]
     sizes += [(int(n), LARGE) for n in large.split(",") if n]
-    cases = product(exchanges.split(","), sizes)
-    write(path, (measure(way, *size, epochs, in_memory=in_memory) for way, size in cases))
+    write(path, (measure(*size, epochs, in_memory=in_memory) for size in sizes))
 
 
 if __name__ == "__main__":

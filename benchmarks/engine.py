@@ -13,7 +13,7 @@ product measured in the same run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -24,27 +24,15 @@ import typer
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from benchmarks.workload import make_method, make_pool, medians, write
+from benchmarks.workload import make_method, make_pool, medians, train, write
 from spcacw_flwr.alpha import grams
 from spcacw_flwr.engine.simulate import threads
-from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.spcacw import SPCACWMethod
 from spcacw_flwr.silos.pool import SiloPool, clip_rows
 
 SKETCH = 4096
 GEMM = 2048
 BLOCKS = 7
-
-
-def whole_round(pool: SiloPool, method: WeightedGradients) -> Callable[[], object]:
-    """Return a round of training; never one in which α is solved for."""
-
-    def work() -> None:
-        steps = method.round(1)
-        with suppress(StopIteration):
-            steps.send(pool.answer(next(steps)).replies)
-
-    return work
 
 
 def bare_gradients(pool: SiloPool, vector: torch.Tensor) -> Callable[[], object]:
@@ -92,12 +80,12 @@ def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[s
     keys = {"device": device, "update_every": 1000}
     pool, small = make_pool(num_silos, **keys), make_pool(num_silos, sketch=SKETCH, **keys)
     method, sketched = make_method(pool), make_method(small)
-    assert isinstance(method, SPCACWMethod)
     single = parts(pool, method)
     works = {
         "bare vmap(grad)": bare_gradients(pool, method.parameters),
-        "whole round": whole_round(pool, method),
-        f"whole round, sketch {SKETCH}": whole_round(pool, sketched),
+        # The first round: never one in which α is solved for.
+        "whole round": lambda: train(pool, method, 1),
+        f"whole round, sketch {SKETCH}": lambda: train(pool, sketched, 1),
         **single,
     }
     blocks: dict[str, list[float]] = {name: [] for name in works}

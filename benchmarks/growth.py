@@ -11,18 +11,16 @@ costs of a round have faded.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import psutil
+import typer
 
-from benchmarks.engine import whole_round
-from benchmarks.workload import make_method, make_pool, medians, write
+from benchmarks.workload import make_method, make_pool, medians, train, write
 from spcacw_flwr.engine.plots import new_figure
 
 SILOS = (7, 20, 50, 100, 200, 500, 1000, 2000)
@@ -41,33 +39,29 @@ def peak_bytes() -> int:
     return 1024 * int(line.split()[1])
 
 
-def point(silos: int, hidden: int, sketch: int) -> dict[str, float]:
-    """Measure one point, in this process."""
+def point(case: tuple[str, int, int, int]) -> dict[str, object]:
+    """Measure one point, in this process; return its row."""
+    against, silos, hidden, sketch = case
     keys = {"hidden": hidden, "sketch": sketch, "samples_per_silo": 32, "update_every": 10**6}
     pool = make_pool(silos, **keys)
     _ = pool.data  # put together now: it is not the round's
     before = psutil.Process().memory_info().rss
     method = make_method(pool)
     repetitions = 5 if silos * pool.layout.size > 2e7 else 15
-    (ms,) = medians({"round": whole_round(pool, method)}, repetitions).values()
+    (ms,) = medians({"round": lambda: train(pool, method, 1)}, repetitions).values()
     matrices = (peak_bytes() - before) / (4 * silos * pool.layout.size)
-    return {"dimension": pool.layout.size, "median_ms": ms, "memory_in_matrices": matrices}
+    return {
+        "against": against, "silos": silos, "dimension": pool.layout.size, "sketch": sketch,
+        "median_ms": f"{ms:.3f}", "memory_in_matrices": f"{matrices:.2f}",
+    }  # fmt: skip
 
 
 def measure() -> Iterator[dict[str, object]]:
     """Measure all points, each in a fresh process."""
     points = [("M", silos, FIXED_HIDDEN, sketch) for sketch in (0, SKETCH) for silos in SILOS]
     points += [("d", FIXED_SILOS, hidden, 0) for hidden in HIDDEN]
-    for against, silos, hidden, sketch in points:
-        command = [sys.executable, "-m", "benchmarks.growth", "--point"]
-        command += [str(silos), str(hidden), str(sketch)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found = json.loads(done.stdout)
-        yield {
-            "against": against, "silos": silos, "dimension": found["dimension"], "sketch": sketch,
-            "median_ms": f"{found['median_ms']:.3f}",
-            "memory_in_matrices": f"{found['memory_in_matrices']:.2f}",
-        }  # fmt: skip
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as fresh:
+        yield from fresh.imap(point, points)
 
 
 def exponent(x: pd.Series, y: pd.Series) -> float:
@@ -103,9 +97,11 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     figure.savefig(path)
 
 
+def main(path: Path, picture: Path) -> None:
+    """Write the table and draw it."""
+    write(path, measure())
+    draw(pd.read_csv(path), picture)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "--point":
-        print(json.dumps(point(*map(int, sys.argv[2:]))))
-    else:
-        write(Path(sys.argv[1]), measure())
-        draw(pd.read_csv(sys.argv[1]), Path(sys.argv[2]))
+    typer.run(main)

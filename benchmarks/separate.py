@@ -18,12 +18,12 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.flower import certificates
 from spcacw_flwr.flower.asker import Asker
 from spcacw_flwr.flower.service import BESIDE, Service, server_credentials
 from spcacw_flwr.flower.silo import channel_of, talk
 from spcacw_flwr.methods.base import Method
-from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation
 from spcacw_flwr.silos.setup import setting_of
@@ -43,8 +43,10 @@ def certificate(directory: Path) -> tuple[Path, Path]:
     return path, directory / certificates.SERVER_KEY
 
 
-def hold(flat: dict[str, Any], silos: Sequence[int], door: dict[str, Any],
-         pauses: Mapping[int, float]) -> None:  # fmt: skip
+def hold(
+    flat: dict[str, Any], node: int, silos: Sequence[int], address: str, root: str, token: str,
+    pauses: Mapping[int, float],
+) -> None:  # fmt: skip
     """Hold some silos and answer in a stream; the whole life of a process.
 
     ``pauses`` are seconds to sleep before the gradients of a round, for silos that are late.
@@ -62,9 +64,8 @@ def hold(flat: dict[str, Any], silos: Sequence[int], door: dict[str, Any],
         return gradients(points, round_, *more)
 
     pool.gradients = late  # type: ignore[method-assign]
-    channel = channel_of(door["address"], door["root"], bool(door["root"]))
     with suppress(SpcacwError, KeyboardInterrupt):
-        talk(pool, channel, door["token"], door["node"])
+        talk(pool, channel_of(address, root, bool(root)), token, node)
 
 
 @dataclass
@@ -79,27 +80,22 @@ class Separate:
     pool: SiloPool
     """All silos at once, to say what they hold and to compare with."""
     service: Service
-    federation: Federation
     asker: Asker
     processes: dict[int, BaseProcess] = field(default_factory=dict)
 
     def start(self, node: int, pauses: Mapping[int, float] | None = None) -> None:
         """Invite a node and start its process."""
         silos = self.shares[node - NODE]
-        token = self.service.invite(node, silos)
-        door = {
-            "address": self.service.address, "root": self.root, "token": token, "node": node
-        }  # fmt: skip
+        token, address = self.service.invite(node, silos), self.service.address
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["benchmarks.separate", "sklearn.datasets"])
-        given = self.config.to_flat(), silos, door, pauses or {}
-        process = context.Process(target=hold, args=given, daemon=True)
-        process.start()
-        self.processes[node] = process
+        given = self.config.to_flat(), node, silos, address, self.root, token, pauses or {}
+        self.processes[node] = context.Process(target=hold, args=given, daemon=True)
+        self.processes[node].start()
 
     def method(self) -> Method:
         """Return the configured method before its first round."""
-        return make_method(self.config, self.federation, self.pool.initial_parameters())
+        return method_for(self.config, self.pool.describe(), self.pool)
 
 
 @contextmanager
@@ -117,14 +113,14 @@ def separate(
     setting = setting_of(config)
     setting.prepare()
     pool = SiloPool(config, setting, range(setting.num_silos))
-    silos, target, transport = tuple(pool.describe()), config.run.target, config.transport
-    federation = Federation(silos, target, config.samples_per_round, pool.layout)
+    silos, transport = tuple(pool.describe()), config.transport
+    federation = Federation(silos, config.run.target, config.samples_per_round, pool.layout)
     nodes = {silo: NODE + k for k, share in enumerate(shares) for silo in share}
     limit = 4 * pool.layout.size + BESIDE
     service = Service(transport.stream_address, server_credentials(transport), len(shares), limit)
     asker = Asker(config, federation, service, nodes)
     lists = [list(share) for share in shares]
-    found = Separate(config, lists, root, pool, service, federation, asker)
+    found = Separate(config, lists, root, pool, service, asker)
     try:
         for k in range(len(shares)):
             found.start(NODE + k, (pauses or {}).get(k))

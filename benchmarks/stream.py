@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
+from unittest.mock import patch
 
 import psutil
 import torch
@@ -53,11 +54,8 @@ def timed(target: Any, name: str, into: dict[str, list[float]], key: str) -> Ite
         finally:
             into[key].append(time.perf_counter() - start)
 
-    setattr(target, name, watched)
-    try:
+    with patch.object(target, name, watched):
         yield
-    finally:
-        setattr(target, name, plain)
 
 
 def processor_seconds(made: Separate) -> tuple[float, float]:

@@ -10,15 +10,15 @@ import csv
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.methods.base import WeightedGradients
+from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Federation
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.setup import setting_of
 
@@ -53,11 +53,16 @@ def make_pool(num_silos: int, **keys: object) -> SiloPool:
     return SiloPool(config, setting_of(config), range(num_silos))
 
 
-def make_method(pool: SiloPool) -> WeightedGradients:
-    """Return the state of SP-CACW before the first round."""
-    config, silos = pool.config, tuple(pool.describe())
-    federation = Federation(silos, 0, config.training.batch_size)
-    return method_class(config.run.method)(config, federation, pool.initial_parameters())
+def make_method(pool: SiloPool) -> Any:
+    """Return the state of the method before the first round."""
+    return method_for(pool.config, pool.describe(), pool)
+
+
+def train(pool: SiloPool, method: Any, round_: int) -> None:
+    """Train for a round, of a method that asks once."""
+    steps = method.round(round_)
+    with suppress(StopIteration):
+        steps.send(pool.answer(next(steps)).replies)
 
 
 def milliseconds(work: Callable[[], object], device: str) -> float:

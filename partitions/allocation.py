@@ -6,7 +6,10 @@ partitioning (Kiselman & Levy, SP-CACW, arXiv 2606.29322), in NumPy: labels in, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +19,7 @@ from spcacw_flwr.config.keys import PartitionKeys
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 
 DEVIATION = {
     "variance": lambda epsilon: epsilon**0.5,
@@ -171,3 +175,19 @@ def kept_rows(available: int, wanted: int, rng: np.random.Generator) -> slice | 
     if 0 < wanted < available:
         return np.sort(rng.permutation(available)[:wanted])
     return slice(None)
+
+
+def made_once(make: Callable[[Any, int], T], most: int = sys.maxsize) -> Callable[[Any, int], T]:
+    """Let a setting's method check a silo's number, and keep what it made for the last ``most``."""
+
+    @wraps(make)
+    def method(setting: Any, silo: int) -> T:
+        setting.check_silo(silo)
+        made = vars(setting).setdefault(f"_{make.__name__}_made", {})
+        if silo not in made:
+            if len(made) >= most:
+                made.pop(next(iter(made)))  # the one made first
+            made[silo] = make(setting, silo)
+        return made[silo]
+
+    return method

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,9 +28,10 @@ from .allocation import (
     counts_of,
     deal,
     latent_clusters,
+    made_once,
     parse_sizes,
 )
-from .images import Images, load_cifar100
+from .images import load_cifar100
 
 _PER_CLASS = {"train": 500, "test": 100}
 # Of the training pixels in [0, 1], per channel.
@@ -117,9 +119,7 @@ class Cifar100Clusters(Setting):
         check_nobody_empty(self._counts, self.name)
         if own.test_distribution == "split":
             check_nobody_empty(self._counts_of("test"), f"{self.name} for the test")
-        self._kept: dict[tuple[str, int], SiloData] = {}
         self._dealt: dict[str, list[NDArray[np.int64]]] = {}
-        self._all_tests: Tensor | None = None
 
     @property
     def groups(self) -> list[float]:
@@ -133,23 +133,21 @@ class Cifar100Clusters(Setting):
 
     def prepare(self) -> None:
         """Find, fetch, decode and verify CIFAR-100; SpcacwError if it cannot be had."""
-        self._data()
+        load_cifar100(self.keys.data_dir)
 
+    @made_once
     def train(self, silo: int) -> SiloData:
         """Return the images of ``silo``, kept after the first call; no two silos share an image."""
-        self.check_silo(silo)
-        if ("train", silo) not in self._kept:
-            rows = self._rows("train", silo)[: self.keys.samples_per_silo or None]
-            data = self._data()
-            self._kept["train", silo] = self._view(data.x_train[rows], data.y_train[rows])
-        return self._kept["train", silo]
+        return self._view("train", self._rows("train", silo), self.keys.samples_per_silo)
 
+    @made_once
     def test(self, silo: int) -> SiloData:
         """Return the test images of ``silo``, with the weights of its own class distribution."""
-        self.check_silo(silo)
-        if ("test", silo) not in self._kept:
-            self._kept["test", silo] = self._test(silo)
-        return self._kept["test", silo]
+        how = self.own.test_distribution
+        if how == "split":
+            return self._view("test", self._rows("test", silo), self.keys.test_samples)
+        x, y = self._tests.x, self._tests.y
+        return SiloData(x, y, self._weights(silo, y) if how == "target" else None)
 
     def augment(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         """Crop and mirror a batch at random, if ``augmentation`` says so (READING row 19)."""
@@ -158,17 +156,10 @@ class Cifar100Clusters(Setting):
         # Padding is black, which standardising moved.
         return crop_and_flip(x, rng, edge=self._scaled(torch.zeros(1, 3, 1, 1)).flatten())
 
-    def _test(self, silo: int) -> SiloData:
-        data = self._data()
-        if self.own.test_distribution == "split":
-            rows = self._rows("test", silo)[: self.keys.test_samples or None]
-            return self._view(data.x_test[rows], data.y_test[rows])
-        rows = self._balanced(data.y_test)[: self.keys.test_samples or None]
-        if self._all_tests is None:  # 123 MB that all silos share
-            self._all_tests = self._view(data.x_test[rows], data.y_test[rows]).x
-        y = torch.from_numpy(data.y_test[rows].astype(np.int64))
-        weighted = self.own.test_distribution == "target"
-        return SiloData(self._all_tests, y, self._weights(silo, y) if weighted else None)
+    @cached_property
+    def _tests(self) -> SiloData:
+        """The test images that all silos share: 123 MB."""
+        return self._view("test", self._balanced(self._labels("test")), self.keys.test_samples)
 
     def _weights(self, silo: int, y: Tensor) -> Tensor:
         """Weigh test images such that each class counts as it does in the silo's training data."""
@@ -176,7 +167,7 @@ class Cifar100Clusters(Setting):
         tested = torch.bincount(y, minlength=self.num_classes).clamp(min=1)
         return (share / tested * len(y))[y].float()
 
-    def _balanced(self, labels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def _balanced(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         """Order the test images such that any number of the first has all classes about alike."""
         order = stream(self.seed, TEST).permutation(len(labels))
         turn = np.empty(len(labels), dtype=np.int64)
@@ -190,18 +181,20 @@ class Cifar100Clusters(Setting):
 
     def _rows(self, split: str, silo: int) -> NDArray[np.int64]:
         if split not in self._dealt:
-            data = self._data()
-            labels = data.y_train if split == "train" else data.y_test
             rng = stream(self.seed, SPLIT if split == "train" else TEST)
-            self._dealt[split] = deal(self.allocation, labels.astype(np.int64), rng)
+            self._dealt[split] = deal(self.allocation, self._labels(split), rng)
         return self._dealt[split][silo]
 
-    def _data(self) -> Images:
-        return load_cifar100(self.keys.data_dir)
+    def _labels(self, split: str) -> NDArray[np.int64]:
+        labels = getattr(load_cifar100(self.keys.data_dir), f"y_{split}")
+        return labels.astype(np.int64)
 
-    def _view(self, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> SiloData:
+    def _view(self, split: str, rows: NDArray[np.int64], most: int) -> SiloData:
+        """Return the images of the first ``most`` rows (0: of all), and their labels."""
+        rows = rows[: most or None]
+        images = getattr(load_cifar100(self.keys.data_dir), f"x_{split}")[rows]
         x = torch.from_numpy(images.astype(np.float32)).div_(255)
-        return SiloData(self._scaled(x), torch.from_numpy(labels.astype(np.int64)))
+        return SiloData(self._scaled(x), torch.from_numpy(self._labels(split)[rows]))
 
     def _scaled(self, x: Tensor) -> Tensor:
         if self.keys.input_scale == "standard":

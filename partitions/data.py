@@ -173,6 +173,11 @@ def _find(data: DataSet, root: Path) -> dict[str, Path] | None:
     return None
 
 
+def read(data: DataSet, data_dir: str) -> dict[str, bytes]:
+    """Return the content of each file, found as :func:`find` says in what ``data_dir`` names."""
+    return {name: content(data, path) for name, path in find(data, data_root(data_dir)).items()}
+
+
 def content(data: DataSet, path: Path) -> bytes:
     """Return what is in a file, unpacked; SpcacwError unless it is just what it should be."""
     name = path.stem if path.suffix in _UNPACK else path.name

@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
 
-from .data import CIFAR100, MNIST, content, data_root, find
+from .data import CIFAR100, MNIST, content, data_root, find, read
 
 DECODED_DIR = "~/.cache/spcacw/decoded/cifar100"
 SIDE = 32
@@ -40,12 +40,12 @@ log = logging.getLogger(__name__)
 
 
 class Images(NamedTuple):
-    """Pixels (n, …) in 0 … 255 and labels (n,), as uint8; they cannot be written to."""
+    """Pixels (n, …) and labels (n,): of MNIST and CIFAR-100 uint8 that cannot be written to."""
 
-    x_train: NDArray[np.uint8]
-    y_train: NDArray[np.uint8]
-    x_test: NDArray[np.uint8]
-    y_test: NDArray[np.uint8]
+    x_train: NDArray[Any]
+    y_train: NDArray[Any]
+    x_test: NDArray[Any]
+    y_test: NDArray[Any]
 
 
 @lru_cache(maxsize=1)
@@ -63,25 +63,13 @@ def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return x, y
 
 
+@lru_cache(maxsize=2)
 def load_mnist(data_dir: str = "") -> Images:
     """Return MNIST, images (60000, 28, 28) and (10000, 28, 28), kept for the life of the process.
 
     It is found as :func:`data.find` says; SpcacwError if a file is damaged or cannot be had.
     """
-    return _mnist(data_root(data_dir))
-
-
-def load_cifar100(data_dir: str = "") -> Images:
-    """Return CIFAR-100, images (50000, 3, 32, 32) and (10000, 3, 32, 32), with its fine labels.
-
-    As :func:`load_mnist`. What was decoded is kept in ``DECODED_DIR``, and mapped into memory.
-    """
-    return _cifar100(data_root(data_dir))
-
-
-@lru_cache(maxsize=2)
-def _mnist(root: Path) -> Images:
-    return Images(*(_idx(content(MNIST, path)) for path in find(MNIST, root).values()))
+    return Images(*map(_idx, read(MNIST, data_dir).values()))
 
 
 def _idx(held: bytes) -> NDArray[np.uint8]:
@@ -92,8 +80,12 @@ def _idx(held: bytes) -> NDArray[np.uint8]:
 
 
 @lru_cache(maxsize=2)
-def _cifar100(root: Path) -> Images:
-    paths, folder = find(CIFAR100, root), Path(DECODED_DIR).expanduser()
+def load_cifar100(data_dir: str = "") -> Images:
+    """Return CIFAR-100, images (50000, 3, 32, 32) and (10000, 3, 32, 32), with its fine labels.
+
+    As :func:`load_mnist`. What was decoded is kept in ``DECODED_DIR``, and mapped into memory.
+    """
+    paths, folder = find(CIFAR100, data_root(data_dir)), Path(DECODED_DIR).expanduser()
     try:
         return _checked(Images(*(np.load(folder / f"{name}.npy", "r") for name in DECODED)))
     except (OSError, EOFError, ValueError, SpcacwError) as error:

@@ -1,14 +1,22 @@
 """Real federations: tables of rows with labels, in the silos that they were collected by.
 
+Heart disease in four hospitals: A. Janosi, W. Steinbrunn, M. Pfisterer and R. Detrano, Heart
+Disease, UCI Machine Learning Repository, 1988. Rows and features are those of J. Ogier du Terrail
+et al., FLamby: Datasets and Benchmarks for Cross-Silo Federated Learning in Realistic Healthcare
+Settings, NeurIPS 2022. Land mines in 29 fields: Y. Xue, X. Liao, L. Carin and B. Krishnapuram,
+Multi-Task Learning for Classification with Dirichlet Process Priors, JMLR 8, 2007.
+
 A target may own few rows (``target-samples``): all its other rows test it, and its peers keep all
 of their training share.
 """
 
 from __future__ import annotations
 
+import io
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,9 +27,15 @@ from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
-from .allocation import Floats, Ints, kept_rows
+from .allocation import Floats, Ints, kept_rows, made_once
+from .data import HEART, LANDMINE, read
 
 _TRAINED_ON = 2 / 3
+_CATEGORIES = {2: (2, 3, 4), 6: (1, 2)}
+"""The columns cp and restecg, and their values but the first, each of which becomes a feature."""
+_MOSTLY_MISSING = (10, 11, 12)
+"""The columns slope, ca and thal."""
+_FOLIATED, _FIELDS = 15, 29
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,6 @@ class NaturalSilos(Setting):
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Read no data; SpcacwError if ``silos`` is another number than there are."""
         super().__init__(keys, seed)
-        self._kept: dict[int, tuple[SiloData, SiloData]] = {}
         if keys.silos not in (0, len(self.names)):
             raise SpcacwError(
                 f"silos = {keys.silos} is not allowed: {self.name} has {len(self.names)} silos, so "
@@ -108,22 +121,76 @@ class NaturalSilos(Setting):
         """Return the rows of ``silo`` that are not for training."""
         return self._parts(silo)[1]
 
+    @made_once
     def _parts(self, silo: int) -> tuple[SiloData, SiloData]:
-        self.check_silo(silo)
-        if silo not in self._kept:
-            x, y = self.rows(silo)
-            asked = self.own.target_samples if silo == self.target else 0
-            if asked >= len(y):
-                raise SpcacwError(
-                    f"{self.name}.target-samples = {asked} leaves no row to test "
-                    f"{self.names[silo]} (silo {silo}) on, which has {len(y)}: ask for at most "
-                    f"{len(y) - 1}."
-                )
-            order = stratified(y, stream(self.seed, SPLIT, silo))
-            cut = asked or round(len(y) * _TRAINED_ON)
-            train, test = order[: min(cut, self.keys.samples_per_silo or cut)], order[cut:]
-            test = test[kept_rows(len(test), self.keys.test_samples, stream(self.seed, TEST, silo))]
-            inputs, labels = torch.from_numpy(standardised(x, train)).float(), torch.from_numpy(y)
-            parts = [SiloData(inputs[some], labels[some]) for some in (train, test)]
-            self._kept[silo] = parts[0], parts[1]
-        return self._kept[silo]
+        x, y = self.rows(silo)
+        asked = self.own.target_samples if silo == self.target else 0
+        if asked >= len(y):
+            raise SpcacwError(
+                f"{self.name}.target-samples = {asked} leaves no row to test {self.names[silo]} "
+                f"(silo {silo}) on, which has {len(y)}: ask for at most {len(y) - 1}."
+            )
+        order = stratified(y, stream(self.seed, SPLIT, silo))
+        cut = asked or round(len(y) * _TRAINED_ON)
+        train, test = order[: min(cut, self.keys.samples_per_silo or cut)], order[cut:]
+        test = test[kept_rows(len(test), self.keys.test_samples, stream(self.seed, TEST, silo))]
+        inputs, labels = torch.from_numpy(standardised(x, train)).float(), torch.from_numpy(y)
+        return SiloData(inputs[train], labels[train]), SiloData(inputs[test], labels[test])
+
+
+class Heart(NaturalSilos):
+    """Four hospitals, 740 patients and 13 features; who has heart disease?"""
+
+    name = "heart"
+    names = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
+    input_shape = (13,)
+
+    def rows(self, silo: int) -> tuple[Floats, Ints]:
+        """Return the patients of a hospital of whom everything is known."""
+        return _hospitals(self.keys.data_dir)[silo]
+
+
+@lru_cache(maxsize=2)
+def _hospitals(data_dir: str) -> list[tuple[Floats, Ints]]:
+    return [patients(table.decode()) for table in read(HEART, data_dir).values()]
+
+
+def patients(table: str) -> tuple[Floats, Ints]:
+    """Return the features (n, 13), and whether there is disease (n,), of a hospital's file.
+
+    Dropped are the columns slope, ca and thal, and then the rows in which something is missing.
+    """
+    lines = [np.delete(line.split(","), _MOSTLY_MISSING) for line in table.split()]
+    known = np.array([line for line in lines if "?" not in line]).astype(np.float64)
+    x, y = known[:, :-1], (known[:, -1] > 0).astype(np.int64)
+    hot = [x[:, column] == value for column, some in _CATEGORIES.items() for value in some]
+    return np.column_stack([np.delete(x, list(_CATEGORIES), axis=1), *hot]), y
+
+
+class Landmine(NaturalSilos):
+    """29 fields, in two kinds of terrain, 9 features of radar echoes; 6 % are mines."""
+
+    name = "landmine"
+    names = tuple(f"field-{1 + i}" for i in range(_FIELDS))
+    defaults: ClassVar[Mapping[str, Any]] = {**NaturalSilos.defaults, "metric": "auroc"}
+    input_shape = (9,)
+    group_kind = "cluster"
+
+    @property
+    def groups(self) -> list[float]:
+        """0 of the fields under foliage, 1 of those on bare earth."""
+        return [0.0] * _FOLIATED + [1.0] * (_FIELDS - _FOLIATED)
+
+    def rows(self, silo: int) -> tuple[Floats, Ints]:
+        """Return the echoes of a field."""
+        return _fields(self.keys.data_dir)[silo]
+
+
+@lru_cache(maxsize=2)
+def _fields(data_dir: str) -> list[tuple[Floats, Ints]]:
+    from scipy.io import loadmat  # here: it takes a moment, and few settings need it
+
+    (table,) = read(LANDMINE, data_dir).values()
+    held = loadmat(io.BytesIO(table))
+    pairs = zip(held["feature"][0], held["label"][0], strict=True)
+    return [(x.astype(np.float64), y[:, 0].astype(np.int64)) for x, y in pairs]

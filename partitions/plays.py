@@ -13,9 +13,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from spcacw_flwr.config.declare import SpcacwError
 
 from .allocation import Ints
-from .data import SHAKESPEARE, content, data_root, find
+from .data import SHAKESPEARE, read
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 symbols, in its order; the token of a character is its place here."""
@@ -46,42 +45,28 @@ class Role:
     character: str
     text: str
 
-    @property
-    def name(self) -> str:
-        """The play and the character, which together are unique."""
-        return f"{self.play}: {self.character}"
-
     @cached_property
     def tokens(self) -> NDArray[np.uint8]:
         """The place of each character of the text in LEAF's vocabulary."""
         return encode(self.text)
 
-    @property
-    def leaf_samples(self) -> int:
-        """The number of LEAF's samples: windows of 80 characters with one more to predict."""
-        return max(0, len(self.text) - WINDOW)
 
-
-@dataclass
-class _Play:
-    title: str
-    bites: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """What each character says, a line at a time, in the order of their first lines."""
+Bites = defaultdict[str, list[str]]
+"""What each character of a play says, a line at a time, in the order of their first lines."""
 
 
 def parse_roles(text: str) -> list[Role]:
     """Return the roles of the complete works, in the order of plays and of first lines.
 
     Plays with one character or none, roles of two lines or fewer, and roles too short for a single
-    sample are left out, as LEAF does.
+    sample (a window, and one character more to predict) are left out, as LEAF does.
     """
     return [
-        role
-        for play in _plays(_lines_of_plays(text))
-        if len(play.bites) > 1
-        for character, bites in play.bites.items()
-        if len(bites) > 2
-        if (role := Role(play.title, character, _joined(bites))).leaf_samples
+        Role(title, character, said)
+        for title, bites in _plays(_lines_of_plays(text))
+        if len(bites) > 1
+        for character, lines in bites.items()
+        if len(lines) > 2 and len(said := _joined(lines)) > WINDOW
     ]
 
 
@@ -98,18 +83,17 @@ def _lines_of_plays(text: str) -> list[str]:
     return lines[max(start, 0) : _LAST_LINE + 1]
 
 
-def _plays(lines: Sequence[str]) -> Iterator[_Play]:
-    """Read line by line; lines before the first byline belong to no play."""
-    play, speaker = _Play(""), ""
+def _plays(lines: Sequence[str]) -> Iterator[tuple[str, Bites]]:
+    """Read title and bites line by line; lines before the first byline belong to no play."""
+    title, speaker, bites = "", "", Bites(list)
     for i, line in enumerate(lines):
         if _BYLINE in line:
-            yield play
-            play, speaker = _Play(_title(lines, i)), ""
-        elif play.title == _COMEDY_OF_ERRORS:
-            speaker = _read_flush(play, speaker, line)
+            yield title, bites
+            title, speaker, bites = _title(lines, i), "", Bites(list)
         else:
-            speaker = _read_indented(play, speaker, line)
-    yield play
+            take_in = _read_flush if title == _COMEDY_OF_ERRORS else _read_indented
+            speaker = take_in(bites, speaker, line)
+    yield title, bites
 
 
 def _title(lines: Sequence[str], byline: int) -> str:
@@ -118,27 +102,27 @@ def _title(lines: Sequence[str], byline: int) -> str:
     return next((line for line in above[:-1] if line), above[-1])
 
 
-def _read_indented(play: _Play, speaker: str, line: str) -> str:
+def _read_indented(bites: Bites, speaker: str, line: str) -> str:
     """Take in a line of a play set with indents; return who speaks after it."""
     if line.startswith("  ") and (found := _SPEAKER.match(line, 2)):
         speaker = found[1].upper()
-        play.bites[speaker].append(found[2])
+        bites[speaker].append(found[2])
     elif speaker and line.startswith("    "):
-        play.bites[speaker].append(line[4:])
+        bites[speaker].append(line[4:])
     return speaker
 
 
-def _read_flush(play: _Play, speaker: str, line: str) -> str:
+def _read_flush(bites: Bites, speaker: str, line: str) -> str:
     """Take in a line of the Comedy of Errors: headings look like speakers, any line goes on."""
     if found := _SPEAKER.match(line):
         speaker = found[1].upper()
         if speaker.startswith("ACT "):
             return ""
-        play.bites[speaker].append(found[2])
+        bites[speaker].append(found[2])
     elif speaker and line.startswith("<"):  # the edition's copyright notice
         return ""
     elif speaker:
-        play.bites[speaker].append(line)
+        bites[speaker].append(line)
     return speaker
 
 
@@ -158,18 +142,14 @@ def decode(tokens: NDArray[np.integer]) -> str:
     return "".join(VOCABULARY[token] for token in tokens)
 
 
+@lru_cache(maxsize=2)
 def load_roles(data_dir: str = "") -> list[Role]:
     """Return the 1,129 roles of the file in ``data_dir`` or its folder ``shakespeare``.
 
     SpcacwError if there is no such file, it is damaged, or it is another edition.
     """
-    return _roles(data_root(data_dir))
-
-
-@lru_cache(maxsize=2)
-def _roles(root: Path) -> list[Role]:
-    (path,) = find(SHAKESPEARE, root).values()
-    return parse_roles(content(SHAKESPEARE, path).decode("ascii"))
+    (text,) = read(SHAKESPEARE, data_dir).values()
+    return parse_roles(text.decode("ascii"))
 
 
 def draw_roles(

@@ -7,9 +7,8 @@ Both MNIST settings of the paper are of this kind (Kiselman & Levy, SP-CACW, arX
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,28 +20,11 @@ from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
-from .allocation import kept_rows
-from .images import load_mnist
+from .allocation import kept_rows, made_once
+from .images import Images, load_mnist
 
 # A test set of MNIST takes 31 MB: a process that serves 89 silos must not keep them all.
 _TEST_SETS_KEPT = 8
-
-
-@dataclass(frozen=True)
-class Pool:
-    """All images and labels, before they are dealt out.
-
-    ``x_train``, ``x_test`` are (n, ...) with pixels in [0, ``white``]; ``y_train``, ``y_test`` are
-    (n,); ``mean`` and ``std`` are those of the training pixels in [0, 1].
-    """
-
-    x_train: NDArray[np.generic]
-    y_train: NDArray[np.generic]
-    x_test: NDArray[np.generic]
-    y_test: NDArray[np.generic]
-    white: float
-    mean: float
-    std: float
 
 
 class PooledSetting(Setting):
@@ -52,14 +34,14 @@ class PooledSetting(Setting):
     """
 
     pool_size: ClassVar[int] = 60_000
+    white: ClassVar[float] = 255.0
+    """The value of a white pixel of the pool."""
     num_classes = 10
     input_shape = (1, 28, 28)
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Read no data; SpcacwError if the pool has not enough images for every silo."""
         super().__init__(keys, seed)
-        self._train_kept: dict[int, SiloData] = {}
-        self._test_kept: dict[int, SiloData] = {}
         most = self.pool_size // self.num_silos
         self._size = keys.samples_per_silo or most
         if not 0 < self._size <= most:
@@ -69,9 +51,13 @@ class PooledSetting(Setting):
                 f"samples-per-silo to at most {most}, or use fewer silos."
             )
 
-    def pool(self) -> Pool:
-        """Return the pool, with the customary mean and std; cheap once it was loaded."""
-        return Pool(*load_mnist(self.keys.data_dir), white=255.0, mean=0.1307, std=0.3081)
+    def pool(self) -> Images:
+        """Return all images (n, …) and labels (n,); cheap once they were loaded."""
+        return load_mnist(self.keys.data_dir)
+
+    def moments(self) -> tuple[float, float]:
+        """Return mean and standard deviation of training pixels in [0, 1]: those customary here."""
+        return 0.1307, 0.3081
 
     @abstractmethod
     def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:
@@ -85,40 +71,33 @@ class PooledSetting(Setting):
         """Find, fetch and verify the data; cheap once done; SpcacwError if it cannot be had."""
         self.pool()
 
+    @made_once
     def train(self, silo: int) -> SiloData:
         """Return the ``samples_per_silo`` training images of ``silo``, kept after the first call.
 
         No two silos share an image. With the same seed and number of silos, a larger
         ``samples_per_silo`` only adds images, so curves over it compare like with like.
         """
-        self.check_silo(silo)
-        if silo not in self._train_kept:
-            pool = self.pool()
-            # Deal the images out like cards, so that the first n of a silo do not depend on n.
-            mine = self._order[silo :: self.num_silos][: self._size]
-            self._train_kept[silo] = self._view(pool, pool.x_train[mine], pool.y_train[mine], silo)
-        return self._train_kept[silo]
+        # Deal the images out like cards, so that the first n of a silo do not depend on n.
+        mine = self._order[silo :: self.num_silos][: self._size]
+        pool = self.pool()
+        return self._view(pool.x_train[mine], pool.y_train[mine], silo)
 
+    @partial(made_once, most=_TEST_SETS_KEPT)
     def test(self, silo: int) -> SiloData:
         """Return the test set under the transform of ``silo`` (READING row 12).
 
         All of it, or the ``test_samples`` images that the seed draws, the same for all silos.
         """
-        self.check_silo(silo)
-        if silo not in self._test_kept:
-            pool = self.pool()
-            while len(self._test_kept) >= _TEST_SETS_KEPT:
-                self._test_kept.pop(next(iter(self._test_kept)))  # the one made first
-            kept = kept_rows(len(pool.y_test), self.keys.test_samples, stream(self.seed, TEST))
-            self._test_kept[silo] = self._view(pool, pool.x_test[kept], pool.y_test[kept], silo)
-        return self._test_kept[silo]
+        pool = self.pool()
+        kept = kept_rows(len(pool.y_test), self.keys.test_samples, stream(self.seed, TEST))
+        return self._view(pool.x_test[kept], pool.y_test[kept], silo)
 
-    def _view(
-        self, pool: Pool, images: NDArray[np.generic], labels: NDArray[np.generic], silo: int
-    ) -> SiloData:
-        unit = images.astype(np.float32) / np.float32(pool.white)
+    def _view(self, images: NDArray[Any], labels: NDArray[Any], silo: int) -> SiloData:
+        unit = images.astype(np.float32) / np.float32(self.white)
         x = torch.from_numpy(unit.reshape(-1, *self.input_shape))
         x, y = self.transform(x, torch.from_numpy(labels.astype(np.int64)), silo)
         if self.keys.input_scale == "standard":
-            x = (x - pool.mean) / pool.std
+            mean, std = self.moments()
+            x = (x - mean) / std
         return SiloData(x, y)

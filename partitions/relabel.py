@@ -21,8 +21,8 @@ from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.streams import HOLD_OUT, LABEL, stream
 
 from .allocation import clusters_of
-from .images import load_digits
-from .pool import Pool, PooledSetting
+from .images import Images, load_digits
+from .pool import PooledSetting
 
 _DIGITS_TEST_SIZE = 397
 
@@ -84,14 +84,19 @@ class DigitsRelabel(Relabel):
     name = "digits-relabel"
     input_shape = (1, 8, 8)
     pool_size = 1400
+    white = 1.0
 
-    def pool(self) -> Pool:
+    def pool(self) -> Images:
         """Return the digits, in an order drawn by the seed, the last 397 of them for the test."""
         x, y = load_digits()
         order = stream(self.seed, HOLD_OUT).permutation(len(y))
         train, test = order[:-_DIGITS_TEST_SIZE], order[-_DIGITS_TEST_SIZE:]
-        mean, std = float(x[train].mean()), float(x[train].std())
-        return Pool(x[train], y[train], x[test], y[test], white=1.0, mean=mean, std=std)
+        return Images(x[train], y[train], x[test], y[test])
+
+    def moments(self) -> tuple[float, float]:
+        """Return mean and standard deviation of the training pixels."""
+        x = self.pool().x_train
+        return float(x.mean()), float(x.std())
 
 
 class MnistRelabel(Relabel):

@@ -20,7 +20,7 @@ from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import ROLE, TEST, WINDOW, stream
 
-from .allocation import counted_silos, kept_rows
+from .allocation import counted_silos, kept_rows, made_once
 from .plays import VOCABULARY, Role, draw_roles, load_roles, split_by_time, windows
 
 
@@ -81,7 +81,6 @@ class Shakespeare(Setting):
         super().__init__(keys, seed)
         self._silos = counted_silos(keys, self.name)
         self.input_shape = (self.own.window,)
-        self._kept: dict[tuple[str, int], SiloData] = {}
 
     @property
     def groups(self) -> list[None]:
@@ -116,10 +115,12 @@ class Shakespeare(Setting):
                         "role-characters, or lower window."
                     )
 
+    @made_once
     def train(self, silo: int) -> SiloData:
         """Return the training windows of ``silo``, kept after the first call."""
         return self._data("train", silo, self.keys.samples_per_silo, WINDOW)
 
+    @made_once
     def test(self, silo: int) -> SiloData:
         """Return the test windows of ``silo``, one after the other whatever the stride."""
         return self._data("test", silo, self.keys.test_samples, TEST)
@@ -145,13 +146,10 @@ class Shakespeare(Setting):
         return np.concatenate(train), np.concatenate(held)
 
     def _data(self, part: str, silo: int, most: int, purpose: int) -> SiloData:
-        self.check_silo(silo)
-        if (part, silo) not in self._kept:
-            cut = self._windows(part, silo)
-            cut = cut[kept_rows(len(cut), most, stream(self.seed, purpose, silo))]
-            tokens = torch.from_numpy(cut.astype(np.int64))
-            self._kept[part, silo] = SiloData(tokens[:, :-1], tokens[:, 1:])
-        return self._kept[part, silo]
+        cut = self._windows(part, silo)
+        cut = cut[kept_rows(len(cut), most, stream(self.seed, purpose, silo))]
+        tokens = torch.from_numpy(cut.astype(np.int64))
+        return SiloData(tokens[:, :-1], tokens[:, 1:])
 
     def _windows(self, part: str, silo: int) -> NDArray[np.uint8]:
         texts, stride = self._texts(part, silo)

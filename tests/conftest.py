@@ -15,9 +15,9 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.methods.guard import make_method as make_guarded
+from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Federation, Replies, Request
+from spcacw_flwr.silos.protocol import Replies, Request
 from spcacw_flwr.silos.setup import checked_setting
 
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
@@ -27,14 +27,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def data_at(*files: str) -> str:
+    """The data sets' directory, if it holds these files: SPCACW_DATA_DIR, or ../shared/data."""
+    root = Path(os.environ.get("SPCACW_DATA_DIR", Path(__file__).parents[2] / "shared" / "data"))
+    if lacking := [name for name in files if not (root / name).exists()]:
+        pytest.skip(f"no {lacking[0]} in {root}; name the data's directory in SPCACW_DATA_DIR")
+    return str(root)
+
+
 @pytest.fixture(scope="session")
-def mnist() -> Path:
-    """MNIST's directory: SPCACW_DATA_DIR, or ../shared/data/mnist beside the checkout."""
-    default = Path(__file__).parents[2] / "shared" / "data" / "mnist"
-    path = Path(os.environ.get("SPCACW_DATA_DIR", default))
-    if not any((path / raw).is_dir() for raw in ("MNIST/raw", "mnist/MNIST/raw")):
-        pytest.skip(f"no MNIST at {path}; name its directory in SPCACW_DATA_DIR")
-    return path
+def mnist() -> str:
+    return data_at("mnist/MNIST/raw")
 
 
 @pytest.fixture
@@ -47,11 +50,6 @@ def offline(tmp_path, monkeypatch):
     for loader in ("MNIST", "CIFAR100"):
         monkeypatch.setattr(f"torchvision.datasets.{loader}", fail)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
-def federation_of(config: Config, pool: SiloPool) -> Federation:
-    silos, size = tuple(pool.describe()), config.training.batch_size
-    return Federation(silos, config.run.target, size, pool.layout)
 
 
 def answer(pool: SiloPool, request: Request) -> Replies:
@@ -74,8 +72,7 @@ def make_pool(config: Config) -> SiloPool:
 
 
 def make_method(config: Config, pool: SiloPool):
-    federation = federation_of(config, pool)
-    return make_guarded(config, federation, pool.initial_parameters())
+    return method_for(config, pool.describe(), pool)
 
 
 @pytest.fixture(autouse=True)

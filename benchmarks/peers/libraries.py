@@ -1,5 +1,11 @@
 """A round in each library: ``python libraries.py NAME M ROUNDS`` prints a JSON line.
 
+M silos hold 320 random images of 28 × 28 with random labels each; the model is an MLP 784-64-10
+(d = 50,890, float32). In a round every silo computes the gradient of one mini-batch of 32 at the
+shared model, and the server takes one SGD step along their mean. A silo's batches are the ten
+slices of its data, in turn: views, so that drawing a batch costs a peer nothing. All peers start
+from one model, so after as many rounds they end at one model: ``norm`` in the line shows it.
+
 *spcacw* and *fedavg* are ours. With fedavg the work is the peers': a (clipped) gradient per silo,
 their mean, a step. With spcacw it is the whole method with its default keys: bias, inner products,
 and once in ten rounds L and α, which no peer has. Times are means over ten rounds: a median over
@@ -46,41 +52,69 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+import time
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from importlib.metadata import version
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any
 
 import torch
-from rounds import BATCH, LEARNING_RATE, THREADS, WARM_UP, Clock, batches, make_model, norm
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+BATCH = 32
+LEARNING_RATE = 0.05
+THREADS = 2
+"""PyTorch's threads, where rounds run in this process."""
+WARM_UP = 3
+"""Times that are not reported: the first rounds load, allocate and start processes."""
 ROUNDS_PER_EPOCH = 10
 """320 samples in batches of 32; our L and α are updated once an epoch."""
-# Each function below trains for some rounds, tells the clock where they end, and returns the norm
-# of the final model. It imports its library, which no other one's environment has.
+Tick = Callable[[], None]
+"""Called when a round, or an epoch of ours, has ended."""
 
 
-def ours(method_name: str, silos: int, rounds: int, clock: Clock) -> float:
+@cache
+def batches(silo: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the silo's ten mini-batches."""
+    rng = torch.Generator().manual_seed(silo)
+    x = torch.rand(320, 1, 28, 28, generator=rng)
+    y = torch.randint(10, (320,), generator=rng)
+    return list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+
+
+def make_model() -> nn.Sequential:
+    """Return the MLP at its initial parameters, which are always the same."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def norm(parameters: Iterable[Tensor]) -> float:
+    """Return ‖w‖."""
+    return float(torch.cat([p.detach().flatten() for p in parameters]).norm())
+
+
+# Each function below trains for some rounds, tells where they end, and returns the norm of the
+# final model. It imports its library, which no other one's environment has.
+
+
+def ours(method_name: str, silos: int, rounds: int, tick: Tick) -> float:
     """Train in process by one of our methods; a tick is an epoch."""
-    from benchmarks.workload import make_method, make_pool  # of the same images
+    from benchmarks.workload import make_method, make_pool, train  # of the same images
     from spcacw_flwr.engine.simulate import threads
 
     pool = make_pool(silos, method=method_name, smoothness=0.0)
     method = make_method(pool)
     with threads(THREADS, silos * BATCH, pool):
         for round_ in range(1, rounds + 1):
-            steps = method.round(round_)
-            with suppress(StopIteration):
-                steps.send(pool.answer(next(steps)).replies)
+            train(pool, method, round_)
             if round_ % ROUNDS_PER_EPOCH == 0:
-                clock.tick()
+                tick()
     return norm([method.parameters])
 
 
-def pfl(silos: int, rounds: int, clock: Clock) -> float:
+def pfl(silos: int, rounds: int, tick: Tick) -> float:
     """Train for ``rounds`` central iterations."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
@@ -94,17 +128,17 @@ def pfl(silos: int, rounds: int, clock: Clock) -> float:
     from pfl.model.pytorch import PyTorchModel
     from pfl.stats import MappedVectorStatistics
 
-    class Network(torch.nn.Module):
+    class Network(nn.Module):
         """The model with the two functions that pfl asks for."""
 
         def __init__(self) -> None:
             super().__init__()
             self.layers = make_model()
 
-        def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        def loss(self, x: Tensor, y: Tensor) -> Tensor:
             return cross_entropy(self.layers(x), y)
 
-        def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+        def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
             return {}
 
     class FedSGD(FederatedAveraging):
@@ -121,7 +155,7 @@ def pfl(silos: int, rounds: int, clock: Clock) -> float:
         def after_central_iteration(
             self, aggregate_metrics: Any, model: Any, *, central_iteration: int
         ) -> tuple[bool, Any]:
-            clock.tick()
+            tick()
             return False, Metrics()
 
     torch.set_num_threads(THREADS)
@@ -146,7 +180,7 @@ def pfl(silos: int, rounds: int, clock: Clock) -> float:
     return norm(network.parameters())
 
 
-def fedlab(silos: int, rounds: int, clock: Clock) -> float:
+def fedlab(silos: int, rounds: int, tick: Tick) -> float:
     """Train for ``rounds`` rounds of the pipeline."""
     from fedlab.contrib.algorithm import SGDSerialClientTrainer, SyncServerHandler
     from fedlab.contrib.dataset.basic_dataset import FedDataset
@@ -161,7 +195,7 @@ def fedlab(silos: int, rounds: int, clock: Clock) -> float:
             return [next(streams[id])]
 
     class GradientTrainer(SGDSerialClientTrainer):
-        def train(self, model_parameters: torch.Tensor, train_loader: list) -> list[torch.Tensor]:
+        def train(self, model_parameters: Tensor, train_loader: list) -> list[Tensor]:
             """Return the gradient of one client's batch at the model it was sent."""
             self.set_model(model_parameters)
             for x, y in train_loader:
@@ -170,14 +204,14 @@ def fedlab(silos: int, rounds: int, clock: Clock) -> float:
             return [self.model_gradients]
 
     class GradientHandler(SyncServerHandler):
-        def global_update(self, buffer: list[list[torch.Tensor]]) -> None:
+        def global_update(self, buffer: list[list[Tensor]]) -> None:
             """Take one SGD step along the mean gradient."""
             mean = Aggregators.fedavg_aggregate([gradient for (gradient,) in buffer])
             self.set_model(self.model_parameters.sub_(mean, alpha=LEARNING_RATE))
 
     class Timed(StandalonePipeline):
         def evaluate(self) -> None:
-            clock.tick()
+            tick()
 
     torch.set_num_threads(THREADS)
     trainer = GradientTrainer(make_model(), silos)
@@ -203,7 +237,7 @@ def flower_step(message: Any, context: Any) -> Any:
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
-def flower(silos: int, rounds: int, clock: Clock) -> float:
+def flower(silos: int, rounds: int, tick: Tick) -> float:
     """Simulate on Ray."""
     os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     from flwr.app import ArrayRecord
@@ -219,7 +253,7 @@ def flower(silos: int, rounds: int, clock: Clock) -> float:
     def main(grid: Any, context: Any) -> None:
         def note(server_round: int, arrays: Any) -> None:
             if server_round:
-                clock.tick()
+                tick()
 
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=silos)
         arrays = ArrayRecord(make_model().state_dict())
@@ -231,7 +265,7 @@ def flower(silos: int, rounds: int, clock: Clock) -> float:
     return norms[0]
 
 
-LIBRARIES: dict[str, tuple[str, str, int, Callable[[int, int, Clock], float]]] = {
+LIBRARIES: dict[str, tuple[str, str, int, Callable[[int, int, Tick], float]]] = {
     "fedavg": ("spcacw-flwr", ", fedavg", ROUNDS_PER_EPOCH, partial(ours, "fedavg")),
     "spcacw": ("spcacw-flwr", ", spcacw", ROUNDS_PER_EPOCH, partial(ours, "spcacw")),
     "pfl": ("pfl", "", 1, pfl),
@@ -244,13 +278,14 @@ LIBRARIES: dict[str, tuple[str, str, int, Callable[[int, int, Clock], float]]] =
 def main(name: str, silos: int, rounds: int) -> None:
     """Train for ``rounds`` rounds after the warm-up, and print how long they took."""
     package, what, per_tick, train = LIBRARIES[name]
-    clock = Clock(per_tick)
-    final_norm = train(silos, (WARM_UP + math.ceil(rounds / per_tick)) * per_tick, clock)
+    ends: list[float] = []
+    total = (WARM_UP + math.ceil(rounds / per_tick)) * per_tick
+    final_norm = train(silos, total, lambda: ends.append(time.perf_counter()))
+    times = [1000 * (end - start) / per_tick for start, end in pairwise(ends[WARM_UP - 1 :])]
     line = {
         "library": package + what, "version": version(package), "torch": version("torch"),
-        "silos": silos, "rounds": rounds,
-        "median_ms": round(statistics.median(clock.milliseconds), 3),
-        "milliseconds": clock.milliseconds, "norm": final_norm,
+        "silos": silos, "rounds": rounds, "median_ms": round(statistics.median(times), 3),
+        "norm": final_norm,
     }  # fmt: skip
     print(json.dumps(line), flush=True)
 

@@ -56,8 +56,8 @@ SETTINGS = {
     "mnist-rotate": "spcacw_flwr.partitions.rotate:MnistRotate",
     "cifar100-clusters": "spcacw_flwr.partitions.clusters:Cifar100Clusters",
     "shakespeare": "spcacw_flwr.partitions.shakespeare:Shakespeare",
-    "heart": "spcacw_flwr.partitions.heart:Heart",
-    "landmine": "spcacw_flwr.partitions.landmine:Landmine",
+    "heart": "spcacw_flwr.partitions.natural:Heart",
+    "landmine": "spcacw_flwr.partitions.natural:Landmine",
     "own": "spcacw_flwr.partitions.own:OwnSilos",
     "files": "spcacw_flwr.partitions.files:SiloFiles",
 }

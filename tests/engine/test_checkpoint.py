@@ -27,7 +27,8 @@ from spcacw_flwr.engine.checkpoint import Keeper
 from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.base import WeightedGradients
-from tests.conftest import federation_of, make_method, make_pool, one_sentence
+from spcacw_flwr.silos.setup import checked_setting
+from tests.conftest import make_method, make_pool, one_sentence
 from tests.engine.test_simulate import spoil
 from tests.watching import wait_until
 
@@ -137,7 +138,7 @@ def begun(config: Config, directory: Path):
     """A pool, a fresh method, and who keeps its checkpoint."""
     pool = make_pool(config)
     method = make_method(config, pool)
-    return pool, method, Keeper(directory, config, federation_of(config, pool), {"method": method})
+    return pool, method, Keeper(directory, config, method.federation, {"method": method})
 
 
 @pytest.mark.parametrize("keys", CASES, ids=lambda keys: " ".join(map(str, keys.values())))

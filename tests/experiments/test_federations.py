@@ -11,8 +11,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.experiments import federations
 from spcacw_flwr.experiments.conf import CONF, read
 from spcacw_flwr.experiments.sweep import Where, short_runs
-from tests.conftest import one_sentence
-from tests.partitions.conftest import data_at
+from tests.conftest import data_at, one_sentence
 from tests.test_adding import folder  # noqa: F401
 from tests.test_cli import invoke
 from tests.test_end_to_end import spcacw

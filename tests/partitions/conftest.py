@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import PartitionKeys
-from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.partitions import data, images
-from spcacw_flwr.silos.setup import make_setting
-
-
-@pytest.fixture(scope="session")
-def mnist_dir(mnist):
-    return str(mnist)
+from spcacw_flwr.silos.setup import setting_of
+from tests.conftest import data_at
 
 
 @pytest.fixture
@@ -26,18 +21,21 @@ def make(request):
     """Make a setting under its own defaults, with some keys changed."""
 
     def build(name, seed=0, target=0, **changes):
-        places = {"mnist": "mnist_dir", "cifar100": "cifar_dir", "shakespeare": "plays_dir",
+        places = {"mnist": "mnist", "cifar100": "cifar_dir", "shakespeare": "plays_dir",
                   "heart": "tables_dir", "landmine": "tables_dir"}  # fmt: skip
         place = places.get(name.split("-")[0])
         if place and "data_dir" not in changes:
             changes["data_dir"] = request.getfixturevalue(place)
-        fields, chosen = PartitionKeys.__dataclass_fields__, setting_class(name)
-        keys = {k: v for k, v in chosen.defaults.items() if k in fields} | changes
-        own = {k: keys.pop(k) for k in list(keys) if k not in fields}
-        values = chosen.Keys(**own) if chosen.Keys else None
-        return make_setting(name, PartitionKeys(**keys, own=values), seed, target)
+        own = {k: changes.pop(k) for k in [*changes] if k not in PartitionKeys.__dataclass_fields__}
+        keys = {"setting": name, "seed": seed, "target": target, **changes}
+        return setting_of(Config.from_keys(**keys, **{name: own}))
 
     return build
+
+
+def rows(x):
+    """Samples as bytes, to compare sets of them."""
+    return [row.numpy().tobytes() for row in x]
 
 
 def idx(array):
@@ -93,17 +91,8 @@ def tiny(expect, offline):
     """Let the reader expect the tiny files, in an empty home."""
     made = Tiny()
     expect(images, "MNIST", made.raw)
+    images.load_mnist.cache_clear()
     return made
-
-
-def data_at(*files):
-    """Return the data sets' directory if it holds these files, or skip the test."""
-    beside = Path(__file__).parents[3] / "shared" / "data"
-    root = Path(os.environ.get("SPCACW_DATA_DIR", beside))
-    lacking = [name for name in files if not (root / name).is_file()]
-    if lacking:
-        pytest.skip(f"no {lacking[0]} in {root}; name the data's directory in SPCACW_DATA_DIR")
-    return str(root)
 
 
 @pytest.fixture(scope="session")

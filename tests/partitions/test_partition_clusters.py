@@ -9,9 +9,18 @@ from spcacw_flwr.partitions import clusters
 from spcacw_flwr.partitions.clusters import crop_and_flip
 from spcacw_flwr.partitions.images import load_cifar100
 
+MEAN = torch.tensor([0.50708, 0.48655, 0.44092])[:, None, None]
+STD = torch.tensor([0.26733, 0.25644, 0.27615])[:, None, None]
+"""Of the pixels of each channel, as others print them."""
+
+
+def class_mass(test):
+    """What each class counts in the test, of 1."""
+    return torch.zeros(100).index_add_(0, test.y, test.weight) / test.weight.sum()
+
 
 def test_all_50000_images_are_dealt_out_in_the_shares_of_the_matrix(make):
-    setting = make("cifar100-clusters")
+    setting = make("cifar100-clusters", silos=20)
     assert setting.num_silos == 20
     assert setting.groups == [float(i // 5) for i in range(20)]
     assert setting.oracle(7) == [5, 6, 7, 8, 9]
@@ -19,24 +28,20 @@ def test_all_50000_images_are_dealt_out_in_the_shares_of_the_matrix(make):
     counts = np.stack([setting.train(i).label_counts(100).numpy() for i in range(20)])
     assert counts.sum(axis=0).tolist() == [500] * 100
     assert np.abs(counts - 500 * setting.allocation).max() <= 1
-    rows = np.concatenate([setting._rows("train", i) for i in range(20)])
-    assert sorted(rows) == list(range(50_000))
+    dealt = np.concatenate([setting._rows("train", i) for i in range(20)])
+    assert sorted(dealt) == list(range(50_000))
 
 
 def test_a_silo_holds_the_images_of_its_rows_standardised(make, cifar_dir):
     setting = make("cifar100-clusters", epsilon=0.01)
     data, all_ = setting.train(3), load_cifar100(cifar_dir)
-    rows = setting._rows("train", 3)
+    dealt = setting._rows("train", 3)
     assert (data.x.dtype, data.x.shape[1:]) == (torch.float32, (3, 32, 32))
-    assert data.y.tolist() == all_.y_train[rows].tolist()
-    pixels = torch.from_numpy(all_.x_train[rows].astype(np.float32)) / 255
+    assert data.y.tolist() == all_.y_train[dealt].tolist()
+    pixels = torch.from_numpy(all_.x_train[dealt].astype(np.float32)) / 255
     unit = make("cifar100-clusters", epsilon=0.01, input_scale="unit").train(3)
     assert torch.equal(unit.x, pixels)
-    mean, std = (
-        torch.tensor(v)[:, None, None]
-        for v in ([0.50708, 0.48655, 0.44092], [0.26733, 0.25644, 0.27615])
-    )
-    torch.testing.assert_close(data.x * std + mean, pixels, atol=1e-4, rtol=0)
+    torch.testing.assert_close(data.x * STD + MEAN, pixels, atol=1e-4, rtol=0)
 
 
 def test_the_standardisation_is_that_of_the_training_pixels(cifar_dir):
@@ -51,9 +56,8 @@ def test_the_test_counts_each_class_as_the_silo_does(make):
     setting = make("cifar100-clusters")
     train, test = setting.train(12), setting.test(12)
     assert len(test.y) == 10_000
-    mass = torch.zeros(100).index_add_(0, test.y, test.weight) / test.weight.sum()
     share = train.label_counts(100) / len(train.y)
-    torch.testing.assert_close(mass, share)
+    torch.testing.assert_close(class_mass(test), share)
     assert test.weight.mean().item() == pytest.approx(1, abs=1e-5)
     # So the weighted accuracy is Σ_c p_c · accuracy on class c.
     hit = torch.rand(10_000, generator=torch.Generator().manual_seed(0)) < 0.3
@@ -75,12 +79,10 @@ def test_the_other_two_readings_of_the_test(make):
 
 def test_fewer_test_images_keep_all_classes_and_the_weights(make):
     setting = make("cifar100-clusters", test_samples=250)
-    test = setting.test(5)
-    counts = test.label_counts(100)
+    train, test = setting.train(5), setting.test(5)
     assert len(test.y) == 250
-    assert set(counts.tolist()) == {2, 3}
-    mass = torch.zeros(100).index_add_(0, test.y, test.weight) / test.weight.sum()
-    torch.testing.assert_close(mass, setting.train(5).label_counts(100) / len(setting.train(5).y))
+    assert set(test.label_counts(100).tolist()) == {2, 3}
+    torch.testing.assert_close(class_mass(test), train.label_counts(100) / len(train.y))
 
 
 def test_fewer_training_images_are_the_first_of_the_many(make):
@@ -102,9 +104,7 @@ def test_augmentation_pads_with_black_and_can_be_off(make):
     x = torch.ones(64, 3, 32, 32)
     seen = setting.augment(x, np.random.default_rng(0))
     colours = seen.flatten(2).min(-1).values.min(0).values
-    mean, std = [0.50708, 0.48655, 0.44092], [0.26733, 0.25644, 0.27615]
-    expected = [-m / s for m, s in zip(mean, std, strict=True)]
-    assert colours.tolist() == pytest.approx(expected, abs=1e-3)
+    torch.testing.assert_close(colours, (-MEAN / STD).flatten(), atol=1e-3, rtol=0)
     assert torch.equal(setting.augment(x, np.random.default_rng(0)), seen)
     unit = make("cifar100-clusters", data_dir="-", input_scale="unit")
     assert unit.augment(x, np.random.default_rng(0)).min() == 0
@@ -133,7 +133,6 @@ def test_cluster_sizes_and_classes_are_keys(make):
         ({"cluster_classes": "50,50"}, "cluster-classes names 2 clusters with 100 classes"),
         ({"cluster_classes": "25,25,25"}, "cluster-classes names 3 clusters with 75"),
         ({"cluster_classes": "x"}, "cluster-classes = 'x'"),
-        ({"silos": 19}, "silos = 19 contradicts cluster-sizes"),
         ({"epsilon": -1.0}, "epsilon = -1"),
         ({"cluster_sizes": "1000", "epsilon": 0.0}, "Silo 0 of .* has no data"),
     ],
@@ -141,7 +140,6 @@ def test_cluster_sizes_and_classes_are_keys(make):
 def test_bad_input_is_one_sentence_before_any_data_are_read(make, changes, why):
     with pytest.raises(SpcacwError, match=why):
         make("cifar100-clusters", data_dir="-", **changes)
-    make("cifar100-clusters", data_dir="-", silos=20)
 
 
 def test_a_silo_without_test_data_is_named(make):
@@ -158,31 +156,24 @@ def one_by_one(x, rng, pad, edge):
     mirror = rng.integers(0, 2, size=n)
     out = []
     for i in range(n):
-        planes = [
+        padded = [
             torch.nn.functional.pad(plane, (pad,) * 4, value=float(colour))
             for plane, colour in zip(x[i], edge, strict=True)
         ]
-        cut = torch.stack(planes)[:, down[i] : down[i] + height, right[i] : right[i] + width]
+        cut = torch.stack(padded)[:, down[i] : down[i] + height, right[i] : right[i] + width]
         out.append(cut.flip(-1) if mirror[i] else cut)
     return torch.stack(out)
 
 
-def test_agrees_with_a_loop():
+@pytest.mark.parametrize("pad", [2, 0])
+def test_agrees_with_a_loop(pad):
     x = torch.randn(40, 3, 6, 5, generator=torch.Generator().manual_seed(0))
-    edge = torch.tensor([-1.0, 0.5, 2.0])
-    got = crop_and_flip(x, np.random.default_rng(3), pad=2, edge=edge)
-    assert torch.equal(got, one_by_one(x, np.random.default_rng(3), 2, edge))
+    before, edge = x.clone(), torch.tensor([-1.0, 0.5, 2.0])
+    got, other = (crop_and_flip(x, np.random.default_rng(s), pad, edge) for s in (3, 4))
+    assert torch.equal(got, one_by_one(x, np.random.default_rng(3), pad, edge))
     assert got.is_contiguous()
-
-
-def test_is_a_pure_function_of_batch_and_generator():
-    x = torch.rand(8, 3, 32, 32)
-    before = x.clone()
-    first, again, other = (crop_and_flip(x, np.random.default_rng(s)) for s in (1, 1, 2))
     assert torch.equal(x, before)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert first.shape == x.shape
+    assert not torch.equal(got, other)
 
 
 def test_every_offset_and_both_mirrors_are_drawn():
@@ -196,12 +187,3 @@ def test_every_offset_and_both_mirrors_are_drawn():
     right = ((seen[:, :, :-1] == 1) & (seen[:, :, 1:] == 2)).any(-1).any(-1).float().mean()
     assert abs(left - right) < 0.05
     assert 0.25 < left < 0.45
-
-
-def test_without_padding_only_mirrors():
-    x = torch.rand(50, 2, 4, 4)
-    seen = crop_and_flip(x, np.random.default_rng(0), pad=0)
-    same = (seen == x).flatten(1).all(1)
-    turned = (seen == x.flip(-1)).flatten(1).all(1)
-    assert (same ^ turned).all()
-    assert 10 < same.sum() < 40

@@ -51,8 +51,6 @@ def test_a_node_needs_its_own_file_alone(tmp_path):
 
 
 def test_files_that_cannot_be_used_are_refused(tmp_path):
-    with pytest.raises(SpcacwError, match="silos = 0"):
-        files(tmp_path, silos=0)
     with pytest.raises(SpcacwError, match=r"There is no .*silo-0.safetensors: set data-dir"):
         files(tmp_path).prepare()
     silo_file(tmp_path, 0).write_bytes(b"not at all")

@@ -3,7 +3,7 @@
 import pytest
 
 from spcacw_flwr.partitions import plays
-from spcacw_flwr.partitions.plays import VOCABULARY, Role, parse_roles
+from spcacw_flwr.partitions.plays import VOCABULARY, parse_roles
 
 BY = "by William Shakespeare"
 SPEECH = ["  Ann. a line", *["    a line"] * 2, "  Bob. b line", *["    b line"] * 2]
@@ -19,7 +19,7 @@ def play(title, *lines):
 
 
 def texts(*lines):
-    return {role.name: role.text for role in parse_roles(page(*lines))}
+    return {f"{role.play}: {role.character}": role.text for role in parse_roles(page(*lines))}
 
 
 @pytest.fixture(autouse=True)
@@ -83,8 +83,7 @@ def test_a_role_needs_one_sample(monkeypatch):
     bites = ["  A. " + 38 * "x", "    " + 38 * "y", "    z"]  # 39 + 39 + 2 = 80 characters
     other = ["  B. " + 38 * "x", "    " + 38 * "y", "    zz"]  # 81: a window and its next character
     roles = parse_roles(page(*play("P", *bites, *other)))
-    assert [(role.character, role.leaf_samples) for role in roles] == [("B", 1)]
-    assert Role("P", "A", "x" * 79).leaf_samples == 0
+    assert [(role.character, len(role.text)) for role in roles] == [("B", 81)]
 
 
 def test_the_comedy_of_errors_is_set_flush():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,14 @@ from rich.console import Console
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.partitions import data, heart
-from spcacw_flwr.partitions.heart import patients
-from spcacw_flwr.partitions.natural import NaturalKeys, NaturalSilos, standardised, stratified
+from spcacw_flwr.partitions import data, natural
+from spcacw_flwr.partitions.natural import (
+    NaturalKeys,
+    NaturalSilos,
+    patients,
+    standardised,
+    stratified,
+)
 from spcacw_flwr.report.page import write_report
 from spcacw_flwr.report.terminal import print_report
 from spcacw_flwr.silos.models import make_model
@@ -174,30 +181,16 @@ def test_too_many_samples_and_another_number_of_silos_are_one_sentence():
     numbered(silos=3)
 
 
-def test_landmine_is_the_users_to_get(tmp_path, offline):
-    config = Config.from_flat({"setting": "landmine", "data-dir": str(tmp_path)})
-    with one_sentence("LandmineData.mat", str(tmp_path), "data-dir"):
-        checked_setting(config).prepare()
-
-
 @pytest.fixture
 def server(monkeypatch, tmp_path):
     """A server with the four files, and a home without any."""
-    files: dict[str, bytes] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(files[self.path.rpartition("/")[2]])
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as http:
+    files = tmp_path / "server"
+    files.mkdir()
+    handler = partial(SimpleHTTPRequestHandler, directory=files)
+    with HTTPServer(("127.0.0.1", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{http.server_port}/"
-        monkeypatch.setattr(heart, "HEART", replace(data.HEART, loader=url))
+        monkeypatch.setattr(natural, "HEART", replace(data.HEART, loader=url))
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         yield files
         http.shutdown()
@@ -205,17 +198,19 @@ def server(monkeypatch, tmp_path):
 
 def test_the_hospitals_are_downloaded_once_and_checked(server, tables_dir, tmp_path):
     names = data.HEART.forms[0].digests
-    server |= {name: Path(tables_dir, "heart", name).read_bytes() for name in names}
+    shutil.copytree(Path(tables_dir, "heart"), server, dirs_exist_ok=True)
     store = tmp_path / "home" / ".cache" / "spcacw" / "data"
     setting = checked_setting(Config.from_flat({"setting": "heart", "data-dir": str(tmp_path)}))
-    good, server["processed.va.data"] = server["processed.va.data"], b"<html>moved</html>"
+    last = server / "processed.va.data"
+    good = last.read_bytes()
+    last.write_text("<html>moved</html>")
     with one_sentence("processed.va.data is another file", "put processed.cleveland.data", "data-"):
         setting.prepare()
     assert [path.name for path in store.iterdir() if path.is_dir()] == []
-    server["processed.va.data"] = good
+    last.write_bytes(good)
     setting.prepare()
     assert {path.name for path in (store / "heart").iterdir()} == set(names)
-    server.clear()
+    last.unlink()
     setting.prepare()
 
 

@@ -116,9 +116,8 @@ BAD = [
 @pytest.mark.parametrize(("answer", "why"), BAD)
 def test_what_is_wrong_is_one_sentence_that_names_the_silo(answer, why):
     returned[1] = answer
-    with pytest.raises(SpcacwError, match=rf"(?s)Silo 1 of .*{why}") as caught:
+    with pytest.raises(SpcacwError, match=rf"^Silo 1 of .*{why}[^\n]*$"):
         own().train(1)
-    assert str(caught.value).rstrip(".").count("\n") == 0
 
 
 @pytest.mark.parametrize(

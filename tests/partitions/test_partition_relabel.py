@@ -7,11 +7,8 @@ import torch
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.partitions.images import load_digits, load_mnist
 from spcacw_flwr.partitions.relabel import permutations
-
-
-def rows(x):
-    """One bytes object per image, to compare sets of images."""
-    return [image.numpy().tobytes() for image in x]
+from tests.conftest import one_sentence
+from tests.partitions.conftest import rows
 
 
 def test_shift_by_hand():
@@ -107,15 +104,13 @@ def test_cluster_sizes_may_have_spaces_and_any_order(make):
 
 
 def test_too_many_samples_are_refused_with_the_numbers(make):
-    with pytest.raises(
-        SpcacwError, match=r"1400 training images.*7 silos × 201.*1407.*at most 200"
-    ):
+    with one_sentence("1400 training images", "7 silos × 201", "1407", "at most 200"):
         make("digits-relabel", samples_per_silo=201)
 
 
-def test_mnist_relabel_deals_out_mnist(make, mnist_dir):
+def test_mnist_relabel_deals_out_mnist(make, mnist):
     setting = make("mnist-relabel", samples_per_silo=8571, input_scale="unit")
-    x_train, y_train, _, y_test = load_mnist(mnist_dir)
+    x_train, y_train, _, y_test = load_mnist(mnist)
     assert setting.num_silos == 7
     counts = sum(
         torch.roll(setting.train(i).label_counts(10), -int(setting.groups[i])) for i in range(7)

@@ -17,9 +17,7 @@ def learn(mnist):
     def run(setting, epochs):
         accuracy = {}
         for method in ("local", "spcacw"):
-            config = Config.from_keys(
-                method=method, setting=setting, epochs=epochs, data_dir=str(mnist)
-            )
+            config = Config.from_keys(method=method, setting=setting, epochs=epochs, data_dir=mnist)
             pool = make_pool(config)
             made, history = make_method(config, pool), History(config)
             train(pool, made, history)
