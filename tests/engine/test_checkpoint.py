@@ -27,7 +27,6 @@ from spcacw_flwr.engine.checkpoint import Keeper
 from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.base import WeightedGradients
-from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import make_method, make_pool, one_sentence
 from tests.engine.test_simulate import spoil
 from tests.watching import wait_until
