@@ -36,46 +36,47 @@ def scaled(units: int, width: float) -> int:
     return max(1, round(units * width))
 
 
-class Logistic(nn.Sequential):
-    """Logistic regression: flattened input, one linear layer to the classes."""
-
-    def __init__(self, inputs: int, classes: int) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(inputs, classes))
+def logistic(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    """Return logistic regression: flattened input, one linear layer to the classes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-class MLP(nn.Sequential):
-    """The paper's network for MNIST: flattened input, one hidden ReLU layer (784-64-10)."""
+def mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    """Return the paper's network for MNIST: flattened input, a hidden ReLU layer (784-64-10)."""
+    units = scaled(hidden, width)
+    first, last = nn.Linear(math.prod(shape), units), nn.Linear(units, classes)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), last)
 
-    def __init__(self, inputs: int, hidden: int, classes: int) -> None:
-        layers = nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
-        super().__init__(*layers)
 
-
-class VGG16(nn.Sequential):
-    """The paper's network for CIFAR-100 (its Table VGG16-CIFAR100), for images of 32 × 32.
+def vgg16(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    """Return the paper's network for CIFAR-100 (its Table VGG16-CIFAR100).
 
     Convolution, BatchNorm, in-place ReLU and spatial dropout .3, thirteen times, with max-pooling
     after each group; then a classifier with one hidden layer, BatchNorm and dropout .5. The ReLU of
     the classifier is not in the table, and its place is ours. K. Simonyan and A. Zisserman, Very
     Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015.
     """
-
-    def __init__(self, channels: int, classes: int, width: float = 1.0) -> None:
-        layers: list[nn.Module] = []
-        for group in VGG16_CHANNELS:
-            for units in group:
-                below, channels = channels, scaled(units, width)
-                layers += [
-                    nn.Conv2d(below, channels, 3, padding=1), nn.BatchNorm2d(channels),
-                    nn.ReLU(inplace=True), nn.Dropout2d(0.3),
-                ]  # fmt: skip
-            layers.append(nn.MaxPool2d(2))
-        hidden = scaled(512, width)
-        super().__init__(
-            nn.Sequential(*layers), nn.Flatten(),
-            nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True),
-            nn.Dropout(0.5), nn.Linear(hidden, classes),
-        )  # fmt: skip
+    if len(shape) != 3 or shape[1:] != (VGG16_SIDE, VGG16_SIDE):
+        raise SpcacwError(
+            f"model = 'vgg16' is for images of {VGG16_SIDE} × {VGG16_SIDE} pixels, and the inputs "
+            f"of this setting have shape {shape}: choose another model, as model = 'mlp'."
+        )
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    for group in VGG16_CHANNELS:
+        for units in group:
+            below, channels = channels, scaled(units, width)
+            layers += [
+                nn.Conv2d(below, channels, 3, padding=1), nn.BatchNorm2d(channels),
+                nn.ReLU(inplace=True), nn.Dropout2d(0.3),
+            ]  # fmt: skip
+        layers.append(nn.MaxPool2d(2))
+    units = scaled(512, width)
+    return nn.Sequential(
+        nn.Sequential(*layers), nn.Flatten(),
+        nn.Linear(channels, units), nn.BatchNorm1d(units), nn.ReLU(inplace=True),
+        nn.Dropout(0.5), nn.Linear(units, classes),
+    )  # fmt: skip
 
 
 class SequenceLSTM(nn.LSTM):
@@ -86,49 +87,26 @@ class SequenceLSTM(nn.LSTM):
         return super().forward(x)[0]
 
 
-class CharLSTM(nn.Sequential):
-    """The paper's network for Shakespeare (its Table CharLSTM): the next symbol at every position.
+def char_lstm(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    """Return the paper's network for Shakespeare (its Table CharLSTM): a symbol at every position.
 
     Embedding of 256, two LSTM layers of 256, a linear layer to the symbols.
     """
-
-    def __init__(self, symbols: int, width: float = 1.0) -> None:
-        units = scaled(256, width)
-        super().__init__(
-            nn.Embedding(symbols, units),
-            SequenceLSTM(units, units, num_layers=2, batch_first=True),
-            nn.Linear(units, symbols),
-        )
-
-
-def _logistic(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
-    return Logistic(math.prod(shape), classes)
-
-
-def _mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
-    return MLP(math.prod(shape), scaled(hidden, width), classes)
-
-
-def _vgg16(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
-    if len(shape) != 3 or shape[1:] != (VGG16_SIDE, VGG16_SIDE):
-        raise SpcacwError(
-            f"model = 'vgg16' is for images of {VGG16_SIDE} × {VGG16_SIDE} pixels, and the inputs "
-            f"of this setting have shape {shape}: choose another model, as model = 'mlp'."
-        )
-    return VGG16(shape[0], classes, width)
-
-
-def _char_lstm(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
     if len(shape) != 1:
         raise SpcacwError(
             "model = 'char-lstm' is for sequences of symbols, and the inputs of this setting have "
             f"shape {shape}: choose another model, as model = 'mlp'."
         )
-    return CharLSTM(classes, width)
+    units = scaled(256, width)
+    return nn.Sequential(
+        nn.Embedding(classes, units),
+        SequenceLSTM(units, units, num_layers=2, batch_first=True),
+        nn.Linear(units, classes),
+    )
 
 
 MODELS: dict[str, Callable[[Shape, int, int, float], nn.Module]] = {
-    "logistic": _logistic, "mlp": _mlp, "vgg16": _vgg16, "char-lstm": _char_lstm,
+    "logistic": logistic, "mlp": mlp, "vgg16": vgg16, "char-lstm": char_lstm,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from spcacw_flwr.silos.chain import steps_of
 from spcacw_flwr.silos.gradients import SiloGradients, losses_of
 from spcacw_flwr.silos.layout import Layout, parameters_of
-from spcacw_flwr.silos.models import MLP
+from spcacw_flwr.silos.models import make_model
 
 SILOS, BATCH = 3, 5
 RELU = nn.ReLU()
@@ -91,7 +91,7 @@ def batch(*shape, labels=(BATCH,)):
     [
         (Custom(), "vmap"),  # with batch statistics
         (Custom(dropout=0.5), "loop"),
-        (MLP(6, 4, 3), "chain"),
+        (make_model((6,), 3, 4, 0), "chain"),
         (nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 3)), "vmap"),
         (nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(6, 4)), nn.ReLU()), "chain"),
         (nn.Sequential(nn.Linear(6, 4), RELU, nn.Linear(4, 4), RELU, nn.Linear(4, 3)), "chain"),

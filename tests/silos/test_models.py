@@ -10,7 +10,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
-from spcacw_flwr.silos.models import VGG16, CharLSTM, make_model
+from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import AUGMENTATION, stream
@@ -67,13 +67,13 @@ def test_the_char_lstm_of_the_paper():
 
 def test_width_scales_every_hidden_layer_and_nothing_else():
     assert size(make_model((784,), 10, 64, 0, width=0.5)) == 784 * 32 + 32 + 320 + 10
-    narrow, wide = VGG16(3, 100, 0.25), VGG16(3, 100)
+    narrow, wide = (make_model((3, 32, 32), 100, 64, 0, "vgg16", width) for width in (0.25, 1))
     assert [type(m) for m in narrow.modules()] == [type(m) for m in wide.modules()]
     convolutions = [m for m in narrow.modules() if isinstance(m, nn.Conv2d)]
     channels = [m.out_channels for m in convolutions]
     assert channels == [16, 16, 32, 32, 64, 64, 64] + 6 * [128]
     assert narrow(torch.zeros(2, 3, 32, 32)).shape == (2, 100)
-    char = CharLSTM(80, 0.01)
+    char = make_model((50,), 80, 64, 0, "char-lstm", 0.01)
     assert char[0].embedding_dim == char[1].hidden_size == 3
 
 
