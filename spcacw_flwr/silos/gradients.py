@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from spcacw_flwr.alpha.crew import shares, spread
-from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, steps_of
+from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, mean_by_silo, steps_of
 from spcacw_flwr.silos.curvature import ChainHessian
 from spcacw_flwr.silos.layout import Layout, call
-from spcacw_flwr.silos.losses import Loss, losses_and_gradient, losses_of, mean_by_silo
+from spcacw_flwr.silos.models import Loss, losses_of
 
 log = logging.getLogger(__name__)
 
@@ -124,10 +124,8 @@ class SiloGradients:
 
         def group(part: slice) -> Tensor:
             here = self.layout.unflatten(vector[part] if vector.ndim == 2 else vector)
-            samples, labels = x[part].flatten(0, 1), y[part].flatten(0, 1)
-            into, silos = self.layout.unflatten(rows[part]), part.stop - part.start
-            loss_of = partial(losses_and_gradient, self.loss, y=labels, silos=silos)
-            return chain_pass(self._steps, here, into, samples, silos, loss_of)
+            into = self.layout.unflatten(rows[part])
+            return chain_pass(self._steps, here, into, x[part], y[part], self.loss)
 
         return torch.cat(spread(group, parts)) if len(parts) > 1 else group(parts[0])
 

@@ -1,4 +1,4 @@
-"""The paper's networks (appendix Network Architectures), and the user's own, checked.
+"""The paper's networks (appendix Network Architectures), losses, and the user's own, checked.
 
 ``width`` scales every hidden layer of the paper's networks, for runs on a CPU; 1 is the paper's,
 and no width changes the architecture. A user's own model or loss gets one sentence for each mistake
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.nn.parameter import is_lazy
 
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path
 from spcacw_flwr.silos.layout import call
-from spcacw_flwr.silos.losses import Loss
 from spcacw_flwr.silos.streams import MODEL, stream
 
 VGG16_CHANNELS = (64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)
@@ -27,8 +27,9 @@ VGG16_CHANNELS = (64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 5
 VGG16_SIDE = 32
 """Five poolings make one pixel of 32 × 32."""
 
-
 Shape = tuple[int, ...]
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs (n, …, classes), labels (n, …)) → the losses of the n samples, (n,)."""
 
 
 def scaled(units: int, width: float) -> int:
@@ -110,6 +111,49 @@ MODELS: dict[str, Callable[[Shape, int, int, float], nn.Module]] = {
 }  # fmt: skip
 
 
+def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy of each sample, (n,); a sequence's is the mean over positions.
+
+    ``outputs`` is (n, classes) for labels (n,), or (n, positions, classes) for (n, positions).
+    """
+    each = cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
+    return each if y.ndim == 1 else each.view(len(y), -1).mean(dim=1)
+
+
+def squared_errors(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the squared error of each sample, (n,); ``outputs`` is (n, 1) for labels (n,)."""
+    return (outputs.squeeze(-1) - y).square()
+
+
+LOSS_FUNCTIONS: dict[str, Loss] = {"cross-entropy": losses_of, "squared-error": squared_errors}
+
+
+def _named(name: str, table: Mapping[str, Any], key: str) -> Any:
+    """Return what the value of a key names: one of a table, or a user's own by its import path."""
+    if name in table:
+        return table[name]
+    if ":" in name:
+        return import_by_path(name, key)
+    raise SpcacwError(
+        f"{key} = {name!r} is unknown{did_you_mean(name, table)}: it must be one of "
+        f"{', '.join(table)}, or 'package.module:function' of your own."
+    )
+
+
+def make_loss(name: str) -> Loss:
+    """Return the loss that the key ``loss`` names.
+
+    SpcacwError if the name is unknown, or the user's own cannot be imported or called.
+    """
+    loss: Loss = _named(name, LOSS_FUNCTIONS, "loss")
+    if not callable(loss):
+        raise SpcacwError(
+            f"loss = {name!r} is no function: it must take outputs and labels and return the loss "
+            "of each sample."
+        )
+    return loss
+
+
 def make_model(
     input_shape: Shape, classes: int, hidden: int, seed: int, name: str = "mlp", width: float = 1.0
 ) -> nn.Module:
@@ -122,14 +166,11 @@ def make_model(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
+        function = _named(name, MODELS, "model")
         if name in MODELS:
-            return MODELS[name](input_shape, classes, hidden, width)
-        if ":" in name:
-            return own_model(name, input_shape, classes).train()
-    raise SpcacwError(
-        f"model = {name!r} is unknown{did_you_mean(name, MODELS)}: it must be one of "
-        f"{', '.join(MODELS)}, or 'package.module:function' of your own."
-    )
+            made: nn.Module = function(input_shape, classes, hidden, width)
+            return made
+        return own_model(function, name, input_shape, classes).train()
 
 
 def one_line(error: BaseException) -> str:
@@ -138,12 +179,11 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def own_model(name: str, input_shape: Shape, classes: int) -> nn.Module:
+def own_model(function: Any, name: str, input_shape: Shape, classes: int) -> nn.Module:
     """Return what a user's function makes of an input shape and a number of classes.
 
-    SpcacwError if it cannot be imported, raises, or returns something that cannot be trained.
+    SpcacwError, which calls it by ``name``, if it raises or its result cannot be trained.
     """
-    function = import_by_path(name, "model")
     try:
         model = function() if _needs_nothing(function) else function(input_shape, classes)
     except Exception as error:  # a user's function may raise anything

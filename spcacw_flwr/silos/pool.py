@@ -37,9 +37,8 @@ from spcacw_flwr.silos.evaluation import (
 )
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
-from spcacw_flwr.silos.losses import make_loss
 from spcacw_flwr.silos.metrics import applying, check_metric
-from spcacw_flwr.silos.models import make_model, try_model
+from spcacw_flwr.silos.models import make_loss, make_model, try_model
 from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
 from spcacw_flwr.silos.setting import Setting, SiloData

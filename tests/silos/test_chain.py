@@ -10,11 +10,11 @@ from torch import nn
 
 from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.silos import gradients
-from spcacw_flwr.silos.chain import steps_of
+from spcacw_flwr.silos.chain import losses_and_gradient, steps_of
 from spcacw_flwr.silos.curvature import ChainHessian, frozen_loss, hessian
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
-from spcacw_flwr.silos.losses import losses_and_gradient, losses_of
+from spcacw_flwr.silos.models import losses_of
 from tests.silos.test_gradients import SILOS, batch, compare
 
 CHAINS = [

@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.silos.losses import make_loss
-from spcacw_flwr.silos.models import make_model
+from spcacw_flwr.silos.models import make_loss, make_model
 from spcacw_flwr.silos.setting import SiloData
 from tests.conftest import make_pool, one_sentence
 from tests.silos.test_gradients import plain
