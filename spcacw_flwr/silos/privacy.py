@@ -125,7 +125,7 @@ def privatise(gradient: Tensor, samples: int, mechanism: Mechanism, chance: Rand
         gradient.zero_()
     elif norm > mechanism.max_norm:
         gradient.mul_(mechanism.max_norm / norm)
-    noise = torch.from_numpy(chance.normals(len(gradient))) * mechanism.deviation(samples)
+    noise = torch.from_numpy(chance.standard_normal(len(gradient))) * mechanism.deviation(samples)
     gradient.copy_(gradient.double() + noise.to(gradient.device))
 
 
@@ -196,7 +196,8 @@ class PrivateSilos:
             if mechanism.batches == SAMPLED:
                 silo, size = silos[k], sizes[silos[k]]
                 count = min(batch_size, size, size if samples is None else samples[k])
-                found[silo] = self.chances(OWN_BATCH, silo, *place).subset(size, count)
+                chance = self.chances(OWN_BATCH, silo, *place)
+                found[silo] = chance.choice(size, count, replace=False)
         return found
 
     def clip_samples(

@@ -22,7 +22,7 @@ from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.privacy import PASS, Mechanism, clipped_mean, privatise
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.setup import checked_setting
-from spcacw_flwr.silos.streams import Secret, secret, seeded
+from spcacw_flwr.silos.streams import Secret, seeded
 from tests.conftest import answer, make_method, make_pool, one_sentence
 
 
@@ -35,11 +35,11 @@ def mechanism(noise=0.5, max_norm=2.0, per_sample=True) -> Mechanism:
 
 
 @pytest.mark.parametrize(("per_sample", "deviation"), [(True, 0.0625), (False, 2.0)])
-@pytest.mark.parametrize("source", ["seeded", "secret"])
-def test_the_noise_has_mean_0_and_the_promised_deviation(per_sample, deviation, source):
+@pytest.mark.parametrize("chances", [seeded(0), Secret])
+def test_the_noise_has_mean_0_and_the_promised_deviation(per_sample, deviation, chances):
     """z = .5, C = 2, b = 32: .5 · 2·2/32 = 1/16, or .5 · 2·2 = 2; tests fail one time in 10⁶."""
-    chance = Secret() if source == "secret" else seeded(0)(privacy.OWN_NOISE, 1, 1, 0, 0)
     gradient = torch.zeros(200_000)
+    chance = chances(privacy.OWN_NOISE, 1, 1, 0, 0)
     privatise(gradient, 32, mechanism(per_sample=per_sample), chance)
     drawn = gradient.double().numpy() / deviation
     assert stats.kstest(drawn, "norm").pvalue > 1e-6
@@ -159,18 +159,20 @@ def test_a_secret_is_no_function_of_what_the_target_knows():
         pool = SiloPool(config, checked_setting(config), range(7), chances)
         return pool.gradients(pool.initial_parameters(), 1, [1]).rows.clone()
 
-    known, hidden = ([told(chances) for _ in range(2)] for chances in (None, secret))
+    known, hidden = ([told(chances) for _ in range(2)] for chances in (None, Secret))
     assert torch.equal(*known)
     for one, other in ((hidden[0], hidden[1]), (hidden[0], known[0])):
         assert abs(np.corrcoef(one[0], other[0])[0, 1]) < 0.1
-    batches = [tuple(secret(privacy.OWN_BATCH, 1, 1, 0, 0).subset(200, 32)) for _ in range(2)]
+    batches = [tuple(Secret().choice(200, 32, replace=False)) for _ in range(2)]
     assert batches[0] != batches[1]
 
 
-@pytest.mark.parametrize("chances", [seeded(3), secret])
+@pytest.mark.parametrize("chances", [seeded(3), Secret])
 def test_a_sampled_batch_is_a_uniform_subset(chances):
     """Each of 10 samples is in 3 of 10 such batches; χ² fails one time in 10⁶."""
-    drawn = [chances(privacy.OWN_BATCH, 1, t, 0, 0).subset(10, 3) for t in range(3000)]
+    drawn = [
+        chances(privacy.OWN_BATCH, 1, t, 0, 0).choice(10, 3, replace=False) for t in range(3000)
+    ]
     assert all(len(set(one.tolist())) == 3 for one in drawn)
     counts = np.bincount(np.concatenate(drawn), minlength=10)
     assert stats.chisquare(counts).pvalue > 1e-6
@@ -181,7 +183,7 @@ def test_sampled_batches_are_those_that_the_silo_uses():
     pool = noiseless(make_pool(private(privacy_batches="sampled", privacy_clip="batch")))
     point = pool.initial_parameters()
     found = pool.gradients(point, 1, [0, 4]).rows
-    drawn = seeded(0)(privacy.OWN_BATCH, 4, 1, 0, 0).subset(200, 32)
+    drawn = seeded(0)(privacy.OWN_BATCH, 4, 1, 0, 0).choice(200, 32, replace=False)
     for row, silo, at in ((found[0], 0, batch_indices(0, 0, 1, 200, 32)), (found[1], 4, drawn)):
         data, at = pool.setting.train(silo), torch.from_numpy(at)
         expected = plain_gradient(pool, point, data.x[at], data.y[at])
