@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -202,13 +202,13 @@ class PrivateSilos:
 
     def clip_samples(
         self, compute: SiloGradients, points: Tensor, batch: Batch, silos: Sequence[int],
-        into: Tensor, seed_of: Callable[[int], int],
+        into: Tensor,
     ) -> None:  # fmt: skip
         """Overwrite the rows of silos that clip each sample; ``points`` is (d,) or (k, d)."""
         for k, mechanism in self.among(silos):
             if mechanism.per_sample:
                 one = points if points.ndim == 1 else points[k], batch.x[k], batch.y[k]
-                into[k] = clipped_mean(compute, *one, mechanism.max_norm, seed_of(k))
+                into[k] = clipped_mean(compute, *one, mechanism.max_norm, batch.seed_of(k))
 
     def finish(
         self, rows: Tensor, losses: Tensor, norms: Tensor, silos: Sequence[int],

@@ -12,8 +12,9 @@ from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Request
 from spcacw_flwr.silos.setting import Setting, SiloData
-from spcacw_flwr.silos.streams import AUGMENTATION, stream
+from spcacw_flwr.silos.streams import AUGMENTATION, MODEL_NOISE, stream
 from tests.conftest import make_pool, one_sentence
 from tests.silos.test_gradients import plain
 
@@ -129,15 +130,16 @@ def test_ragged_silos_of_vgg16_and_their_augmented_batches():
     vector = pool.initial_parameters()
     seen = set()
     for round_ in range(1, 9):
-        found = pool.gradients(vector, round_, [2, 0, 1])
+        found = pool.gradients(Request(round_, (2, 0, 1), vector))
         rows = found.rows
         for k, silo in enumerate([2, 0, 1]):
             data = pool.setting.train(silo)
             at = torch.from_numpy(batch_indices(0, silo, round_, len(data.y), 4))
             seen.add((silo, len(at)))
             x = pool.setting.augment(data.x[at], stream(0, AUGMENTATION, silo, round_))
-            seed_of = pool._seed_of([silo], round_)
-            expected, losses = plain(pool.model, vector, x[None], data.y[at][None], seed_of)
+            seed = int(stream(0, MODEL_NOISE, silo, round_).integers(2**62))
+            own = x[None], data.y[at][None]
+            expected, losses = plain(pool.model, vector, *own, lambda _, seed=seed: seed)
             assert_near(rows[k], expected[0])
             torch.testing.assert_close(found.losses[k], losses[0], rtol=1e-4, atol=1e-6)
     assert seen == {(0, 4), (0, 3), (0, 2), (1, 4), (1, 2), (2, 3), (2, 2)}
@@ -146,10 +148,10 @@ def test_ragged_silos_of_vgg16_and_their_augmented_batches():
 def test_gradients_do_not_depend_on_who_else_is_asked_or_on_history():
     pool = pictures()
     vector = pool.initial_parameters()
-    together = pool.gradients(vector, 3, [0, 1, 2]).rows.clone()
-    again = pictures().gradients(vector, 3, [1]).rows
+    together = pool.gradients(Request(3, (0, 1, 2), vector)).rows.clone()
+    again = pictures().gradients(Request(3, (1,), vector)).rows
     assert_near(again[0], together[1])
-    assert torch.equal(pool.gradients(vector, 3, [0, 1, 2]).rows, together)
+    assert torch.equal(pool.gradients(Request(3, (0, 1, 2), vector)).rows, together)
 
 
 @pytest.mark.parametrize(

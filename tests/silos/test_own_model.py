@@ -14,6 +14,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.models import make_loss, make_model
+from spcacw_flwr.silos.protocol import Request
 from spcacw_flwr.silos.setting import SiloData
 from tests.conftest import make_pool, one_sentence
 from tests.silos.test_gradients import plain
@@ -58,13 +59,13 @@ def test_each_way_with_a_loss_of_ones_own(model, way, caplog):
     own = {"model": f"{HERE}:{model}", "loss": f"{HERE}:squares"}
     pool = make_pool(Config.from_keys(**own, max_norm=0.0))
     vector = pool.initial_parameters()
-    (batch,) = pool.data.batches(0, 1, [2, 5], 32)
+    (batch,) = pool.data.batches(1, [2, 5])
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            found = pool.gradients(vector, 1, [2, 5])
+            found = pool.gradients(Request(1, (2, 5), vector))
     assert pool.compute.way == way
     assert len(caplog.records) == (way == "loop")
-    expected, losses = plain(pool.model, vector, batch.x, batch.y, pool._seed_of([2, 5], 1),
+    expected, losses = plain(pool.model, vector, batch.x, batch.y, batch.seed_of,
                              lambda out, y: squares(out, y).mean())  # fmt: skip
     assert_near(found.rows, expected)
     torch.testing.assert_close(found.losses, losses)

@@ -105,8 +105,8 @@ def test_the_noise_of_a_short_batch_is_that_of_its_sensitivity(clip):
     point, silos = pool.initial_parameters(), tuple(range(7))
     spread = []
     for round_ in (6, 7):
-        noisy = pool.gradients(point, round_, silos).rows.clone()
-        plain = noiseless(pool).gradients(point, round_, silos).rows
+        noisy = pool.gradients(Request(round_, silos, point)).rows.clone()
+        plain = noiseless(pool).gradients(Request(round_, silos, point)).rows
         assert torch.equal(noisy[0], plain[0])  # the target's stays at home
         spread.append((noisy - plain)[1:].std().item())
     expected = [2 * 0.5 / b for b in (32, 8)] if clip == "sample" else [1.0, 1.0]
@@ -116,7 +116,7 @@ def test_the_noise_of_a_short_batch_is_that_of_its_sensitivity(clip):
 def test_only_the_named_silos_are_private_and_tell_neither_loss_nor_labels():
     pool, plain = make_pool(private(privacy_silos="2,5")), make_pool(private(privacy_noise=0))
     point, silos = pool.initial_parameters(), tuple(range(7))
-    found, bare = pool.gradients(point, 1, silos), plain.gradients(point, 1, silos)
+    found, bare = (some.gradients(Request(1, silos, point)) for some in (pool, plain))
     for silo, info in enumerate(pool.describe()):
         hidden = silo in (2, 5)
         assert torch.equal(found.rows[silo], bare.rows[silo]) != hidden
@@ -130,7 +130,8 @@ def test_each_question_has_noise_of_its_own_and_a_run_repeats_it():
     point = pool.initial_parameters()
 
     def noise(round_, number, silo, draw=0):
-        return pool.gradients(point, round_, [silo], draw, number=number).rows.clone()
+        asked = Request(round_, (silo,), point, draw=draw, number=number)
+        return pool.gradients(asked).rows.clone()
 
     first = noise(1, 0, 1)
     assert torch.equal(first, noise(1, 0, 1))
@@ -142,9 +143,9 @@ def test_a_methods_questions_are_numbered_within_a_round(monkeypatch):
     """A silo may be asked for one batch at several models: equal noise would cancel."""
     seen, original = [], SiloPool.gradients
 
-    def spy(self, points, round_, silos, *more):
-        seen.append((round_, more[-1]))
-        return original(self, points, round_, silos, *more)
+    def spy(self, request):
+        seen.append((request.round, request.number))
+        return original(self, request)
 
     monkeypatch.setattr(SiloPool, "gradients", spy)
     simulate(private(epochs=2, guard=5, samples_per_silo=64))
@@ -157,7 +158,7 @@ def test_a_secret_is_no_function_of_what_the_target_knows():
 
     def told(chances):
         pool = SiloPool(config, checked_setting(config), range(7), chances)
-        return pool.gradients(pool.initial_parameters(), 1, [1]).rows.clone()
+        return pool.gradients(Request(1, (1,), pool.initial_parameters())).rows.clone()
 
     known, hidden = ([told(chances) for _ in range(2)] for chances in (None, Secret))
     assert torch.equal(*known)
@@ -182,7 +183,7 @@ def test_sampled_batches_are_those_that_the_silo_uses():
     pytest.importorskip("dp_accounting")
     pool = noiseless(make_pool(private(privacy_batches="sampled", privacy_clip="batch")))
     point = pool.initial_parameters()
-    found = pool.gradients(point, 1, [0, 4]).rows
+    found = pool.gradients(Request(1, (0, 4), point)).rows
     drawn = seeded(0)(privacy.OWN_BATCH, 4, 1, 0, 0).choice(200, 32, replace=False)
     for row, silo, at in ((found[0], 0, batch_indices(0, 0, 1, 200, 32)), (found[1], 4, drawn)):
         data, at = pool.setting.train(silo), torch.from_numpy(at)
@@ -197,7 +198,7 @@ def test_an_honest_answer_is_hardly_ever_longer_than_its_bound():
     point, silos = pool.initial_parameters(), list(range(1, 7))
     one = pool.private.mechanisms[1]
     for round_, samples in ((1, 32), (7, 8)):
-        norms = pool.gradients(point, round_, silos).rows.norm(dim=1)
+        norms = pool.gradients(Request(round_, silos, point)).rows.norm(dim=1)
         bound = one.norm_bound(pool.layout.size, samples)
         assert float(norms.max()) < bound < 1.2 * float(norms.min()) + 1
 
@@ -229,7 +230,7 @@ def test_a_sample_is_read_off_a_gradient_and_not_off_a_noisy_one():
     setting = {"batch_size": 1, "max_norm": 1.0}
 
     def recovered(pool):
-        rows = pool.gradients(pool.initial_parameters(), 5, [0, 1]).rows
+        rows = pool.gradients(Request(5, (0, 1), pool.initial_parameters())).rows
         parts = list(pool.layout.unflatten(rows).values())
         delta = parts[1][1]
         unit = int(delta.abs().argmax())
@@ -300,7 +301,7 @@ def test_batchnorm_leaves_no_sample_a_gradient_of_its_own():
     with pytest.raises(SpcacwError, match="does not go with BatchNorm"):
         make_pool(private(**keys))
     found = make_pool(private(privacy_clip="batch", **keys))
-    assert found.gradients(found.initial_parameters(), 1, [0, 1]).rows.isfinite().all()
+    assert found.gradients(Request(1, (0, 1), found.initial_parameters())).rows.isfinite().all()
 
 
 def normalised(shape, classes):

@@ -40,7 +40,7 @@ def test_rows_are_the_silos_own_clipped_gradients(max_norm, round_):
     """Round 7 ends a pass of 200 samples: its batch has 200 − 6·32 = 8 samples."""
     pool = make_pool(Config.from_keys(max_norm=max_norm))
     vector = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(0)) / 4
-    found = pool.gradients(vector, round_, [4, 0, 6])
+    found = pool.gradients(Request(round_, (4, 0, 6), vector))
     vector_to_parameters(vector, pool.model.parameters())
     for k, i in enumerate([4, 0, 6]):
         data = pool.setting.train(i)
@@ -59,7 +59,7 @@ def test_silos_of_different_sizes_are_not_padded(monkeypatch):
     cut = {i: SiloData(whole[i].x[:n], whole[i].y[:n]) for i, n in sizes.items()}
     monkeypatch.setattr(pool.setting, "train", lambda i: cut[i])
     vector = pool.layout.flatten(parameters_of(pool.model))
-    rows = pool.gradients(vector, 2, [0, 1, 2]).rows
+    rows = pool.gradients(Request(2, (0, 1, 2), vector)).rows
     for i in range(3):
         at = torch.from_numpy(batch_indices(0, i, 2, sizes[i], 32))
         assert len(at) == (32 if i == 1 else 8)
@@ -92,9 +92,10 @@ def test_smoothness_along_the_noise_of_the_targets_mini_batches():
     """The difference of two gradients on other mini-batches of the round, and the full Hessian."""
     pool = make_pool(Config.from_keys(hidden=2, curvature="noise"))
     vector = pool.initial_parameters()
-    first, second = (pool.gradients(vector, 3, [0], draw).rows[0].clone() for draw in NOISE_DRAWS)
+    asked = [Request(3, (0,), vector, draw=draw) for draw in NOISE_DRAWS]
+    first, second = (pool.gradients(one).rows[0].clone() for one in asked)
     noise = first - second
-    (batch,) = pool.data.batches(0, 3, [0], 32)
+    (batch,) = pool.data.batches(3, [0])
     loss = frozen_loss(pool.model, pool.layout, pool.loss, vector, batch.x[0], batch.y[0])
     full = torch.autograd.functional.hessian(loss, vector)
     expected = float(noise @ full @ noise / (noise @ noise))

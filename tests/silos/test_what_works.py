@@ -16,6 +16,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import curvature
 from spcacw_flwr.silos.layout import others_of, parameters_of
+from spcacw_flwr.silos.protocol import Request
 from tests.conftest import make_pool
 
 HERE = "tests.silos.test_what_works"
@@ -115,7 +116,7 @@ def test_it_learns(model):
     assert result.epochs[1]["loss"] < result.epochs[0]["loss"]
     assert 0 < result.epochs[-1]["L"] < math.inf
     pool = make_pool(Config.from_keys(**keys))
-    pool.gradients(pool.initial_parameters(), 1, [0, 1])
+    pool.gradients(Request(1, (0, 1), pool.initial_parameters()))
     assert set(result.parameters) == set(pool.model.state_dict())
     assert f"| {WORKS[model][0]} | {pool.compute.way} |" in PAGE.read_text()
     assert pool.compute.way == WORKS[model][1]
