@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,26 +36,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train()
 
 
-@contextmanager
-def _gathering(norm: _BatchNorm) -> Iterator[None]:
-    """Let a layer, of a model in evaluation mode, average the statistics of what it sees."""
-    momentum, norm.momentum = norm.momentum, None  # PyTorch's word for a plain average
-    norm.train()
-    try:
-        yield
-    finally:
-        norm.momentum = momentum
-        norm.eval()
-
-
-def _norms(model: nn.Module) -> dict[str, _BatchNorm]:
-    return {
-        f"{name}." if name else "": module
-        for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm) and module.running_mean is not None
-    }
-
-
 @torch.no_grad()
 def buffers_at(
     model: nn.Module, weights: dict[str, Tensor], batches: Iterable[Tensor]
@@ -65,18 +45,27 @@ def buffers_at(
     They are wanted at the parameters w = ``weights``, on inputs (b, …) without dropout. The model's
     own buffers stay as they are. ``batches`` is not touched if it has no running statistics.
     """
-    buffers, norms = {name: b.clone() for name, b in model.named_buffers()}, _norms(model)
-    if not norms:
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    momenta: dict[_BatchNorm, float | None] = {}
+    for name, norm in model.named_modules():
+        if isinstance(norm, _BatchNorm) and norm.running_mean is not None:
+            momenta[norm] = norm.momentum
+            place = f"{name}." if name else ""
+            buffers[f"{place}running_mean"].zero_()
+            buffers[f"{place}running_var"].fill_(1)
+            buffers[f"{place}num_batches_tracked"].zero_()
+    if not momenta:
         return buffers
-    for name in norms:
-        buffers[f"{name}running_mean"].zero_()
-        buffers[f"{name}running_var"].fill_(1)
-        buffers[f"{name}num_batches_tracked"].zero_()
-    with evaluating(model), ExitStack() as gathering:
-        for norm in norms.values():
-            gathering.enter_context(_gathering(norm))
-        for x in batches:
-            call(model, weights | buffers, x)
+    with evaluating(model):
+        try:
+            for norm in momenta:
+                norm.momentum = None  # PyTorch's word for a plain average
+                norm.train()
+            for x in batches:
+                call(model, weights | buffers, x)
+        finally:
+            for norm, momentum in momenta.items():
+                norm.momentum = momentum
     return buffers
 
 

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
-from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -24,10 +23,17 @@ from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.setup import checked_setting
 from spcacw_flwr.silos.streams import Secret, seeded
 from tests.conftest import answer, make_method, make_pool, one_sentence
+from tests.silos.test_gradients import plain
 
 
 def private(**keys) -> Config:
     return Config.from_keys(**({"epochs": 2, "compare_alone": False, "privacy_noise": 0.5} | keys))
+
+
+def rows(pool: SiloPool, round_=1, silos=tuple(range(7)), **more) -> torch.Tensor:
+    """The gradients that silos send at the first model."""
+    asked = Request(round_, silos, pool.initial_parameters(), **more)
+    return pool.gradients(asked).rows.clone()
 
 
 def mechanism(noise=0.5, max_norm=2.0, per_sample=True) -> Mechanism:
@@ -55,12 +61,6 @@ def test_a_gradient_is_clipped_before_it_is_noised():
         torch.testing.assert_close(row, torch.tensor(expected))
 
 
-def plain_gradient(pool: SiloPool, point, x, y):
-    leaf = point.clone().requires_grad_()
-    outputs = torch.func.functional_call(pool.model, pool.layout.unflatten(leaf), (x,))
-    return torch.autograd.grad(cross_entropy(outputs, y), leaf)[0]
-
-
 @pytest.mark.parametrize("room", [privacy.ROOM, 4810 * 5])
 def test_each_sample_is_clipped_as_in_a_loop_by_hand(room, monkeypatch):
     """Half of them are; also where only five samples' gradients have room at once."""
@@ -69,7 +69,7 @@ def test_each_sample_is_clipped_as_in_a_loop_by_hand(room, monkeypatch):
     point = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(0)) / 4
     data = pool.setting.train(3)
     x, y = data.x[:32], data.y[:32]
-    own = [plain_gradient(pool, point, x[k : k + 1], y[k : k + 1]) for k in range(32)]
+    own, _ = plain(pool.model, point, x[:, None], y[:, None])
     norms = [float(one.norm()) for one in own]
     middle = float(np.median(norms))
     found = clipped_mean(pool.compute, point, x, y, middle, seed=0)
@@ -101,12 +101,9 @@ def noiseless(pool: SiloPool, **keys) -> SiloPool:
 @pytest.mark.parametrize("clip", ["sample", "batch"])
 def test_the_noise_of_a_short_batch_is_that_of_its_sensitivity(clip):
     """Round 7 of 200 samples has a batch of 8: per-sample noise is four times that of round 6."""
-    pool = make_pool(private(privacy_clip=clip))
-    point, silos = pool.initial_parameters(), tuple(range(7))
-    spread = []
+    pool, spread = make_pool(private(privacy_clip=clip)), []
     for round_ in (6, 7):
-        noisy = pool.gradients(Request(round_, silos, point)).rows.clone()
-        plain = noiseless(pool).gradients(Request(round_, silos, point)).rows
+        noisy, plain = rows(pool, round_), rows(noiseless(pool), round_)
         assert torch.equal(noisy[0], plain[0])  # the target's stays at home
         spread.append((noisy - plain)[1:].std().item())
     expected = [2 * 0.5 / b for b in (32, 8)] if clip == "sample" else [1.0, 1.0]
@@ -115,8 +112,8 @@ def test_the_noise_of_a_short_batch_is_that_of_its_sensitivity(clip):
 
 def test_only_the_named_silos_are_private_and_tell_neither_loss_nor_labels():
     pool, plain = make_pool(private(privacy_silos="2,5")), make_pool(private(privacy_noise=0))
-    point, silos = pool.initial_parameters(), tuple(range(7))
-    found, bare = (some.gradients(Request(1, silos, point)) for some in (pool, plain))
+    request = Request(1, tuple(range(7)), pool.initial_parameters())
+    found, bare = pool.gradients(request), plain.gradients(request)
     for silo, info in enumerate(pool.describe()):
         hidden = silo in (2, 5)
         assert torch.equal(found.rows[silo], bare.rows[silo]) != hidden
@@ -127,15 +124,10 @@ def test_only_the_named_silos_are_private_and_tell_neither_loss_nor_labels():
 
 def test_each_question_has_noise_of_its_own_and_a_run_repeats_it():
     pool = make_pool(private())
-    point = pool.initial_parameters()
-
-    def noise(round_, number, silo, draw=0):
-        asked = Request(round_, (silo,), point, draw=draw, number=number)
-        return pool.gradients(asked).rows.clone()
-
-    first = noise(1, 0, 1)
-    assert torch.equal(first, noise(1, 0, 1))
-    for other in (noise(1, 1, 1), noise(2, 0, 1), noise(1, 0, 2), noise(1, 0, 1, draw=1)):
+    first = rows(pool, 1, (1,))
+    assert torch.equal(first, rows(pool, 1, (1,)))
+    same_silo = [rows(pool, 1, (1,), number=1), rows(pool, 2, (1,)), rows(pool, 1, (1,), draw=1)]
+    for other in (*same_silo, rows(pool, 1, (2,))):
         assert abs(np.corrcoef(first[0], other[0])[0, 1]) < 0.1
 
 
@@ -157,8 +149,7 @@ def test_a_secret_is_no_function_of_what_the_target_knows():
     config = private()
 
     def told(chances):
-        pool = SiloPool(config, checked_setting(config), range(7), chances)
-        return pool.gradients(Request(1, (1,), pool.initial_parameters())).rows.clone()
+        return rows(SiloPool(config, checked_setting(config), range(7), chances), 1, (1,))
 
     known, hidden = ([told(chances) for _ in range(2)] for chances in (None, Secret))
     assert torch.equal(*known)
@@ -183,11 +174,11 @@ def test_sampled_batches_are_those_that_the_silo_uses():
     pytest.importorskip("dp_accounting")
     pool = noiseless(make_pool(private(privacy_batches="sampled", privacy_clip="batch")))
     point = pool.initial_parameters()
-    found = pool.gradients(Request(1, (0, 4), point)).rows
+    found = rows(pool, 1, (0, 4))
     drawn = seeded(0)(privacy.OWN_BATCH, 4, 1, 0, 0).choice(200, 32, replace=False)
     for row, silo, at in ((found[0], 0, batch_indices(0, 0, 1, 200, 32)), (found[1], 4, drawn)):
         data, at = pool.setting.train(silo), torch.from_numpy(at)
-        expected = plain_gradient(pool, point, data.x[at], data.y[at])
+        (expected,), _ = plain(pool.model, point, data.x[at][None], data.y[at][None])
         expected *= min(1.0, 1.0 / float(expected.norm()))
         torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-6)
 
@@ -195,11 +186,9 @@ def test_sampled_batches_are_those_that_the_silo_uses():
 def test_an_honest_answer_is_hardly_ever_longer_than_its_bound():
     """The bound is not far above what is seen: by (√d + 6.4)/√d of the noise, and C."""
     pool = make_pool(private())
-    point, silos = pool.initial_parameters(), list(range(1, 7))
-    one = pool.private.mechanisms[1]
     for round_, samples in ((1, 32), (7, 8)):
-        norms = pool.gradients(Request(round_, silos, point)).rows.norm(dim=1)
-        bound = one.norm_bound(pool.layout.size, samples)
+        norms = rows(pool, round_)[1:].norm(dim=1)
+        bound = pool.private.mechanisms[1].norm_bound(pool.layout.size, samples)
         assert float(norms.max()) < bound < 1.2 * float(norms.min()) + 1
 
 
@@ -230,8 +219,7 @@ def test_a_sample_is_read_off_a_gradient_and_not_off_a_noisy_one():
     setting = {"batch_size": 1, "max_norm": 1.0}
 
     def recovered(pool):
-        rows = pool.gradients(Request(5, (0, 1), pool.initial_parameters())).rows
-        parts = list(pool.layout.unflatten(rows).values())
+        parts = list(pool.layout.unflatten(rows(pool, 5, (0, 1))).values())
         delta = parts[1][1]
         unit = int(delta.abs().argmax())
         return parts[0][1][unit] / delta[unit]
@@ -301,7 +289,7 @@ def test_batchnorm_leaves_no_sample_a_gradient_of_its_own():
     with pytest.raises(SpcacwError, match="does not go with BatchNorm"):
         make_pool(private(**keys))
     found = make_pool(private(privacy_clip="batch", **keys))
-    assert found.gradients(Request(1, (0, 1), found.initial_parameters())).rows.isfinite().all()
+    assert rows(found).isfinite().all()
 
 
 def normalised(shape, classes):

@@ -13,7 +13,6 @@ from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.evaluation import buffers_at, shuffled_batches
 from spcacw_flwr.silos.layout import others_of, parameters_of
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Request
 from spcacw_flwr.silos.setting import Setting, SiloData
 from tests.conftest import make_pool
 
@@ -136,14 +135,6 @@ def test_what_a_model_holds_beside_its_trained_weights():
     assert others["scale"] == 2.0
     assert torch.equal(others["again.weight"], weights["body.1.weight"])
     assert "scratch" not in others
-
-
-def test_a_frozen_weight_is_not_trained():
-    pool = pool_of("Own")
-    assert "scale" not in dict(pool.layout.shapes)
-    rows = pool.gradients(Request(1, (0, 1), pool.initial_parameters())).rows
-    assert pool.compute.way == "loop"
-    assert rows.isfinite().all()
 
 
 def test_accuracy_and_loss_are_weighted_means(monkeypatch):
