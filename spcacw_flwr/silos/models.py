@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -128,16 +129,19 @@ def squared_errors(outputs: Tensor, y: Tensor) -> Tensor:
 LOSS_FUNCTIONS: dict[str, Loss] = {"cross-entropy": losses_of, "squared-error": squared_errors}
 
 
+def _wrong(key: str, name: str, words: str) -> SpcacwError:
+    return SpcacwError(f"{key} = {name!r} {words}.")
+
+
 def _named(name: str, table: Mapping[str, Any], key: str) -> Any:
     """Return what the value of a key names: one of a table, or a user's own by its import path."""
     if name in table:
         return table[name]
     if ":" in name:
         return import_by_path(name, key)
-    raise SpcacwError(
-        f"{key} = {name!r} is unknown{did_you_mean(name, table)}: it must be one of "
-        f"{', '.join(table)}, or 'package.module:function' of your own."
-    )
+    hint, known = did_you_mean(name, table), ", ".join(table)
+    words = f"is unknown{hint}: it must be one of {known}, or 'package.module:function' of your own"
+    raise _wrong(key, name, words)
 
 
 def make_loss(name: str) -> Loss:
@@ -147,10 +151,8 @@ def make_loss(name: str) -> Loss:
     """
     loss: Loss = _named(name, LOSS_FUNCTIONS, "loss")
     if not callable(loss):
-        raise SpcacwError(
-            f"loss = {name!r} is no function: it must take outputs and labels and return the loss "
-            "of each sample."
-        )
+        words = "is no function: it must take outputs and labels and return the loss of each sample"
+        raise _wrong("loss", name, words)
     return loss
 
 
@@ -184,34 +186,26 @@ def own_model(function: Any, name: str, input_shape: Shape, classes: int) -> nn.
 
     SpcacwError, which calls it by ``name``, if it raises or its result cannot be trained.
     """
+    wrong = partial(_wrong, "model", name)
     try:
         model = function() if _needs_nothing(function) else function(input_shape, classes)
     except Exception as error:  # a user's function may raise anything
-        raise SpcacwError(
-            f"model = {name!r} cannot be made of the input shape {input_shape} and {classes} "
-            f"classes ({one_line(error)})."
-        ) from error
+        of = f"the input shape {input_shape} and {classes} classes"
+        raise wrong(f"cannot be made of {of} ({one_line(error)})") from error
     if not isinstance(model, nn.Module):
-        raise SpcacwError(
-            f"model = {name!r} returned {type(model).__name__}, which is no nn.Module: it must be "
-            "a function of input shape and number of classes, or of nothing, that returns one."
+        raise wrong(
+            f"returned {type(model).__name__}, which is no nn.Module: it must be a function of "
+            "input shape and number of classes, or of nothing, that returns one"
         )
     trained = {part: w for part, w in model.named_parameters() if w.requires_grad}
     if not trained:
-        raise SpcacwError(
-            f"model = {name!r} has no parameters that require a gradient: nothing can be trained."
-        )
+        raise wrong("has no parameters that require a gradient: nothing can be trained")
     for part, weight in trained.items():
         if is_lazy(weight):
-            raise SpcacwError(
-                f"model = {name!r} has no values yet for its parameter '{part}': pass an input "
-                "through it in your function."
-            )
+            how = "pass an input through it in your function"
+            raise wrong(f"has no values yet for its parameter '{part}': {how}")
         if weight.dtype != torch.float32:
-            raise SpcacwError(
-                f"model = {name!r} has its parameter '{part}' in {weight.dtype}: it must be "
-                "float32."
-            )
+            raise wrong(f"has its parameter '{part}' in {weight.dtype}: it must be float32")
     return model
 
 
@@ -241,30 +235,26 @@ def try_model(
         try:
             outputs = call(model, buffers, x.clone())
         except Exception as error:  # a user's module may raise anything
-            raise SpcacwError(
-                f"model = {model_name!r} cannot be applied to {where}, {len(x)} samples of shape "
-                f"{tuple(x.shape[1:])} ({one_line(error)})."
-            ) from error
+            what = f"{where}, {len(x)} samples of shape {tuple(x.shape[1:])}"
+            words = f"cannot be applied to {what} ({one_line(error)})"
+            raise _wrong("model", model_name, words) from error
     if not classes and isinstance(outputs, Tensor) and outputs.ndim == y.ndim + 1:
         classes = 1 if y.is_floating_point() else outputs.shape[-1]
     shape, found = (*y.shape, classes or "C"), getattr(outputs, "shape", type(outputs).__name__)
     if not isinstance(outputs, Tensor) or outputs.shape != shape:
-        raise SpcacwError(
-            f"model = {model_name!r} gives outputs of shape {_plain(found)} on {where}: scores of "
-            f"the {classes or 'C'} classes for labels of shape {tuple(y.shape)} have shape {shape}."
-        )
+        what = f"the {classes or 'C'} classes for labels of shape {tuple(y.shape)}"
+        words = f"gives outputs of shape {_plain(found)} on {where}: scores of {what}"
+        raise _wrong("model", model_name, f"{words} have shape {shape}")
     try:
         losses = loss(outputs, y)
     except Exception as error:
-        raise SpcacwError(
-            f"loss = {loss_name!r} cannot be applied to {where} ({one_line(error)})."
-        ) from error
+        words = f"cannot be applied to {where} ({one_line(error)})"
+        raise _wrong("loss", loss_name, words) from error
     if not isinstance(losses, Tensor) or losses.shape != (len(y),) or not losses.requires_grad:
         found = getattr(losses, "shape", type(losses).__name__)
-        raise SpcacwError(
-            f"loss = {loss_name!r} gives {_plain(found)} on {where}: it must be a tensor of shape "
-            f"{(len(y),)}, the loss of each sample, through which gradients flow."
-        )
+        words = f"gives {_plain(found)} on {where}: it must be a tensor of shape {(len(y),)}"
+        how = "the loss of each sample, through which gradients flow"
+        raise _wrong("loss", loss_name, f"{words}, {how}")
     return classes
 
 

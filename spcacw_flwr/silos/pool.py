@@ -20,22 +20,9 @@ from spcacw_flwr.alpha import noise_curvature, spectral_norm
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.batches import (
-    Batch,
-    Fold,
-    Stacked,
-    batch_indices,
-    find_device,
-    rounds_per_pass,
-)
+from spcacw_flwr.silos.batches import Batch, Fold, Stacked, find_device
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
-from spcacw_flwr.silos.evaluation import (
-    Cases,
-    buffers_at,
-    evaluating,
-    scores_of,
-    shuffled_batches,
-)
+from spcacw_flwr.silos.evaluation import Cases, buffers_at, evaluating, scores_of, shuffled_batches
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
 from spcacw_flwr.silos.metrics import applying, check_metric
@@ -132,13 +119,9 @@ class SiloPool:
 
     def _try_model(self) -> None:
         """Pass the shortest mini-batch there is through the model: BatchNorm may refuse it."""
-        training, seed = self.config.training, self.config.run.seed
-        size, sizes = training.batch_size, self.data.sizes
-        last = {silo: rounds_per_pass(sizes[silo], size) for silo in self.silos}
-        silo = min(last, key=lambda i: len(batch_indices(seed, i, last[i], sizes[i], size)))
-        (batch,) = self.data.batches(last[silo], [silo])
+        silo, batch = self.data.shortest()
+        classes, training = self.setting.num_classes, self.config.training
         names = training.model, training.loss, silo
-        classes = self.setting.num_classes
         found = try_model(self.model, batch.x[0], batch.y[0], classes, self.loss, names)
         if not classes:
             self._see_labels(found)
