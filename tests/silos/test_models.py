@@ -8,21 +8,13 @@ from torch import nn
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.silos.batches import batch_indices
-from spcacw_flwr.silos.gradients import SiloGradients
-from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Request
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import AUGMENTATION, MODEL_NOISE, stream
 from tests.conftest import make_pool, one_sentence
-from tests.silos.test_gradients import plain
-
-
-def assert_near(found, expected):
-    """Near for the length of the gradient: a bias before BatchNorm has none, but for rounding."""
-    gap = torch.linalg.vector_norm(found - expected, dim=-1)
-    assert (gap <= 1e-4 * torch.linalg.vector_norm(expected, dim=-1)).all()
+from tests.silos.test_gradients import assert_near, compare, plain
 
 
 def size(model: nn.Module) -> int:
@@ -83,18 +75,10 @@ def test_gradients_are_those_of_plain_pytorch(name, shape):
     """With BatchNorm in training mode, and dropout."""
     model, rng = make_model(shape, 80, 64, 0, name, 1 / 16), torch.Generator().manual_seed(5)
     x, y = torch.randint(80, (2, 3, 4, *shape), generator=rng)
-    if name == "vgg16":
-        x, y = torch.randn(x.shape, generator=rng), y[..., 0, 0, 0]
-    layout = Layout.of(parameters_of(model))
-    compute, rows = SiloGradients(model, layout), torch.full((3, layout.size), torch.nan)
-    vector = layout.flatten(parameters_of(model)).clone()
-    losses = compute(vector, x, y, rows, lambda k: k)
-    assert compute.way == "loop"
-    expected, expected_losses = plain(model, vector, x, y, lambda k: k)
-    torch.testing.assert_close(losses, expected_losses)
-    assert_near(rows, expected)
-    if name == "char-lstm":  # has no bias before BatchNorm
-        torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-7)
+    if name == "char-lstm":
+        compare(model, x, y, "loop")
+    else:
+        compare(model, torch.randn(x.shape, generator=rng), y[..., 0, 0, 0], "loop", assert_near)
 
 
 class Pictures(Setting):

@@ -20,8 +20,7 @@ from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Request
 from spcacw_flwr.silos.setting import SiloData
 from tests.conftest import make_pool, one_sentence
-from tests.silos.test_gradients import plain
-from tests.silos.test_models import assert_near
+from tests.silos.test_gradients import assert_near, plain
 
 HERE = "tests.silos.test_own_model"
 EXAMPLE = {"model": "examples.own_model:network", "loss": "examples.own_model:smoothed"}
