@@ -171,7 +171,6 @@ def test_a_sampled_batch_is_a_uniform_subset(chances):
 
 
 def test_sampled_batches_are_those_that_the_silo_uses():
-    pytest.importorskip("dp_accounting")
     pool = noiseless(make_pool(private(privacy_batches="sampled", privacy_clip="batch")))
     point = pool.initial_parameters()
     found = rows(pool, 1, (0, 4))
