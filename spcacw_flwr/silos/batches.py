@@ -21,7 +21,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.setting import Setting
-from spcacw_flwr.silos.streams import AUGMENTATION, BATCHES, FOLDS, MODEL_NOISE, stream
+from spcacw_flwr.silos.streams import AUGMENTATION, BATCHES, FOLDS, MODEL_NOISE, STATISTICS, stream
 
 
 def rounds_per_pass(samples: int, batch_size: int) -> int:
@@ -175,3 +175,14 @@ class Stacked:
             at = torch.from_numpy(fold.rows(self.seed, silo, len(y))).to(x.device)
             return x[at], y[at]
         return x, y
+
+    def shuffled(self, silo: int) -> Iterator[Tensor]:
+        """Yield all inputs of a silo in batches of b…2b−1, an order that depends on the seed alone.
+
+        Shuffled, for data may be stored class by class; equal in size up to one sample, for each
+        counts the same; none shorter than b (a silo with fewer than b samples is one batch).
+        """
+        x, _ = self.of(silo)
+        order = stream(self.seed, STATISTICS, silo).permutation(len(x))
+        for part in np.array_split(order, max(1, len(x) // self.batch_size)):
+            yield x[torch.from_numpy(part).to(x.device)]

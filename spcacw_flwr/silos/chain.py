@@ -66,15 +66,6 @@ def bytes_kept(steps: Sequence[Step]) -> int:
     return sum(4 * (layer.in_features + 2 * layer.out_features) for layer in linears)
 
 
-def gradients_by_silo(delta: Tensor, x: Tensor, silos: int, rows: dict[str, Tensor]) -> None:
-    """Write a linear layer's gradients, from ∂ loss/∂ output and input, into ``rows``."""
-    by_silo = delta.reshape(silos, -1, delta.shape[-1])
-    inputs = x.reshape(silos, -1, x.shape[-1])
-    torch.bmm(by_silo.transpose(1, 2), inputs, out=rows["weight"])
-    if "bias" in rows:
-        torch.sum(by_silo, dim=1, out=rows["bias"])
-
-
 def chain_pass(
     steps: Sequence[Step], weights: dict[str, Tensor], rows: dict[str, Tensor], x: Tensor,
     y: Tensor, loss: Loss,
@@ -89,9 +80,11 @@ def chain_pass(
     losses, delta = losses_and_gradient(loss, ends[-1], y.flatten(0, 1), silos)
     first = first_trained(steps)
     for k in range(len(steps) - 1, first - 1, -1):
-        if steps[k].names:
-            into = {name: rows[full] for name, full in steps[k].names.items()}
-            gradients_by_silo(delta, ends[k], silos, into)
+        if names := steps[k].names:
+            by_silo, inputs = (t.reshape(silos, -1, t.shape[-1]) for t in (delta, ends[k]))
+            torch.bmm(by_silo.transpose(1, 2), inputs, out=rows[names["weight"]])
+            if "bias" in names:
+                torch.sum(by_silo, dim=1, out=rows[names["bias"]])
         if k > first:
             delta = back(steps[k], weights, delta, *ends[k : k + 2])
     return losses

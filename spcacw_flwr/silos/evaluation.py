@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -23,7 +22,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from spcacw_flwr.silos.layout import call
 from spcacw_flwr.silos.metrics import METRICS, Found, Z, standard_error
 from spcacw_flwr.silos.setting import SiloData
-from spcacw_flwr.silos.streams import STATISTICS, stream
 
 
 @contextmanager
@@ -67,17 +65,6 @@ def buffers_at(
             for norm, momentum in momenta.items():
                 norm.momentum = momentum
     return buffers
-
-
-def shuffled_batches(x: Tensor, batch_size: int, seed: int, silo: int) -> Iterator[Tensor]:
-    """Yield all samples of a silo in batches of b…2b−1, an order that depends on the seed alone.
-
-    Shuffled, for data may be stored class by class; equal in size up to one sample, for each counts
-    the same; none shorter than b (a silo with fewer than b samples is one batch).
-    """
-    order = torch.from_numpy(stream(seed, STATISTICS, silo).permutation(len(x)))
-    for part in np.array_split(order.numpy(), max(1, len(x) // batch_size)):
-        yield x[torch.from_numpy(part).to(x.device)]
 
 
 CHUNK = 1024

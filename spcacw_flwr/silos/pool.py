@@ -22,7 +22,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Batch, Fold, Stacked, find_device
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
-from spcacw_flwr.silos.evaluation import Cases, buffers_at, evaluating, scores_of, shuffled_batches
+from spcacw_flwr.silos.evaluation import Cases, buffers_at, evaluating, scores_of
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
 from spcacw_flwr.silos.metrics import applying, check_metric
@@ -248,7 +248,7 @@ class SiloPool:
     def _whole_loss(self, vector: Tensor, silo: int, fold: Fold | None) -> float:
         """Return the loss of w on a part of a silo's training data, with BatchNorm's statistics."""
         weights = self.layout.unflatten(vector)
-        state = weights | buffers_at(self.model, weights, self._statistics_batches(silo))
+        state = weights | buffers_at(self.model, weights, self.data.shuffled(silo))
         data, loss = SiloData(*self.data.of(silo, fold)), {"loss": self.loss}
         return data.mean(scores_of(self.model, state, data, loss, self.device)["loss"])
 
@@ -299,14 +299,9 @@ class SiloPool:
         """Return what metrics say of w on each test case of ``silo``; and what else w held."""
         self.private.refuse([silo], "accuracy")
         weights = self.layout.unflatten(vector.to(self.device))
-        buffers = buffers_at(self.model, weights, self._statistics_batches(silo))
+        buffers = buffers_at(self.model, weights, self.data.shuffled(silo))
         data = self.setting.test(silo)
         scores = {one.name: one.score for one in applying(data.y, self.setting.num_classes)}
         found = scores_of(self.model, weights | buffers, data, scores, self.device)
         weight = None if data.weight is None else data.weight.double()
         return Cases(found, data.y, weight), others_of(self.model, weights, buffers)
-
-    def _statistics_batches(self, silo: int) -> Iterator[Tensor]:
-        """Yield the inputs of a silo's training data; a model without BatchNorm asks for none."""
-        (x, _), size = self.data.of(silo), self.config.training.batch_size
-        yield from shuffled_batches(x, size, self.config.run.seed, silo)
