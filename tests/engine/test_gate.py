@@ -275,11 +275,11 @@ def spoiled_pool(config, silo, rounds):
     pool = make_pool(config)
     honest = pool.gradients
 
-    def gradients(points, round_, silos, *args):
-        found = honest(points, round_, silos, *args)
-        if round_ in rounds and silo in silos:
-            found.rows[list(silos).index(silo)] = NAN
-            found.norms[list(silos).index(silo)] = NAN
+    def gradients(request):
+        found = honest(request)
+        if request.round in rounds and silo in request.silos:
+            found.rows[request.silos.index(silo)] = NAN
+            found.norms[request.silos.index(silo)] = NAN
         return found
 
     pool.gradients = gradients

@@ -89,11 +89,11 @@ def spoil(monkeypatch, silo: int, from_round: int) -> None:
     """From a round on, one silo's gradients are not finite."""
     original = SiloPool.gradients
 
-    def gradients(self, points, round_, silos, *more):
-        found = original(self, points, round_, silos, *more)
-        if round_ >= from_round and silo in silos:
-            found.rows[list(silos).index(silo), 3] = torch.nan
-            found.norms[list(silos).index(silo)] = torch.nan
+    def gradients(self, request):
+        found = original(self, request)
+        if request.round >= from_round and silo in request.silos:
+            found.rows[request.silos.index(silo), 3] = torch.nan
+            found.norms[request.silos.index(silo)] = torch.nan
         return found
 
     monkeypatch.setattr(SiloPool, "gradients", gradients)
