@@ -37,8 +37,8 @@ def test_no_state_is_kept():
 
 
 def test_seeds_silos_passes_and_draws_differ():
-    base = batch_indices(0, 0, 1, 1000, 32)
-    for *other, draw in [(1, 0, 1, 0), (0, 1, 1, 0), (0, 0, 1 + -(-1000 // 32), 0), (0, 0, 1, 1)]:
+    base, later = batch_indices(0, 0, 1, 1000, 32), 1 + rounds_per_pass(1000, 32)
+    for *other, draw in [(1, 0, 1, 0), (0, 1, 1, 0), (0, 0, later, 0), (0, 0, 1, 1)]:
         assert not np.array_equal(base, batch_indices(*other, 1000, 32, draw))
 
 
