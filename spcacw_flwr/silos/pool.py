@@ -157,8 +157,10 @@ class SiloPool:
         With ``local-batches`` both are means over so many independent mini-batches.
         """
         batches = self.config.transport.local_batches
-        draws = range(batches * request.draw, batches * (request.draw + 1))
-        first, *others = [replace(request, draw=draw) for draw in draws]
+        first, others = request, list[Request]()
+        if batches > 1:
+            draws = range(batches * request.draw, batches * (request.draw + 1))
+            first, *others = [replace(request, draw=draw) for draw in draws]
         if request.want == LOSSES:
             losses = self.losses(first)
             if others:
