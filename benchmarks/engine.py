@@ -37,7 +37,7 @@ BLOCKS = 7
 
 def bare_gradients(pool: SiloPool, vector: torch.Tensor) -> Callable[[], object]:
     """Return ``vmap(grad)`` over batches that lie ready."""
-    (batch,) = pool.data.batches(0, 1, pool.silos, 32)
+    (batch,) = pool.data.batches(1, pool.silos)
     named = pool.layout.unflatten(vector)
     gradient = grad(lambda p, x, y: cross_entropy(functional_call(pool.model, p, (x,)), y))
     batched = vmap(gradient, in_dims=(None, 0, 0))
@@ -48,10 +48,10 @@ def parts(pool: SiloPool, method: SPCACWMethod) -> dict[str, Callable[[], object
     """Return the parts of a round, each by itself."""
     request = method.request(1)
     replies = pool.answer(request).replies
-    (batch,) = pool.data.batches(0, 1, pool.silos, 32)
+    (batch,) = pool.data.batches(1, pool.silos)
     rows, silos = torch.empty_like(replies.gradients), request.silos
     return {
-        "cut batches": lambda: list(pool.data.batches(0, 1, silos, 32)),
+        "cut batches": lambda: list(pool.data.batches(1, silos)),
         "gradients": lambda: pool.compute(method.parameters, batch.x, batch.y, rows, int),
         "norms and clip": lambda: clip_rows(rows, torch.linalg.vector_norm(rows, dim=1), 1.0),
         "bias": lambda: method.bias.update(rows, silos),

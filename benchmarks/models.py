@@ -22,8 +22,7 @@ from torch.nn.utils import parameters_to_vector
 from benchmarks.workload import medians, write
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
-from spcacw_flwr.silos.losses import losses_of
-from spcacw_flwr.silos.models import make_model
+from spcacw_flwr.silos.models import losses_of, make_model
 
 BATCH = 32
 Work = Callable[[], object]

@@ -25,7 +25,7 @@ from spcacw_flwr.flower.service import BESIDE, Service, server_credentials
 from spcacw_flwr.flower.silo import channel_of, talk
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Federation
+from spcacw_flwr.silos.protocol import Federation, Request
 from spcacw_flwr.silos.setup import setting_of
 
 NODE = 100
@@ -58,10 +58,10 @@ def hold(
     pool = SiloPool(config, setting, silos)
     gradients = pool.gradients
 
-    def late(points: torch.Tensor, round_: int, *more: Any) -> Any:
-        if round_ in pauses:
-            time.sleep(pauses[round_])
-        return gradients(points, round_, *more)
+    def late(request: Request) -> Any:
+        if request.round in pauses:
+            time.sleep(pauses[request.round])
+        return gradients(request)
 
     pool.gradients = late  # type: ignore[method-assign]
     with suppress(SpcacwError, KeyboardInterrupt):

@@ -35,6 +35,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower import asker as asking
+from spcacw_flwr.silos.protocol import Request
 
 SILOS = "3,7,20"
 WARM, LARGE_ROUNDS = 20, 5
@@ -89,8 +90,8 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
                     times["round"].append(time.perf_counter() - start)
                 used = [b - a for a, b in zip(before, processor_seconds(made), strict=True)]
             size = made.pool.layout.size
-            point = made.pool.initial_parameters()
-            alone = medians({"compute": lambda: made.pool.gradients(point, 1, [0])}, 5)["compute"]
+            asked = Request(1, (0,), made.pool.initial_parameters())
+            alone = medians({"compute": lambda: made.pool.gradients(asked)}, 5)["compute"]
     ms = {name: 1000 * statistics.median(seconds) for name, seconds in times.items()}
     rate = len(times["round"]) / sum(times["round"])
     return {

@@ -36,7 +36,7 @@ from spcacw_flwr.flower import records
 from spcacw_flwr.flower.silo import answer, channel_of, evaluation, note_told, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
-from spcacw_flwr.silos.streams import secret
+from spcacw_flwr.silos.streams import Secret
 
 OWNERS = (*(kebab(field.name) for field in fields(PrivacyKeys)), "device")
 """Run-config keys in which the owner of the data has the last word, by the node config."""
@@ -109,7 +109,7 @@ def _pool(run: Flat, node: Flat, own: Own | None = None, num_silos: int = 0) -> 
     else:
         setting.prepare()
     rehearsal = simulated() or node_config.get("privacy-seeded")
-    return SiloPool(config, setting, silos, None if rehearsal else secret)
+    return SiloPool(config, setting, silos, None if rehearsal else Secret)
 
 
 def simulated() -> bool:

@@ -26,11 +26,11 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
 from spcacw_flwr.silos.privacy import ANY, OWN_NOISE, Mechanism, privatise
 from spcacw_flwr.silos.protocol import LOSSES
-from spcacw_flwr.silos.streams import Chances, secret
+from spcacw_flwr.silos.streams import Chances, Secret
 
 
 def private_gradients(
-    noise: float, max_norm: float, delta: float = 1e-5, chances: Chances = secret
+    noise: float, max_norm: float, delta: float = 1e-5, chances: Chances = Secret
 ) -> Mod:
     """Return the mod.
 

@@ -9,18 +9,19 @@ BatchNorm has no statistics of a single sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.setting import Setting
-from spcacw_flwr.silos.streams import AUGMENTATION, BATCHES, FOLDS, stream
+from spcacw_flwr.silos.streams import AUGMENTATION, BATCHES, FOLDS, MODEL_NOISE, STATISTICS, stream
 
 
 def rounds_per_pass(samples: int, batch_size: int) -> int:
@@ -40,12 +41,6 @@ def batch_indices(
 
     A method that needs several independent mini-batches in a round numbers them by ``draw``: each
     number is a sequence of passes of its own.
-
-    Examples
-    --------
-    >>> both = [batch_indices(0, 3, t, samples=5, batch_size=3) for t in (1, 2)]
-    >>> [len(b) for b in both], sorted(int(i) for b in both for i in b)
-    ([3, 2], [0, 1, 2, 3, 4])
     """
     rounds = rounds_per_pass(samples, batch_size)
     epoch, step = divmod(round_ - 1, rounds)
@@ -99,12 +94,22 @@ class Batch:
     """(k, b, …)"""
     y: Tensor
     """(k, b, …)"""
+    seed_of: Callable[[int], int]
+    """The seed of what the model draws (dropout) on the k-th of them."""
+
+
+def _model_seed(seed: int, silos: Sequence[int], key: tuple[int, ...], k: int) -> int:
+    return int(stream(seed, MODEL_NOISE, silos[k], *key).integers(2**62))
 
 
 class Stacked:
     """The training data of several silos, one after another in two tensors on one device."""
 
-    def __init__(self, setting: Setting, silos: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, config: Config, setting: Setting, silos: Sequence[int], device: torch.device
+    ) -> None:
+        self.seed, self.target = config.run.seed, config.run.target
+        self.batch_size = config.training.batch_size
         data = [setting.train(silo) for silo in silos]
         self.augment = setting.augment if setting.augments else None
         self.sizes = {silo: len(one.y) for silo, one in zip(silos, data, strict=True)}
@@ -115,42 +120,69 @@ class Stacked:
         self.y = (whole.y if whole else torch.cat([one.y for one in data])).to(device)
 
     def batches(
-        self, seed: int, round_: int, silos: Sequence[int], batch_size: int, draw: int = 0,
-        samples: Sequence[int] | None = None, folds: Mapping[int, Fold] | None = None,
+        self, round_: int, silos: Sequence[int], draw: int = 0,
+        samples: Sequence[int] | None = None, fold: Fold | None = None,
         drawn: Mapping[int, NDArray[np.int64]] | None = None,
     ) -> Iterator[Batch]:  # fmt: skip
         """Yield the mini-batches ξ_t of ``silos``, those of equal length together.
 
         Samples come as the setting's ``augment`` shows them to the silo in this round. A short last
         batch is never padded, so that models with batch statistics see real samples only. With
-        ``samples``, each silo uses only so many of its batch; with ``folds``, the silos named there
-        use only that part of their data; those in ``drawn`` use the samples that it names.
+        ``samples``, each silo uses only so many of its batch; with ``fold``, the target uses only
+        that part of its data; silos in ``drawn`` use the samples that it names.
         """
-        parts = {i: fold.rows(seed, i, self.sizes[i]) for i, fold in (folds or {}).items()}
         rows = []
         for silo in silos:
             if drawn and silo in drawn:
-                rows.append(drawn[silo] + self.starts[silo])
-                continue
-            part = parts.get(silo)
-            size = self.sizes[silo] if part is None else len(part)
-            row = batch_indices(seed, silo, round_, size, batch_size, draw)
-            rows.append((row if part is None else part[row]) + self.starts[silo])
+                row = drawn[silo]
+            elif fold and silo == self.target:
+                part = fold.rows(self.seed, silo, self.sizes[silo])
+                row = part[self._indices(silo, round_, len(part), draw)]
+            else:
+                row = self._indices(silo, round_, self.sizes[silo], draw)
+            rows.append(row + self.starts[silo])
         if samples is not None:
             rows = [row[:n] for row, n in zip(rows, samples, strict=True)]
         lengths = [len(row) for row in rows]
+        key = (round_, draw) if draw else (round_,)
         for length in sorted(set(lengths)):
             at = [k for k, n in enumerate(lengths) if n == length]
+            these = [silos[k] for k in at]
             index = torch.from_numpy(np.concatenate([rows[k] for k in at])).to(self.x.device)
             shape = len(at), length
             x = self.x.index_select(0, index).view(shape + self.x.shape[1:])
             if self.augment is not None:
-                key = (round_, draw) if draw else (round_,)
-                draws = (stream(seed, AUGMENTATION, silos[k], *key) for k in at)
+                draws = (stream(self.seed, AUGMENTATION, silo, *key) for silo in these)
                 x = torch.stack([self.augment(*one) for one in zip(x, draws, strict=True)])
-            yield Batch(at, x, self.y.index_select(0, index).view(shape + self.y.shape[1:]))
+            y = self.y.index_select(0, index).view(shape + self.y.shape[1:])
+            yield Batch(at, x, y, partial(_model_seed, self.seed, these, key))
 
-    def of(self, silo: int) -> tuple[Tensor, Tensor]:
-        """Return all training data (x, y) of one silo, as they are."""
+    def shortest(self) -> tuple[int, Batch]:
+        """Return the shortest mini-batch that there is, and whose it is."""
+        last = {i: rounds_per_pass(size, self.batch_size) for i, size in self.sizes.items()}
+        silo = min(last, key=lambda i: len(self._indices(i, last[i], self.sizes[i], 0)))
+        (batch,) = self.batches(last[silo], [silo])
+        return silo, batch
+
+    def _indices(self, silo: int, round_: int, samples: int, draw: int) -> NDArray[np.int64]:
+        return batch_indices(self.seed, silo, round_, samples, self.batch_size, draw)
+
+    def of(self, silo: int, fold: Fold | None = None) -> tuple[Tensor, Tensor]:
+        """Return all training data (x, y) of one silo, as they are; of the target, of a fold."""
         own = slice(self.starts[silo], self.starts[silo] + self.sizes[silo])
-        return self.x[own], self.y[own]
+        x, y = self.x[own], self.y[own]
+        if fold is not None and silo == self.target:
+            at = torch.from_numpy(fold.rows(self.seed, silo, len(y))).to(x.device)
+            return x[at], y[at]
+        return x, y
+
+    def shuffled(self, silo: int) -> Iterator[Tensor]:
+        """Yield all inputs of a silo in batches of b…2b−1, an order that depends on the seed alone.
+
+        Shuffled, for data may be stored class by class; equal in size up to one sample, for each
+        counts the same; none shorter than b (a silo with fewer than b samples is one batch).
+        """
+        x, _ = self.of(silo)
+        order = stream(self.seed, STATISTICS, silo).permutation(len(x))
+        for part in np.array_split(order, max(1, len(x) // self.batch_size)):
+            yield x[torch.from_numpy(part).to(x.device)]

@@ -10,12 +10,14 @@ It also takes a model for each silo, as methods of client-owned models need it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+
+from spcacw_flwr.silos.models import Loss, losses_of
 
 
 @dataclass(frozen=True)
@@ -64,35 +66,57 @@ def bytes_kept(steps: Sequence[Step]) -> int:
     return sum(4 * (layer.in_features + 2 * layer.out_features) for layer in linears)
 
 
-def gradients_by_silo(delta: Tensor, x: Tensor, silos: int, rows: dict[str, Tensor]) -> None:
-    """Write a linear layer's gradients, from ∂ loss/∂ output and input, into ``rows``."""
-    by_silo = delta.reshape(silos, -1, delta.shape[-1])
-    inputs = x.reshape(silos, -1, x.shape[-1])
-    torch.bmm(by_silo.transpose(1, 2), inputs, out=rows["weight"])
-    if "bias" in rows:
-        torch.sum(by_silo, dim=1, out=rows["bias"])
-
-
 def chain_pass(
     steps: Sequence[Step], weights: dict[str, Tensor], rows: dict[str, Tensor], x: Tensor,
-    silos: int, loss_of: Callable[[Tensor], tuple[Tensor, Tensor]],
+    y: Tensor, loss: Loss,
 ) -> Tensor:  # fmt: skip
-    """Fill ``rows`` with the gradients of k = ``silos`` silos and return their losses.
+    """Fill ``rows`` with the gradients of k silos and return their losses (k,).
 
-    ``x`` has the silos' batches one after another (k·b, …). ``rows`` is keyed by the names of the
-    model's parameters, as ``weights`` is, which may be (k, …), a model for each silo; ``loss_of``
-    takes outputs (k·b, …) to the silos' losses (k,) and the gradient of their sum.
+    ``x`` (k, b, …) and ``y`` (k, b, …) are a mini-batch for each. ``rows`` is keyed by the names of
+    the model's parameters, as ``weights`` is, which may be (k, …), a model for each silo.
     """
-    ends = forward(steps, weights, x)
-    losses, delta = loss_of(ends[-1])
+    silos = len(x)
+    ends = forward(steps, weights, x.flatten(0, 1))
+    losses, delta = losses_and_gradient(loss, ends[-1], y.flatten(0, 1), silos)
     first = first_trained(steps)
     for k in range(len(steps) - 1, first - 1, -1):
-        if steps[k].names:
-            into = {name: rows[full] for name, full in steps[k].names.items()}
-            gradients_by_silo(delta, ends[k], silos, into)
+        if names := steps[k].names:
+            by_silo, inputs = (t.reshape(silos, -1, t.shape[-1]) for t in (delta, ends[k]))
+            torch.bmm(by_silo.transpose(1, 2), inputs, out=rows[names["weight"]])
+            if "bias" in names:
+                torch.sum(by_silo, dim=1, out=rows[names["bias"]])
         if k > first:
             delta = back(steps[k], weights, delta, *ends[k : k + 2])
     return losses
+
+
+def mean_by_silo(each: Tensor, silos: int) -> Tensor:
+    """Return the mean losses (k,) of k = ``silos`` silos from those of all their samples (k·b,)."""
+    return each.view(silos, -1).mean(dim=1)
+
+
+def losses_and_gradient(
+    loss: Loss, outputs: Tensor, y: Tensor, silos: int
+) -> tuple[Tensor, Tensor]:
+    """Return the mean losses (k,) of k = ``silos`` silos, and the gradient of their sum.
+
+    ``outputs`` (k·b, …, classes) and labels ``y`` (k·b, …) are of all silos, b samples of each; the
+    gradient is that with respect to ``outputs``. Of the plain cross-entropy the chain rule is
+    written out, with the functions that autograd itself would call: bit for bit the same (tested).
+    """
+    if loss is losses_of and y.ndim == 1:
+        aten = torch.ops.aten
+        logs = torch.log_softmax(outputs, 1)
+        plain = None, 0, -100  # no class weights, no reduction, and the label that is left out
+        each, total = aten.nll_loss_forward(logs, y, *plain)
+        upstream = torch.full_like(each, silos / len(y))
+        upstream = aten.nll_loss_backward(upstream, logs, y, *plain, total)
+        delta = aten._log_softmax_backward_data(upstream, logs, 1, logs.dtype)
+        return mean_by_silo(each, silos), delta
+    leaf = outputs.detach().requires_grad_()
+    losses = mean_by_silo(loss(leaf, y), silos)
+    (delta,) = torch.autograd.grad(losses.sum(), leaf)
+    return losses.detach(), delta
 
 
 def forward(steps: Sequence[Step], weights: dict[str, Tensor], x: Tensor) -> list[Tensor]:

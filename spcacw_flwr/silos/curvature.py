@@ -22,7 +22,7 @@ from torch.nn.functional import linear
 from spcacw_flwr.silos.chain import Step, back, first_trained, forward
 from spcacw_flwr.silos.evaluation import buffers_at
 from spcacw_flwr.silos.layout import Layout, call
-from spcacw_flwr.silos.losses import Loss
+from spcacw_flwr.silos.models import Loss
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -23,7 +22,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from spcacw_flwr.silos.layout import call
 from spcacw_flwr.silos.metrics import METRICS, Found, Z, standard_error
 from spcacw_flwr.silos.setting import SiloData
-from spcacw_flwr.silos.streams import STATISTICS, stream
 
 
 @contextmanager
@@ -36,26 +34,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train()
 
 
-@contextmanager
-def _gathering(norm: _BatchNorm) -> Iterator[None]:
-    """Let a layer, of a model in evaluation mode, average the statistics of what it sees."""
-    momentum, norm.momentum = norm.momentum, None  # PyTorch's word for a plain average
-    norm.train()
-    try:
-        yield
-    finally:
-        norm.momentum = momentum
-        norm.eval()
-
-
-def _norms(model: nn.Module) -> dict[str, _BatchNorm]:
-    return {
-        f"{name}." if name else "": module
-        for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm) and module.running_mean is not None
-    }
-
-
 @torch.no_grad()
 def buffers_at(
     model: nn.Module, weights: dict[str, Tensor], batches: Iterable[Tensor]
@@ -65,30 +43,28 @@ def buffers_at(
     They are wanted at the parameters w = ``weights``, on inputs (b, …) without dropout. The model's
     own buffers stay as they are. ``batches`` is not touched if it has no running statistics.
     """
-    buffers, norms = {name: b.clone() for name, b in model.named_buffers()}, _norms(model)
-    if not norms:
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    momenta: dict[_BatchNorm, float | None] = {}
+    for name, norm in model.named_modules():
+        if isinstance(norm, _BatchNorm) and norm.running_mean is not None:
+            momenta[norm] = norm.momentum
+            place = f"{name}." if name else ""
+            buffers[f"{place}running_mean"].zero_()
+            buffers[f"{place}running_var"].fill_(1)
+            buffers[f"{place}num_batches_tracked"].zero_()
+    if not momenta:
         return buffers
-    for name in norms:
-        buffers[f"{name}running_mean"].zero_()
-        buffers[f"{name}running_var"].fill_(1)
-        buffers[f"{name}num_batches_tracked"].zero_()
-    with evaluating(model), ExitStack() as gathering:
-        for norm in norms.values():
-            gathering.enter_context(_gathering(norm))
-        for x in batches:
-            call(model, weights | buffers, x)
+    with evaluating(model):
+        try:
+            for norm in momenta:
+                norm.momentum = None  # PyTorch's word for a plain average
+                norm.train()
+            for x in batches:
+                call(model, weights | buffers, x)
+        finally:
+            for norm, momentum in momenta.items():
+                norm.momentum = momentum
     return buffers
-
-
-def shuffled_batches(x: Tensor, batch_size: int, seed: int, silo: int) -> Iterator[Tensor]:
-    """Yield all samples of a silo in batches of b…2b−1, an order that depends on the seed alone.
-
-    Shuffled, for data may be stored class by class; equal in size up to one sample, for each counts
-    the same; none shorter than b (a silo with fewer than b samples is one batch).
-    """
-    order = torch.from_numpy(stream(seed, STATISTICS, silo).permutation(len(x)))
-    for part in np.array_split(order.numpy(), max(1, len(x) // batch_size)):
-        yield x[torch.from_numpy(part).to(x.device)]
 
 
 CHUNK = 1024

@@ -18,17 +18,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from spcacw_flwr.alpha.crew import shares, spread
-from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, steps_of
+from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, mean_by_silo, steps_of
 from spcacw_flwr.silos.curvature import ChainHessian
 from spcacw_flwr.silos.layout import Layout, call
-from spcacw_flwr.silos.losses import Loss, losses_and_gradient, losses_of, mean_by_silo
+from spcacw_flwr.silos.models import Loss, losses_of
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +40,9 @@ ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase, nn.modules.dropout._DropoutNd
 """Layers that vmap cannot batch, or batches slowly."""
 
 
-def _later(seed_of: Callable[[int], int], start: int, k: int) -> int:
-    return seed_of(start + k)
+def _each(seed_of: Callable[[int], int], silos: int) -> list[Callable[[int], int]]:
+    """Return what each silo's seed is of where it is asked alone."""
+    return [lambda _, k=k: seed_of(k) for k in range(silos)]  # type: ignore[misc]
 
 
 class SiloGradients:
@@ -74,11 +74,8 @@ class SiloGradients:
         ``rows`` is (k, d). Silo 0…k−1 draws its random numbers (dropout) from ``seed_of`` it.
         """
         if vector.ndim == 2 and self.way != "chain":
-            return torch.cat([
-                self(vector[k], x[k : k + 1], y[k : k + 1], rows[k : k + 1],
-                     partial(_later, seed_of, k))
-                for k in range(len(x))
-            ])  # fmt: skip
+            alone = x.split(1), y.split(1), rows.split(1), _each(seed_of, len(x))
+            return torch.cat([*map(self, vector, *alone)])
         if self.way == "chain":
             return self._in_groups(vector, x, y, rows)
         if self.way == "vmap":
@@ -96,10 +93,8 @@ class SiloGradients:
     def losses(self, vector: Tensor, x: Tensor, y: Tensor, seed_of: Callable[[int], int]) -> Tensor:
         """Return the losses (k,) of k silos; parameters as in a call."""
         if vector.ndim == 2:
-            return torch.cat([
-                self.losses(vector[k], x[k : k + 1], y[k : k + 1], partial(_later, seed_of, k))
-                for k in range(len(x))
-            ])  # fmt: skip
+            alone = x.split(1), y.split(1), _each(seed_of, len(x))
+            return torch.cat([*map(self.losses, vector, *alone)])
         if self.way == "chain":
             outputs = forward(self._steps, self.layout.unflatten(vector), x.flatten(0, 1))[-1]
             return mean_by_silo(self.loss(outputs, y.flatten(0, 1)), len(x))
@@ -124,10 +119,8 @@ class SiloGradients:
 
         def group(part: slice) -> Tensor:
             here = self.layout.unflatten(vector[part] if vector.ndim == 2 else vector)
-            samples, labels = x[part].flatten(0, 1), y[part].flatten(0, 1)
-            into, silos = self.layout.unflatten(rows[part]), part.stop - part.start
-            loss_of = partial(losses_and_gradient, self.loss, y=labels, silos=silos)
-            return chain_pass(self._steps, here, into, samples, silos, loss_of)
+            into = self.layout.unflatten(rows[part])
+            return chain_pass(self._steps, here, into, x[part], y[part], self.loss)
 
         return torch.cat(spread(group, parts)) if len(parts) > 1 else group(parts[0])
 

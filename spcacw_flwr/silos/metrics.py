@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.losses import losses_of, squared_errors
+from spcacw_flwr.silos.models import losses_of, squared_errors
 
 Z = 1.959964
 """Standard errors on each side of a 95 % interval."""

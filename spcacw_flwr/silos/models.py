@@ -1,4 +1,4 @@
-"""The paper's networks (appendix Network Architectures), and the user's own, checked.
+"""The paper's networks (appendix Network Architectures), losses, and the user's own, checked.
 
 ``width`` scales every hidden layer of the paper's networks, for runs on a CPU; 1 is the paper's,
 and no width changes the architecture. A user's own model or loss gets one sentence for each mistake
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.nn.parameter import is_lazy
 
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path
 from spcacw_flwr.silos.layout import call
-from spcacw_flwr.silos.losses import Loss
 from spcacw_flwr.silos.streams import MODEL, stream
 
 VGG16_CHANNELS = (64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)
@@ -27,8 +28,9 @@ VGG16_CHANNELS = (64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 5
 VGG16_SIDE = 32
 """Five poolings make one pixel of 32 × 32."""
 
-
 Shape = tuple[int, ...]
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs (n, …, classes), labels (n, …)) → the losses of the n samples, (n,)."""
 
 
 def scaled(units: int, width: float) -> int:
@@ -36,46 +38,47 @@ def scaled(units: int, width: float) -> int:
     return max(1, round(units * width))
 
 
-class Logistic(nn.Sequential):
-    """Logistic regression: flattened input, one linear layer to the classes."""
-
-    def __init__(self, inputs: int, classes: int) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(inputs, classes))
+def logistic(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    """Return logistic regression: flattened input, one linear layer to the classes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-class MLP(nn.Sequential):
-    """The paper's network for MNIST: flattened input, one hidden ReLU layer (784-64-10)."""
+def mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    """Return the paper's network for MNIST: flattened input, a hidden ReLU layer (784-64-10)."""
+    units = scaled(hidden, width)
+    first, last = nn.Linear(math.prod(shape), units), nn.Linear(units, classes)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), last)
 
-    def __init__(self, inputs: int, hidden: int, classes: int) -> None:
-        layers = nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
-        super().__init__(*layers)
 
-
-class VGG16(nn.Sequential):
-    """The paper's network for CIFAR-100 (its Table VGG16-CIFAR100), for images of 32 × 32.
+def vgg16(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    """Return the paper's network for CIFAR-100 (its Table VGG16-CIFAR100).
 
     Convolution, BatchNorm, in-place ReLU and spatial dropout .3, thirteen times, with max-pooling
     after each group; then a classifier with one hidden layer, BatchNorm and dropout .5. The ReLU of
     the classifier is not in the table, and its place is ours. K. Simonyan and A. Zisserman, Very
     Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015.
     """
-
-    def __init__(self, channels: int, classes: int, width: float = 1.0) -> None:
-        layers: list[nn.Module] = []
-        for group in VGG16_CHANNELS:
-            for units in group:
-                below, channels = channels, scaled(units, width)
-                layers += [
-                    nn.Conv2d(below, channels, 3, padding=1), nn.BatchNorm2d(channels),
-                    nn.ReLU(inplace=True), nn.Dropout2d(0.3),
-                ]  # fmt: skip
-            layers.append(nn.MaxPool2d(2))
-        hidden = scaled(512, width)
-        super().__init__(
-            nn.Sequential(*layers), nn.Flatten(),
-            nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True),
-            nn.Dropout(0.5), nn.Linear(hidden, classes),
-        )  # fmt: skip
+    if len(shape) != 3 or shape[1:] != (VGG16_SIDE, VGG16_SIDE):
+        raise SpcacwError(
+            f"model = 'vgg16' is for images of {VGG16_SIDE} × {VGG16_SIDE} pixels, and the inputs "
+            f"of this setting have shape {shape}: choose another model, as model = 'mlp'."
+        )
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    for group in VGG16_CHANNELS:
+        for units in group:
+            below, channels = channels, scaled(units, width)
+            layers += [
+                nn.Conv2d(below, channels, 3, padding=1), nn.BatchNorm2d(channels),
+                nn.ReLU(inplace=True), nn.Dropout2d(0.3),
+            ]  # fmt: skip
+        layers.append(nn.MaxPool2d(2))
+    units = scaled(512, width)
+    return nn.Sequential(
+        nn.Sequential(*layers), nn.Flatten(),
+        nn.Linear(channels, units), nn.BatchNorm1d(units), nn.ReLU(inplace=True),
+        nn.Dropout(0.5), nn.Linear(units, classes),
+    )  # fmt: skip
 
 
 class SequenceLSTM(nn.LSTM):
@@ -86,50 +89,71 @@ class SequenceLSTM(nn.LSTM):
         return super().forward(x)[0]
 
 
-class CharLSTM(nn.Sequential):
-    """The paper's network for Shakespeare (its Table CharLSTM): the next symbol at every position.
+def char_lstm(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
+    """Return the paper's network for Shakespeare (its Table CharLSTM): a symbol at every position.
 
     Embedding of 256, two LSTM layers of 256, a linear layer to the symbols.
     """
-
-    def __init__(self, symbols: int, width: float = 1.0) -> None:
-        units = scaled(256, width)
-        super().__init__(
-            nn.Embedding(symbols, units),
-            SequenceLSTM(units, units, num_layers=2, batch_first=True),
-            nn.Linear(units, symbols),
-        )
-
-
-def _logistic(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
-    return Logistic(math.prod(shape), classes)
-
-
-def _mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
-    return MLP(math.prod(shape), scaled(hidden, width), classes)
-
-
-def _vgg16(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
-    if len(shape) != 3 or shape[1:] != (VGG16_SIDE, VGG16_SIDE):
-        raise SpcacwError(
-            f"model = 'vgg16' is for images of {VGG16_SIDE} × {VGG16_SIDE} pixels, and the inputs "
-            f"of this setting have shape {shape}: choose another model, as model = 'mlp'."
-        )
-    return VGG16(shape[0], classes, width)
-
-
-def _char_lstm(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
     if len(shape) != 1:
         raise SpcacwError(
             "model = 'char-lstm' is for sequences of symbols, and the inputs of this setting have "
             f"shape {shape}: choose another model, as model = 'mlp'."
         )
-    return CharLSTM(classes, width)
+    units = scaled(256, width)
+    return nn.Sequential(
+        nn.Embedding(classes, units),
+        SequenceLSTM(units, units, num_layers=2, batch_first=True),
+        nn.Linear(units, classes),
+    )
 
 
 MODELS: dict[str, Callable[[Shape, int, int, float], nn.Module]] = {
-    "logistic": _logistic, "mlp": _mlp, "vgg16": _vgg16, "char-lstm": _char_lstm,
+    "logistic": logistic, "mlp": mlp, "vgg16": vgg16, "char-lstm": char_lstm,
 }  # fmt: skip
+
+
+def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy of each sample, (n,); a sequence's is the mean over positions.
+
+    ``outputs`` is (n, classes) for labels (n,), or (n, positions, classes) for (n, positions).
+    """
+    each = cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
+    return each if y.ndim == 1 else each.view(len(y), -1).mean(dim=1)
+
+
+def squared_errors(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the squared error of each sample, (n,); ``outputs`` is (n, 1) for labels (n,)."""
+    return (outputs.squeeze(-1) - y).square()
+
+
+LOSS_FUNCTIONS: dict[str, Loss] = {"cross-entropy": losses_of, "squared-error": squared_errors}
+
+
+def _wrong(key: str, name: str, words: str) -> SpcacwError:
+    return SpcacwError(f"{key} = {name!r} {words}.")
+
+
+def _named(name: str, table: Mapping[str, Any], key: str) -> Any:
+    """Return what the value of a key names: one of a table, or a user's own by its import path."""
+    if name in table:
+        return table[name]
+    if ":" in name:
+        return import_by_path(name, key)
+    hint, known = did_you_mean(name, table), ", ".join(table)
+    words = f"is unknown{hint}: it must be one of {known}, or 'package.module:function' of your own"
+    raise _wrong(key, name, words)
+
+
+def make_loss(name: str) -> Loss:
+    """Return the loss that the key ``loss`` names.
+
+    SpcacwError if the name is unknown, or the user's own cannot be imported or called.
+    """
+    loss: Loss = _named(name, LOSS_FUNCTIONS, "loss")
+    if not callable(loss):
+        words = "is no function: it must take outputs and labels and return the loss of each sample"
+        raise _wrong("loss", name, words)
+    return loss
 
 
 def make_model(
@@ -144,14 +168,11 @@ def make_model(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
+        function = _named(name, MODELS, "model")
         if name in MODELS:
-            return MODELS[name](input_shape, classes, hidden, width)
-        if ":" in name:
-            return own_model(name, input_shape, classes).train()
-    raise SpcacwError(
-        f"model = {name!r} is unknown{did_you_mean(name, MODELS)}: it must be one of "
-        f"{', '.join(MODELS)}, or 'package.module:function' of your own."
-    )
+            made: nn.Module = function(input_shape, classes, hidden, width)
+            return made
+        return own_model(function, name, input_shape, classes).train()
 
 
 def one_line(error: BaseException) -> str:
@@ -160,40 +181,31 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def own_model(name: str, input_shape: Shape, classes: int) -> nn.Module:
+def own_model(function: Any, name: str, input_shape: Shape, classes: int) -> nn.Module:
     """Return what a user's function makes of an input shape and a number of classes.
 
-    SpcacwError if it cannot be imported, raises, or returns something that cannot be trained.
+    SpcacwError, which calls it by ``name``, if it raises or its result cannot be trained.
     """
-    function = import_by_path(name, "model")
+    wrong = partial(_wrong, "model", name)
     try:
         model = function() if _needs_nothing(function) else function(input_shape, classes)
     except Exception as error:  # a user's function may raise anything
-        raise SpcacwError(
-            f"model = {name!r} cannot be made of the input shape {input_shape} and {classes} "
-            f"classes ({one_line(error)})."
-        ) from error
+        of = f"the input shape {input_shape} and {classes} classes"
+        raise wrong(f"cannot be made of {of} ({one_line(error)})") from error
     if not isinstance(model, nn.Module):
-        raise SpcacwError(
-            f"model = {name!r} returned {type(model).__name__}, which is no nn.Module: it must be "
-            "a function of input shape and number of classes, or of nothing, that returns one."
+        raise wrong(
+            f"returned {type(model).__name__}, which is no nn.Module: it must be a function of "
+            "input shape and number of classes, or of nothing, that returns one"
         )
     trained = {part: w for part, w in model.named_parameters() if w.requires_grad}
     if not trained:
-        raise SpcacwError(
-            f"model = {name!r} has no parameters that require a gradient: nothing can be trained."
-        )
+        raise wrong("has no parameters that require a gradient: nothing can be trained")
     for part, weight in trained.items():
         if is_lazy(weight):
-            raise SpcacwError(
-                f"model = {name!r} has no values yet for its parameter '{part}': pass an input "
-                "through it in your function."
-            )
+            how = "pass an input through it in your function"
+            raise wrong(f"has no values yet for its parameter '{part}': {how}")
         if weight.dtype != torch.float32:
-            raise SpcacwError(
-                f"model = {name!r} has its parameter '{part}' in {weight.dtype}: it must be "
-                "float32."
-            )
+            raise wrong(f"has its parameter '{part}' in {weight.dtype}: it must be float32")
     return model
 
 
@@ -223,30 +235,26 @@ def try_model(
         try:
             outputs = call(model, buffers, x.clone())
         except Exception as error:  # a user's module may raise anything
-            raise SpcacwError(
-                f"model = {model_name!r} cannot be applied to {where}, {len(x)} samples of shape "
-                f"{tuple(x.shape[1:])} ({one_line(error)})."
-            ) from error
+            what = f"{where}, {len(x)} samples of shape {tuple(x.shape[1:])}"
+            words = f"cannot be applied to {what} ({one_line(error)})"
+            raise _wrong("model", model_name, words) from error
     if not classes and isinstance(outputs, Tensor) and outputs.ndim == y.ndim + 1:
         classes = 1 if y.is_floating_point() else outputs.shape[-1]
     shape, found = (*y.shape, classes or "C"), getattr(outputs, "shape", type(outputs).__name__)
     if not isinstance(outputs, Tensor) or outputs.shape != shape:
-        raise SpcacwError(
-            f"model = {model_name!r} gives outputs of shape {_plain(found)} on {where}: scores of "
-            f"the {classes or 'C'} classes for labels of shape {tuple(y.shape)} have shape {shape}."
-        )
+        what = f"the {classes or 'C'} classes for labels of shape {tuple(y.shape)}"
+        words = f"gives outputs of shape {_plain(found)} on {where}: scores of {what}"
+        raise _wrong("model", model_name, f"{words} have shape {shape}")
     try:
         losses = loss(outputs, y)
     except Exception as error:
-        raise SpcacwError(
-            f"loss = {loss_name!r} cannot be applied to {where} ({one_line(error)})."
-        ) from error
+        words = f"cannot be applied to {where} ({one_line(error)})"
+        raise _wrong("loss", loss_name, words) from error
     if not isinstance(losses, Tensor) or losses.shape != (len(y),) or not losses.requires_grad:
         found = getattr(losses, "shape", type(losses).__name__)
-        raise SpcacwError(
-            f"loss = {loss_name!r} gives {_plain(found)} on {where}: it must be a tensor of shape "
-            f"{(len(y),)}, the loss of each sample, through which gradients flow."
-        )
+        words = f"gives {_plain(found)} on {where}: it must be a tensor of shape {(len(y),)}"
+        how = "the loss of each sample, through which gradients flow"
+        raise _wrong("loss", loss_name, f"{words}, {how}")
     return classes
 
 

@@ -6,9 +6,10 @@ they share the model w_t (:mod:`spcacw_flwr.silos.gradients`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,38 +20,23 @@ from spcacw_flwr.alpha import noise_curvature, spectral_norm
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.batches import (
-    Batch,
-    Fold,
-    Stacked,
-    batch_indices,
-    find_device,
-    rounds_per_pass,
-)
+from spcacw_flwr.silos.batches import Batch, Fold, Stacked, find_device
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
-from spcacw_flwr.silos.evaluation import (
-    Cases,
-    buffers_at,
-    evaluating,
-    scores_of,
-    shuffled_batches,
-)
+from spcacw_flwr.silos.evaluation import Cases, buffers_at, evaluating, scores_of
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
-from spcacw_flwr.silos.losses import make_loss
 from spcacw_flwr.silos.metrics import applying, check_metric
-from spcacw_flwr.silos.models import make_model, try_model
+from spcacw_flwr.silos.models import make_loss, make_model, try_model
 from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
 from spcacw_flwr.silos.setting import Setting, SiloData
-from spcacw_flwr.silos.streams import MODEL_NOISE, POWER_ITERATION, WIRE, Chances, seeded, stream
+from spcacw_flwr.silos.streams import POWER_ITERATION, WIRE, Chances, seeded, stream
 
 NOISE_DRAWS = 1 << 20, (1 << 20) + 1
 """The draws whose difference is the noise that L is measured along: no method asks for so many."""
 
 
-@dataclass(frozen=True)
-class Gradients:
+class Gradients(NamedTuple):
     """Mini-batch gradients of k silos."""
 
     rows: Tensor
@@ -104,7 +90,7 @@ class SiloPool:
     @cached_property
     def data(self) -> Stacked:
         """The training data of all silos of the pool, on its device."""
-        return Stacked(self.setting, self.silos, self.device)
+        return Stacked(self.config, self.setting, self.silos, self.device)
 
     def initial_parameters(self) -> Tensor:
         """Return w_0 (d,), the same at every node that has the run's seed."""
@@ -133,13 +119,9 @@ class SiloPool:
 
     def _try_model(self) -> None:
         """Pass the shortest mini-batch there is through the model: BatchNorm may refuse it."""
-        training, seed = self.config.training, self.config.run.seed
-        size, sizes = training.batch_size, self.data.sizes
-        last = {silo: rounds_per_pass(sizes[silo], size) for silo in self.silos}
-        silo = min(last, key=lambda i: len(batch_indices(seed, i, last[i], sizes[i], size)))
-        (batch,) = self.data.batches(seed, last[silo], [silo], size)
+        silo, batch = self.data.shortest()
+        classes, training = self.setting.num_classes, self.config.training
         names = training.model, training.loss, silo
-        classes = self.setting.num_classes
         found = try_model(self.model, batch.x[0], batch.y[0], classes, self.loss, names)
         if not classes:
             self._see_labels(found)
@@ -174,30 +156,30 @@ class SiloPool:
 
         With ``local-batches`` both are means over so many independent mini-batches.
         """
-        round_, silos, target = request.round, request.silos, self.config.run.target
         batches = self.config.transport.local_batches
-        draws = range(batches * request.draw, batches * (request.draw + 1))
-        if request.want == LOSSES:
-            of = request.fold, request.whole
-            tables = [self.losses(request.points, round_, silos, draw, *of) for draw in draws]
-            losses = torch.stack(tables).mean(dim=0) if batches > 1 else tables[0]
-            nothing = losses.new_zeros(len(silos), 0)
-            return Replies(silos, nothing, losses), nothing.sum(dim=1)
-        parts = request.samples, request.fold, request.number
-        found = self.gradients(request.points, round_, silos, draws[0], *parts)
-        rows, losses, norms = found.rows, found.losses, found.norms
+        first, others = request, list[Request]()
         if batches > 1:
+            draws = range(batches * request.draw, batches * (request.draw + 1))
+            first, *others = [replace(request, draw=draw) for draw in draws]
+        if request.want == LOSSES:
+            losses = self.losses(first)
+            if others:
+                losses = torch.stack([losses, *map(self.losses, others)]).mean(dim=0)
+            nothing = losses.new_zeros(len(losses), 0)
+            return Replies(request.silos, nothing, losses), nothing.sum(dim=1)
+        rows, losses, norms = self.gradients(first)
+        if others:
             rows, losses = rows / batches, losses / batches
-            for draw in draws[1:]:
-                more = self.gradients(request.points, round_, silos, draw, *parts)
+            for one in others:
+                more = self.gradients(one)
                 rows.add_(more.rows, alpha=1 / batches)
                 losses.add_(more.losses, alpha=1 / batches)
             norms = torch.linalg.vector_norm(rows, dim=1)
-        smoothness = None
+        smoothness, target = None, self.config.run.target
         if request.smoothness:
             point = request.of([target]).view(-1)
-            smoothness = self.smoothness(point, round_, target, request.fold)
-        return Replies(silos, rows, losses, smoothness), norms
+            smoothness = self.smoothness(point, request.round, target, request.fold)
+        return Replies(request.silos, rows, losses, smoothness), norms
 
     def packed(self, request: Request, replies: Replies) -> dict[str, Tensor]:
         """Return the parts that the gradients of an answer travel as (``silos/wire.py``)."""
@@ -207,30 +189,24 @@ class SiloPool:
         rngs = [stream(seed, WIRE, silo, *key) for silo in drawing]
         return wire.pack(replies.gradients, how, rngs)
 
-    def gradients(
-        self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0,
-        samples: Sequence[int] | None = None, fold: Fold | None = None, number: int = 0,
-    ) -> Gradients:  # fmt: skip
-        """Return the clipped gradients of ``silos`` on their mini-batches of a round.
-
-        Those of private silos come with their noise. ``points`` is one model w (d,) for all, or
-        (k, d), one for each of ``silos``; ``draw``, ``samples``, ``fold`` and ``number`` are those
-        of :class:`~spcacw_flwr.silos.protocol.Request`.
-        """
-        points = points.to(self.device)
+    def gradients(self, request: Request) -> Gradients:
+        """Return the clipped gradients of silos on one mini-batch each, private ones with noise."""
+        silos, points = request.silos, request.points.to(self.device)
         if len(self._rows) < len(silos):
             self._rows = torch.empty(len(silos), self.layout.size, device=self.device)
         rows, losses = self._rows[: len(silos)], torch.empty(len(silos), device=self.device)
         lengths = [0] * len(silos)
-        place, size = (round_, number, draw), self.config.training.batch_size
-        drawn = self.private.drawn(silos, self.data.sizes, size, place, samples)
-        for batch, seed_of in self._batches(round_, silos, draw, samples, fold, drawn):
+        place, training = (request.round, request.number, request.draw), self.config.training
+        drawn = self.private.drawn(
+            silos, self.data.sizes, training.batch_size, place, request.samples
+        )
+        for batch in self._batches(request, drawn):
             everyone = len(batch.at) == len(silos)
             into = rows if everyone else rows.new_empty(len(batch.at), self.layout.size)
             here = points if everyone or points.ndim == 1 else points[batch.at]
-            found = self.compute(here, batch.x, batch.y, into, seed_of)
+            found = self.compute(here, batch.x, batch.y, into, batch.seed_of)
             these = [silos[k] for k in batch.at]
-            self.private.clip_samples(self.compute, here, batch, these, into, seed_of)
+            self.private.clip_samples(self.compute, here, batch, these, into)
             for k in batch.at:
                 lengths[k] = batch.x.shape[1]
             if everyone:
@@ -238,63 +214,44 @@ class SiloPool:
             else:
                 rows[batch.at], losses[batch.at] = into, found
         norms = torch.linalg.vector_norm(rows, dim=1)
-        training = self.config.training
         if training.clip == "silo" and training.max_norm > 0:
             clip_rows(rows, norms, training.max_norm)
         self.private.finish(rows, losses, norms, silos, lengths, place)
         return Gradients(rows, losses, norms)
 
-    def losses(
-        self, points: Tensor, round_: int, silos: Sequence[int], draw: int = 0,
-        fold: Fold | None = None, whole: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """Return the losses (k, c) of ``silos`` on their mini-batches.
+    def losses(self, request: Request) -> Tensor:
+        """Return the losses (k, c) of silos on one mini-batch each, or on all of their samples.
 
-        ``points`` are c models (c, d) for all, or (k, c, d), c for each of ``silos``. A loss that
-        is not a number is infinite: such a model is worse than any other. ``fold`` and ``whole``
-        are those of :class:`~spcacw_flwr.silos.protocol.Request`.
-
-        SpcacwError if one of the silos keeps its data private.
+        A loss that is not a number is infinite: such a model is worse than any other. SpcacwError
+        if one of the silos keeps its data private.
         """
-        self.private.refuse(silos, "losses")
-        points = points.to(self.device)
-        losses = torch.empty(len(silos), points.shape[-2], device=self.device)
-        if whole:
-            for k, silo in enumerate(silos):
+        self.private.refuse(request.silos, "losses")
+        points = request.points.to(self.device)
+        losses = torch.empty(len(request.silos), points.shape[-2], device=self.device)
+        if request.whole:
+            for k, silo in enumerate(request.silos):
                 models = points if points.ndim == 2 else points[k]
-                losses[k] = torch.tensor([self._whole_loss(one, silo, fold) for one in models])
-            return losses.nan_to_num_(nan=torch.inf, posinf=torch.inf)
-        for batch, seed_of in self._batches(round_, silos, draw, fold=fold):
-            for column in range(losses.shape[1]):
-                here = points[column] if points.ndim == 2 else points[batch.at, column]
-                losses[batch.at, column] = self.compute.losses(here, batch.x, batch.y, seed_of)
+                each = [self._whole_loss(one, silo, request.fold) for one in models]
+                losses[k] = torch.tensor(each)
+        else:
+            for batch in self._batches(request):
+                for column in range(losses.shape[1]):
+                    here = points[column] if points.ndim == 2 else points[batch.at, column]
+                    found = self.compute.losses(here, batch.x, batch.y, batch.seed_of)
+                    losses[batch.at, column] = found
         return losses.nan_to_num_(nan=torch.inf, posinf=torch.inf)
 
     def _batches(
-        self, round_: int, silos: Sequence[int], draw: int, samples: Sequence[int] | None = None,
-        fold: Fold | None = None, drawn: Mapping[int, NDArray[np.int64]] | None = None,
-    ) -> Iterator[tuple[Batch, Callable[[int], int]]]:  # fmt: skip
-        """Yield the silos' mini-batches, and the seed of what the model draws (dropout) on each."""
-        seed, size = self.config.run.seed, self.config.training.batch_size
-        target = self.config.run.target
-        folds = {target: fold} if fold and target in silos else None
-        for batch in self.data.batches(seed, round_, silos, size, draw, samples, folds, drawn):
-            yield batch, self._seed_of([silos[k] for k in batch.at], round_, draw)
-
-    def _seed_of(self, silos: Sequence[int], round_: int, draw: int = 0) -> Callable[[int], int]:
-        key = (round_, draw) if draw else (round_,)
-        seed = self.config.run.seed
-        return lambda k: int(stream(seed, MODEL_NOISE, silos[k], *key).integers(2**62))
+        self, request: Request, drawn: Mapping[int, NDArray[np.int64]] | None = None
+    ) -> Iterator[Batch]:
+        where = request.round, request.silos, request.draw
+        return self.data.batches(*where, request.samples, request.fold, drawn)
 
     def _whole_loss(self, vector: Tensor, silo: int, fold: Fold | None) -> float:
         """Return the loss of w on a part of a silo's training data, with BatchNorm's statistics."""
-        x, y = self.data.of(silo)
-        if fold is not None and silo == self.config.run.target:
-            at = torch.from_numpy(fold.rows(self.config.run.seed, silo, len(y))).to(self.device)
-            x, y = x[at], y[at]
         weights = self.layout.unflatten(vector)
-        state = weights | buffers_at(self.model, weights, self._statistics_batches(silo))
-        data, loss = SiloData(x, y), {"loss": self.loss}
+        state = weights | buffers_at(self.model, weights, self.data.shuffled(silo))
+        data, loss = SiloData(*self.data.of(silo, fold)), {"loss": self.loss}
         return data.mean(scores_of(self.model, state, data, loss, self.device)["loss"])
 
     def smoothness(
@@ -306,7 +263,7 @@ class SiloPool:
         """
         self.private.refuse([silo], "smoothness")
         config, vector = self.config, vector.to(self.device)
-        ((batch, _),) = self._batches(round_, [silo], 0, fold=fold)
+        (batch,) = self.data.batches(round_, [silo], fold=fold)
         x, y = batch.x[0], batch.y[0]
         along_noise = config.spcacw.curvature == "noise"
         if along_noise:
@@ -331,8 +288,8 @@ class SiloPool:
         """Return the difference of a silo's gradients on two more mini-batches of this round."""
         rows = vector.new_empty(2, self.layout.size)
         for row, draw in enumerate(NOISE_DRAWS):
-            ((batch, seed_of),) = self._batches(round_, [silo], draw, fold=fold)
-            self.compute(vector, batch.x, batch.y, rows[row : row + 1], seed_of)
+            (batch,) = self.data.batches(round_, [silo], draw, fold=fold)
+            self.compute(vector, batch.x, batch.y, rows[row : row + 1], batch.seed_of)
         return rows[0] - rows[1]
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
@@ -344,14 +301,9 @@ class SiloPool:
         """Return what metrics say of w on each test case of ``silo``; and what else w held."""
         self.private.refuse([silo], "accuracy")
         weights = self.layout.unflatten(vector.to(self.device))
-        buffers = buffers_at(self.model, weights, self._statistics_batches(silo))
+        buffers = buffers_at(self.model, weights, self.data.shuffled(silo))
         data = self.setting.test(silo)
         scores = {one.name: one.score for one in applying(data.y, self.setting.num_classes)}
         found = scores_of(self.model, weights | buffers, data, scores, self.device)
         weight = None if data.weight is None else data.weight.double()
         return Cases(found, data.y, weight), others_of(self.model, weights, buffers)
-
-    def _statistics_batches(self, silo: int) -> Iterator[Tensor]:
-        """Yield the inputs of a silo's training data; a model without BatchNorm asks for none."""
-        (x, _), size = self.data.of(silo), self.config.training.batch_size
-        yield from shuffled_batches(x, size, self.config.run.seed, silo)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -125,7 +125,7 @@ def privatise(gradient: Tensor, samples: int, mechanism: Mechanism, chance: Rand
         gradient.zero_()
     elif norm > mechanism.max_norm:
         gradient.mul_(mechanism.max_norm / norm)
-    noise = torch.from_numpy(chance.normals(len(gradient))) * mechanism.deviation(samples)
+    noise = torch.from_numpy(chance.standard_normal(len(gradient))) * mechanism.deviation(samples)
     gradient.copy_(gradient.double() + noise.to(gradient.device))
 
 
@@ -196,18 +196,19 @@ class PrivateSilos:
             if mechanism.batches == SAMPLED:
                 silo, size = silos[k], sizes[silos[k]]
                 count = min(batch_size, size, size if samples is None else samples[k])
-                found[silo] = self.chances(OWN_BATCH, silo, *place).subset(size, count)
+                chance = self.chances(OWN_BATCH, silo, *place)
+                found[silo] = chance.choice(size, count, replace=False)
         return found
 
     def clip_samples(
         self, compute: SiloGradients, points: Tensor, batch: Batch, silos: Sequence[int],
-        into: Tensor, seed_of: Callable[[int], int],
+        into: Tensor,
     ) -> None:  # fmt: skip
         """Overwrite the rows of silos that clip each sample; ``points`` is (d,) or (k, d)."""
         for k, mechanism in self.among(silos):
             if mechanism.per_sample:
                 one = points if points.ndim == 1 else points[k], batch.x[k], batch.y[k]
-                into[k] = clipped_mean(compute, *one, mechanism.max_norm, seed_of(k))
+                into[k] = clipped_mean(compute, *one, mechanism.max_norm, batch.seed_of(k))
 
     def finish(
         self, rows: Tensor, losses: Tensor, norms: Tensor, silos: Sequence[int],

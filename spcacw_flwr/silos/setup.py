@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
+from typing import Any, cast
 
-import numpy as np
-from torch import Tensor, from_numpy
+from torch import from_numpy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -35,7 +34,7 @@ def setting_of(config: Config) -> Setting:
     """Return the setting that a configuration names, with ``holdout`` applied."""
     run = config.run
     setting = make_setting(run.setting, config.partition, run.seed, run.target)
-    return HeldOut(setting, run.target, run.holdout) if run.holdout else setting
+    return cast(Setting, HeldOut(setting, run.target, run.holdout)) if run.holdout else setting
 
 
 def checked_setting(config: Config) -> Setting:
@@ -59,34 +58,19 @@ def checked_setting(config: Config) -> Setting:
     return setting
 
 
-class HeldOut(Setting):
+class HeldOut:
     """A setting whose target is tested on a held-out ``share`` in (0, 1) of its training data.
 
-    Which samples these are is the setting's to say (:meth:`Setting.held_out`).
+    Which samples these are is the setting's to say (:meth:`Setting.held_out`), as is all else.
     """
 
     def __init__(self, setting: Setting, target: int, share: float) -> None:
         """Wrap a setting; reads no data."""
-        super().__init__(setting.keys, setting.seed)
         self.setting, self.target, self.share = setting, target, share
-        self.num_classes = setting.num_classes
-        # Elsewhere they are the class's: here the class is known only now.
-        self.name, self.group_kind = setting.name, setting.group_kind  # type: ignore[misc]
-        self.names = setting.names  # type: ignore[misc]
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The setting's; asked late, for one's own data are loaded to know it."""
-        return self.setting.input_shape
-
-    @property
-    def groups(self) -> Sequence[float | None]:
-        """The setting's true groups."""
-        return self.setting.groups
-
-    def prepare(self) -> None:
-        """Find, fetch and verify the data of the setting."""
-        self.setting.prepare()
+    def __getattr__(self, name: str) -> Any:
+        """Return what is not its own from the setting."""
+        return getattr(self.setting, name)
 
     def train(self, silo: int) -> SiloData:
         """Return the training data of ``silo``; the target's without the held-out part."""
@@ -95,19 +79,6 @@ class HeldOut(Setting):
     def test(self, silo: int) -> SiloData:
         """Return the test set of ``silo``; the target's is the held-out part."""
         return self._parts[1] if silo == self.target else self.setting.test(silo)
-
-    @property
-    def augments(self) -> bool:
-        """Whether the setting augments."""
-        return self.setting.augments
-
-    def augment(self, x: Tensor, rng: np.random.Generator) -> Tensor:
-        """Augment a batch as the setting does."""
-        return self.setting.augment(x, rng)
-
-    def oracle(self, target: int) -> list[int]:
-        """List the silos that truly belong with ``target``."""
-        return self.setting.oracle(target)
 
     @cached_property
     def _parts(self) -> tuple[SiloData, SiloData]:

@@ -38,56 +38,37 @@ def stream(seed: int, purpose: int, *key: int) -> np.random.Generator:
     return np.random.default_rng((purpose, seed, *key))
 
 
-class Seeded:
-    """A stream that whoever knows its key can repeat: for simulations, which hide from nobody."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.rng = rng
-
-    def normals(self, count: int) -> NDArray[np.float64]:
-        """Return draws from N(0, 1), (count,)."""
-        return self.rng.standard_normal(count)
-
-    def subset(self, size: int, count: int) -> NDArray[np.int64]:
-        """Return ``count`` different numbers of 0…size−1, every set of them equally likely."""
-        return self.rng.choice(size, count, replace=False)
-
-
 class Secret:
     """The operating system's own randomness, for every single number of a real silo.
 
-    Nothing is seeded, and no state of a generator could be worked out from noise that shows: where
-    a gradient is exactly 0, as at pixels that are always black, the answer *is* the noise.
+    It speaks NumPy's words, whatever the key. Nothing is seeded, and no state of a generator could
+    be worked out from noise that shows: where a gradient is exactly 0, as at pixels that are always
+    black, the answer *is* the noise.
     """
 
-    def normals(self, count: int) -> NDArray[np.float64]:
-        """Return draws from N(0, 1), (count,): Φ⁻¹ of 52 random bits each."""
+    def __init__(self, *key: int) -> None:
+        pass
+
+    def standard_normal(self, size: int) -> NDArray[np.float64]:
+        """Return draws from N(0, 1), (size,): Φ⁻¹ of 52 random bits each."""
         from scipy.special import ndtri  # here: it takes half a second, and few silos have noise
 
-        bits = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)
+        bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12)
         normals: NDArray[np.float64] = ndtri((bits.astype(np.float64) + 0.5) * 2.0**-52)
         return normals
 
-    def subset(self, size: int, count: int) -> NDArray[np.int64]:
-        """Return ``count`` different numbers of 0…size−1, every set of them equally likely."""
-        return np.array(SystemRandom().sample(range(size), count), dtype=np.int64)
+    def choice(self, a: int, size: int, replace: bool) -> NDArray[np.int64]:
+        """Return ``size`` different numbers of 0…a−1, every set of them equally likely."""
+        assert not replace
+        return np.array(SystemRandom().sample(range(a), size), dtype=np.int64)
 
 
-Randomness = Seeded | Secret
+Randomness = np.random.Generator | Secret
 """A source of chance for one purpose, in one answer of one private silo."""
 Chances = Callable[[int, int, int, int, int], Randomness]
 """Purpose, silo, round, number of the question in the round, mini-batch (draw) → chance."""
 
 
 def seeded(seed: int) -> Chances:
-    """Return the chances of a simulation: a pure function of the run's seed."""
-    return partial(_seeded, seed)
-
-
-def _seeded(seed: int, *key: int) -> Seeded:
-    return Seeded(stream(seed, PRIVACY, *key))
-
-
-def secret(*key: int) -> Secret:
-    """Return the chances of a real silo."""
-    return Secret()
+    """Return the chances of a simulation: whoever knows the run's seed can repeat them."""
+    return partial(stream, seed, PRIVACY)

@@ -77,7 +77,7 @@ def test_the_step_is_the_gradient_of_the_pooled_batch():
     whole = torch.tensor(asked.samples) / 32.0 @ answer(pool, asked).gradients
     parts = sorted(
         (place, x, y)
-        for batch in pool.data.batches(0, 1, list(asked.silos), 32, samples=asked.samples)
+        for batch in pool.data.batches(1, asked.silos, samples=asked.samples)
         for place, x, y in zip(batch.at, batch.x, batch.y, strict=True)
     )
     x, y = (torch.cat([part[i] for part in parts])[None] for i in (1, 2))

@@ -79,7 +79,7 @@ def test_hessian_free_is_autograds_hessian_on_real_data():
     play(pool, method, 1)
 
     def loss(silo, draw):
-        (batch,) = pool.data.batches(0, 1, [silo], 32, draw)
+        (batch,) = pool.data.batches(1, [silo], draw)
         return lambda point: torch.nn.functional.cross_entropy(
             torch.func.functional_call(pool.model, pool.layout.unflatten(point), batch.x[0]),
             batch.y[0],

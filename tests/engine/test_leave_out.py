@@ -12,6 +12,7 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.base import Optimiser
 from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.report.leave_one_out import Remaining, train_without
+from spcacw_flwr.silos.protocol import Request
 from spcacw_flwr.silos.setting import Setting
 from tests.conftest import make_pool
 
@@ -75,7 +76,7 @@ def test_fedavg_without_a_silo_in_the_middle_by_hand():
     w, optimiser = pool.initial_parameters().clone(), Optimiser(config.training)
     others = [silo for silo in range(7) if silo != EXCLUDED]
     for round_ in range(1, 8):
-        rows = pool.gradients(w, round_, others).rows
+        rows = pool.gradients(Request(round_, others, w)).rows
         optimiser.step(w, rows.mean(dim=0))
     assert found.epochs[-1]["accuracy"] == pool.evaluate(w, 0).figures["accuracy"]
     for name, part in pool.layout.unflatten(w).items():

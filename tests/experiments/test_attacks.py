@@ -84,7 +84,7 @@ def test_the_pool_replaces_attackers_rows_and_nothing_else():
     config = Config.from_keys()
     honest = make_pool(config)
     point, silos = honest.initial_parameters(), tuple(range(7))
-    expected = honest.gradients(point, 3, silos).rows.clone()
+    expected = honest.gradients(Request(3, silos, point)).rows.clone()
     attacked = AttackedPool(make_pool(config), "ipm", (1, 5), 70, 7)
     found = attacked.answer(Request(3, silos, point)).replies
     same = [k for k in silos if k not in (1, 5)]

@@ -11,7 +11,7 @@ from spcacw_flwr.engine.loop import play, train
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.methods.guard import Guarded, make_method
 from spcacw_flwr.silos.batches import Fold
-from spcacw_flwr.silos.protocol import LOSSES, Federation, SiloInfo
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, SiloInfo
 from tests.baselines.by_hand import PLAIN, converse, quadratics
 from tests.conftest import make_method as make_on
 from tests.conftest import make_pool
@@ -99,7 +99,7 @@ def test_an_accepted_model_goes_on_alone_with_all_data():
     assert after.accepted
     assert after.epoch_report()["floats"] == before.epoch_report()["floats"]
     pool = make_pool(config)
-    gradient = pool.gradients(before.guarded.personal, 113, (0,)).rows[0]
+    gradient = pool.gradients(Request(113, (0,), before.guarded.personal)).rows[0]
     keys = config.training
     step = gradient + keys.weight_decay * before.guarded.personal
     expected = before.guarded.personal - keys.eta * step  # no momentum is carried over
@@ -112,7 +112,7 @@ def test_losses_of_a_whole_part_are_the_mean_over_its_samples():
     pool = make_pool(digits())
     points = torch.stack([pool.initial_parameters(), 2 * pool.initial_parameters()])
     fold = Fold(0, 5, within=True)
-    found = pool.losses(points, 1, (0,), fold=fold, whole=True)
+    found = pool.losses(Request(1, (0,), points, LOSSES, fold=fold, whole=True))
     data, at = pool.setting.train(0), torch.from_numpy(fold.rows(0, 0, 200))
     for k, point in enumerate(points):
         state = pool.layout.unflatten(point)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 
+import dp_accounting as dp
 import numpy as np
 import pytest
+from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
 from spcacw_flwr.config.config import Config
@@ -43,31 +47,22 @@ def test_epsilon_of_a_known_case():
 @pytest.mark.parametrize("uses", [1, 50, 4550])
 @pytest.mark.parametrize("delta", [1e-5, 1e-3])
 def test_composed_gaussians_agree_with_dp_accounting(noise, uses, delta):
-    gaussian = pytest.importorskip("dp_accounting.gaussian_mechanism")
-    expected = gaussian.get_epsilon_gaussian(noise / math.sqrt(uses), delta)
+    expected = get_epsilon_gaussian(noise / math.sqrt(uses), delta)
     assert gaussian_epsilon(uses, noise, delta) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize("noise", [0.8, 2.0])
 def test_composed_gaussians_agree_with_privacy_loss_distributions(noise):
     """Which compose 20 of them numerically."""
-    accounting = pytest.importorskip("dp_accounting")
-    from dp_accounting.pld import PLDAccountant
-
-    accountant = PLDAccountant(accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    accountant.compose(accounting.GaussianDpEvent(noise), 20)
-    expected = accountant.get_epsilon(1e-5)
+    accountant = PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    expected = accountant.compose(dp.GaussianDpEvent(noise), 20).get_epsilon(1e-5)
     assert gaussian_epsilon(20, noise, 1e-5) == pytest.approx(expected, rel=2e-3)
 
 
 def test_sampling_amplifies_and_never_harms():
-    accounting = pytest.importorskip("dp_accounting")
-    from dp_accounting.rdp import RdpAccountant
-
-    relation = accounting.NeighboringRelation.REPLACE_ONE
-    accountant = RdpAccountant(neighboring_relation=relation)  # its own orders
-    event = accounting.SampledWithoutReplacementDpEvent(2900, 32, accounting.GaussianDpEvent(2.0))
-    own = accountant.compose(event, 4550).get_epsilon(1e-5)
+    accountant = RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    event = dp.SampledWithoutReplacementDpEvent(2900, 32, dp.GaussianDpEvent(2.0))
+    own = accountant.compose(event, 4550).get_epsilon(1e-5)  # with orders of its own
     found = sampled_epsilon(4550, 32, 2900, 2.0, 1e-5)
     assert found == pytest.approx(own, rel=0.02)
     assert found < 0.2 * gaussian_epsilon(4550, 2.0, 1e-5)
@@ -93,51 +88,45 @@ def ask(book: Ledger, *rounds: int, **more) -> Ledger:
     return book
 
 
+def spent(answers: int) -> float:
+    return gaussian_epsilon(answers, 2.0, 1e-5)
+
+
 def test_a_pass_uses_each_sample_once_and_so_counts_once():
     """70 samples are 3 rounds a pass; rounds of other passes, draws and questions add up."""
-    book = ledger(PASS)
-    ask(book, 1, 2, 3)
-    assert book.epsilon(1) == gaussian_epsilon(1, 2.0, 1e-5)
+    book = ask(ledger(PASS), 1, 2, 3)
+    assert book.epsilon(1) == spent(1)
     assert book.answers[1] == 3
     assert math.isinf(book.epsilon(0))
-    ask(book, 4, 5, 6)
-    assert book.epsilon(1) == gaussian_epsilon(2, 2.0, 1e-5)
-    ask(book, 6)  # the same batch again, at another model
-    assert book.epsilon(1) == gaussian_epsilon(3, 2.0, 1e-5)
-    ask(book, 4, 5, 6, draw=1)
-    assert book.epsilon(1) == gaussian_epsilon(4, 2.0, 1e-5)
-    ask(book, 7, want=LOSSES)
-    assert book.answers[1] == 10
+    assert ask(book, 4, 5, 6).epsilon(1) == spent(2)
+    assert ask(book, 6).epsilon(1) == spent(3)  # the same batch again, at another model
+    assert ask(book, 4, 5, 6, draw=1).epsilon(1) == spent(4)
+    assert ask(book, 7, want=LOSSES).answers[1] == 10
 
 
 def test_each_batch_of_a_mean_counts():
     """With local-batches = 3 a pass of rounds is three passes of batches."""
-    book = ledger(PASS, local_batches=3)
-    ask(book, 1, 2, 3)
+    book = ask(ledger(PASS, local_batches=3), 1, 2, 3)
     assert (book.uses[1] == 3).all()
     assert book.answers[1] == 9
 
 
 def test_the_sample_that_was_used_most_often_decides():
     """Who is asked in few rounds has told less; a prefix of a batch counts its samples only."""
-    book, by_hand = ledger(PASS), np.zeros(70, dtype=int)
+    book, by_hand = ask(ledger(PASS), 1, 5, 9, samples=(32, 6)), np.zeros(70, dtype=int)
     for round_ in (1, 5, 9):
-        ask(book, round_, samples=(32, 6))
         by_hand[batch_indices(0, 1, round_, 70, 32)[:6]] += 1
     np.testing.assert_array_equal(book.uses[1], by_hand)
-    assert book.epsilon(1) == gaussian_epsilon(int(by_hand.max()), 2.0, 1e-5)
+    assert book.epsilon(1) == spent(int(by_hand.max()))
 
 
 def test_of_unknown_batches_every_answer_counts():
-    assert ask(ledger(ANY), 1, 2, 3).epsilon(1) == gaussian_epsilon(3, 2.0, 1e-5)
+    assert ask(ledger(ANY), 1, 2, 3).epsilon(1) == spent(3)
 
 
 def test_sampled_answers_are_counted():
-    pytest.importorskip("dp_accounting")
-    book = ledger(SAMPLED, size=700)
-    ask(book, *range(1, 41))
-    assert book.epsilon(1) == sampled_epsilon(40, 32, 700, 2.0, 1e-5)
-    assert book.epsilon(1) < gaussian_epsilon(40, 2.0, 1e-5)
+    book = ask(ledger(SAMPLED, size=700), *range(1, 41))
+    assert book.epsilon(1) == sampled_epsilon(40, 32, 700, 2.0, 1e-5) < spent(40)
 
 
 @pytest.mark.parametrize("batches", [PASS, ANY])

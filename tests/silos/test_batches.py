@@ -13,12 +13,12 @@ from spcacw_flwr.silos.streams import DEALING, stream
 
 @given(
     seed=st.integers(0, 2**40), silo=st.integers(0, 500), epoch=st.integers(0, 50),
-    samples=st.integers(1, 200), size=st.integers(1, 64),
+    samples=st.integers(1, 200), size=st.integers(1, 64), draw=st.integers(0, 2),
 )  # fmt: skip
-def test_a_pass_sees_each_sample_once(seed, silo, epoch, samples, size):
+def test_a_pass_sees_each_sample_once(seed, silo, epoch, samples, size, draw):
     steps = rounds_per_pass(samples, size)
     first = epoch * steps + 1
-    seen = [batch_indices(seed, silo, first + k, samples, size) for k in range(steps)]
+    seen = [batch_indices(seed, silo, first + k, samples, size, draw) for k in range(steps)]
     assert all(len(batch) == size for batch in seen[:-2])
     lone = samples % size == 1 and steps > 1 and size > 2
     if steps > 1:
@@ -36,10 +36,10 @@ def test_no_state_is_kept():
         np.testing.assert_array_equal(one, other)
 
 
-def test_seeds_silos_and_passes_differ():
-    base = batch_indices(0, 0, 1, 1000, 32)
-    for other in [(1, 0, 1), (0, 1, 1), (0, 0, 1 + rounds_per_pass(1000, 32))]:
-        assert not np.array_equal(base, batch_indices(*other, 1000, 32))
+def test_seeds_silos_passes_and_draws_differ():
+    base, later = batch_indices(0, 0, 1, 1000, 32), 1 + rounds_per_pass(1000, 32)
+    for *other, draw in [(1, 0, 1, 0), (0, 1, 1, 0), (0, 0, later, 0), (0, 0, 1, 1)]:
+        assert not np.array_equal(base, batch_indices(*other, 1000, 32, draw))
 
 
 PURPOSES = {

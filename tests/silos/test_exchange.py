@@ -10,7 +10,6 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.methods.base import Method
-from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.protocol import LOSSES, Request
 from tests.conftest import answer, make_method, make_pool
 from tests.flower.grid import LocalGrid
@@ -107,27 +106,15 @@ def test_losses_are_those_of_the_gradients_batches():
     for column in range(2):
         asked = answer(pool, Request(2, (0, 3), points[column], draw=1))
         torch.testing.assert_close(judged.losses[:, column], asked.losses)
-    assert pool.losses(points * torch.nan, 1, [0]).tolist() == [[np.inf, np.inf]]
+    assert pool.losses(Request(1, (0,), points * torch.nan, LOSSES)).tolist() == [[np.inf, np.inf]]
 
 
-def test_draws_are_independent_passes():
-    orders = [
-        [*batch_indices(0, 1, 1, 50, 32, draw), *batch_indices(0, 1, 2, 50, 32, draw)]
-        for draw in (0, 1, 2)
-    ]
-    assert all(sorted(order) == list(range(50)) for order in orders)
-    assert orders[0] != orders[1] != orders[2]
-    pool = make_pool(small())
-    (plain,), (further,) = (list(pool.data.batches(0, 1, [2], 32, draw)) for draw in (0, 1))
-    assert not torch.equal(plain.x, further.x)
-
-
-def test_some_samples_are_the_first_of_the_batch():
-    pool = make_pool(small())
-    (whole,) = pool.data.batches(0, 1, [4], 32)
-    (some,) = pool.data.batches(0, 1, [4], 32, 0, [5])
+def test_some_samples_are_the_first_of_the_batch_and_draws_are_other_samples():
+    data = make_pool(small()).data
+    (whole,), (some,), (other,) = (data.batches(1, [4], *more) for more in ((), (0, [5]), (1,)))
     assert torch.equal(some.x[0], whole.x[0, :5])
     assert torch.equal(some.y[0], whole.y[0, :5])
+    assert not torch.equal(other.x, whole.x)
 
 
 class Deaf(Curious):

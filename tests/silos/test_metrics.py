@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn import metrics
 
 from spcacw_flwr.config import keys
 from spcacw_flwr.config.config import Config
@@ -27,6 +28,11 @@ def cases(outputs, y, weight=None, names=None) -> Cases:
     return Cases({name: METRICS[name].score(outputs, y) for name in chosen}, y, weight)
 
 
+def values(outputs, y, weight=None) -> dict[str, float]:
+    found = cases(outputs, y, weight)
+    return {name: found.found(name).value for name in found.scores}
+
+
 def random(count: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     some = torch.Generator().manual_seed(seed)
     y = torch.randint(classes, (count,), generator=some)
@@ -40,8 +46,7 @@ def test_the_key_and_the_table_name_the_same_metrics():
 
 
 def test_five_cases_by_hand():
-    found = cases(OUTPUTS, Y)
-    value = {name: found.found(name).value for name in found.scores}
+    value = values(OUTPUTS, Y)
     assert value["accuracy"] == pytest.approx(3 / 5)
     assert value["balanced"] == pytest.approx((2 / 3 + 1 / 2) / 2)
     # Of the 6 pairs, 1 > 0, 3 > 0, 3 > 2, 3 > 1 are right, 1 = 1 is half right, 1 < 2 is wrong.
@@ -110,12 +115,10 @@ def test_gains_are_more_where_less_is_better():
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_values_are_scikit_learns(classes, weighted):
-    metrics = pytest.importorskip("sklearn.metrics")
     outputs, y = random(150, classes)
     outputs = (outputs * 4).round() / 4  # with ties
     weight = torch.linspace(0.1, 2, 150).double() if weighted else None
-    found, p, told = cases(outputs, y, weight), outputs.softmax(1).numpy(), outputs.argmax(1)
-    some = {"sample_weight": weight}
+    p, told, some = outputs.softmax(1).numpy(), outputs.argmax(1), {"sample_weight": weight}
     expected = {
         "accuracy": metrics.accuracy_score(y, told, **some),
         "balanced": metrics.balanced_accuracy_score(y, told, **some),
@@ -127,19 +130,17 @@ def test_values_are_scikit_learns(classes, weighted):
     if classes == 2:
         expected["auroc"] = metrics.roc_auc_score(y, outputs[:, 1] - outputs[:, 0], **some)
         assert expected["brier"] == pytest.approx(metrics.brier_score_loss(y, p[:, 1], **some))
-    assert {name: found.found(name).value for name in found.scores} == pytest.approx(expected)
+    assert values(outputs, y, weight) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_regression_is_scikit_learns(weighted):
-    metrics = pytest.importorskip("sklearn.metrics")
     y = torch.randn(80)
     outputs = (y + torch.randn(80) / 2).unsqueeze(1)
     weight = torch.linspace(0.1, 2, 80).double() if weighted else None
-    found = cases(outputs, y, weight)
-    both = metrics.r2_score, metrics.mean_squared_error
-    expected = [one(y, outputs.squeeze(1), sample_weight=weight) for one in both]
-    assert [found.found(name).value for name in ("r2", "mse")] == pytest.approx(expected, rel=1e-5)
+    both = {"r2": metrics.r2_score, "mse": metrics.mean_squared_error}
+    expected = {name: f(y, outputs[:, 0], sample_weight=weight) for name, f in both.items()}
+    assert values(outputs, y, weight) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["balanced", "auroc", "log-loss", "brier", "r2"])
@@ -193,9 +194,8 @@ def test_what_applies_depends_on_the_labels():
 
 def test_of_a_sequence_each_position_counts_alike():
     outputs, y = random(60, 5)
-    flat, shaped = cases(outputs, y), cases(outputs.view(12, 5, 5), y.view(12, 5))
-    for name in shaped.scores:
-        assert shaped.found(name).value == pytest.approx(flat.found(name).value)
+    flat, shaped = values(outputs, y), values(outputs.view(12, 5, 5), y.view(12, 5))
+    assert shaped == pytest.approx({name: flat[name] for name in shaped})
 
 
 def test_a_model_that_has_diverged_has_no_probabilities():

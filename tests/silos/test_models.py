@@ -8,20 +8,13 @@ from torch import nn
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.silos.batches import batch_indices
-from spcacw_flwr.silos.gradients import SiloGradients
-from spcacw_flwr.silos.layout import Layout, parameters_of
-from spcacw_flwr.silos.models import VGG16, CharLSTM, make_model
+from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Request
 from spcacw_flwr.silos.setting import Setting, SiloData
-from spcacw_flwr.silos.streams import AUGMENTATION, stream
+from spcacw_flwr.silos.streams import AUGMENTATION, MODEL_NOISE, stream
 from tests.conftest import make_pool, one_sentence
-from tests.silos.test_gradients import plain
-
-
-def assert_near(found, expected):
-    """Near for the length of the gradient: a bias before BatchNorm has none, but for rounding."""
-    gap = torch.linalg.vector_norm(found - expected, dim=-1)
-    assert (gap <= 1e-4 * torch.linalg.vector_norm(expected, dim=-1)).all()
+from tests.silos.test_gradients import assert_near, compare, plain
 
 
 def size(model: nn.Module) -> int:
@@ -67,13 +60,13 @@ def test_the_char_lstm_of_the_paper():
 
 def test_width_scales_every_hidden_layer_and_nothing_else():
     assert size(make_model((784,), 10, 64, 0, width=0.5)) == 784 * 32 + 32 + 320 + 10
-    narrow, wide = VGG16(3, 100, 0.25), VGG16(3, 100)
+    narrow, wide = (make_model((3, 32, 32), 100, 64, 0, "vgg16", width) for width in (0.25, 1))
     assert [type(m) for m in narrow.modules()] == [type(m) for m in wide.modules()]
     convolutions = [m for m in narrow.modules() if isinstance(m, nn.Conv2d)]
     channels = [m.out_channels for m in convolutions]
     assert channels == [16, 16, 32, 32, 64, 64, 64] + 6 * [128]
     assert narrow(torch.zeros(2, 3, 32, 32)).shape == (2, 100)
-    char = CharLSTM(80, 0.01)
+    char = make_model((50,), 80, 64, 0, "char-lstm", 0.01)
     assert char[0].embedding_dim == char[1].hidden_size == 3
 
 
@@ -82,18 +75,10 @@ def test_gradients_are_those_of_plain_pytorch(name, shape):
     """With BatchNorm in training mode, and dropout."""
     model, rng = make_model(shape, 80, 64, 0, name, 1 / 16), torch.Generator().manual_seed(5)
     x, y = torch.randint(80, (2, 3, 4, *shape), generator=rng)
-    if name == "vgg16":
-        x, y = torch.randn(x.shape, generator=rng), y[..., 0, 0, 0]
-    layout = Layout.of(parameters_of(model))
-    compute, rows = SiloGradients(model, layout), torch.full((3, layout.size), torch.nan)
-    vector = layout.flatten(parameters_of(model)).clone()
-    losses = compute(vector, x, y, rows, lambda k: k)
-    assert compute.way == "loop"
-    expected, expected_losses = plain(model, vector, x, y, lambda k: k)
-    torch.testing.assert_close(losses, expected_losses)
-    assert_near(rows, expected)
-    if name == "char-lstm":  # has no bias before BatchNorm
-        torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-7)
+    if name == "char-lstm":
+        compare(model, x, y, "loop")
+    else:
+        compare(model, torch.randn(x.shape, generator=rng), y[..., 0, 0, 0], "loop", assert_near)
 
 
 class Pictures(Setting):
@@ -129,15 +114,16 @@ def test_ragged_silos_of_vgg16_and_their_augmented_batches():
     vector = pool.initial_parameters()
     seen = set()
     for round_ in range(1, 9):
-        found = pool.gradients(vector, round_, [2, 0, 1])
+        found = pool.gradients(Request(round_, (2, 0, 1), vector))
         rows = found.rows
         for k, silo in enumerate([2, 0, 1]):
             data = pool.setting.train(silo)
             at = torch.from_numpy(batch_indices(0, silo, round_, len(data.y), 4))
             seen.add((silo, len(at)))
             x = pool.setting.augment(data.x[at], stream(0, AUGMENTATION, silo, round_))
-            seed_of = pool._seed_of([silo], round_)
-            expected, losses = plain(pool.model, vector, x[None], data.y[at][None], seed_of)
+            seed = int(stream(0, MODEL_NOISE, silo, round_).integers(2**62))
+            own = x[None], data.y[at][None]
+            expected, losses = plain(pool.model, vector, *own, lambda _, seed=seed: seed)
             assert_near(rows[k], expected[0])
             torch.testing.assert_close(found.losses[k], losses[0], rtol=1e-4, atol=1e-6)
     assert seen == {(0, 4), (0, 3), (0, 2), (1, 4), (1, 2), (2, 3), (2, 2)}
@@ -146,10 +132,10 @@ def test_ragged_silos_of_vgg16_and_their_augmented_batches():
 def test_gradients_do_not_depend_on_who_else_is_asked_or_on_history():
     pool = pictures()
     vector = pool.initial_parameters()
-    together = pool.gradients(vector, 3, [0, 1, 2]).rows.clone()
-    again = pictures().gradients(vector, 3, [1]).rows
+    together = pool.gradients(Request(3, (0, 1, 2), vector)).rows.clone()
+    again = pictures().gradients(Request(3, (1,), vector)).rows
     assert_near(again[0], together[1])
-    assert torch.equal(pool.gradients(vector, 3, [0, 1, 2]).rows, together)
+    assert torch.equal(pool.gradients(Request(3, (0, 1, 2), vector)).rows, together)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
-from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -22,12 +21,19 @@ from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.privacy import PASS, Mechanism, clipped_mean, privatise
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.setup import checked_setting
-from spcacw_flwr.silos.streams import Secret, secret, seeded
+from spcacw_flwr.silos.streams import Secret, seeded
 from tests.conftest import answer, make_method, make_pool, one_sentence
+from tests.silos.test_gradients import plain
 
 
 def private(**keys) -> Config:
     return Config.from_keys(**({"epochs": 2, "compare_alone": False, "privacy_noise": 0.5} | keys))
+
+
+def rows(pool: SiloPool, round_=1, silos=tuple(range(7)), **more) -> torch.Tensor:
+    """The gradients that silos send at the first model."""
+    asked = Request(round_, silos, pool.initial_parameters(), **more)
+    return pool.gradients(asked).rows.clone()
 
 
 def mechanism(noise=0.5, max_norm=2.0, per_sample=True) -> Mechanism:
@@ -35,11 +41,11 @@ def mechanism(noise=0.5, max_norm=2.0, per_sample=True) -> Mechanism:
 
 
 @pytest.mark.parametrize(("per_sample", "deviation"), [(True, 0.0625), (False, 2.0)])
-@pytest.mark.parametrize("source", ["seeded", "secret"])
-def test_the_noise_has_mean_0_and_the_promised_deviation(per_sample, deviation, source):
+@pytest.mark.parametrize("chances", [seeded(0), Secret])
+def test_the_noise_has_mean_0_and_the_promised_deviation(per_sample, deviation, chances):
     """z = .5, C = 2, b = 32: .5 · 2·2/32 = 1/16, or .5 · 2·2 = 2; tests fail one time in 10⁶."""
-    chance = Secret() if source == "secret" else seeded(0)(privacy.OWN_NOISE, 1, 1, 0, 0)
     gradient = torch.zeros(200_000)
+    chance = chances(privacy.OWN_NOISE, 1, 1, 0, 0)
     privatise(gradient, 32, mechanism(per_sample=per_sample), chance)
     drawn = gradient.double().numpy() / deviation
     assert stats.kstest(drawn, "norm").pvalue > 1e-6
@@ -55,12 +61,6 @@ def test_a_gradient_is_clipped_before_it_is_noised():
         torch.testing.assert_close(row, torch.tensor(expected))
 
 
-def plain_gradient(pool: SiloPool, point, x, y):
-    leaf = point.clone().requires_grad_()
-    outputs = torch.func.functional_call(pool.model, pool.layout.unflatten(leaf), (x,))
-    return torch.autograd.grad(cross_entropy(outputs, y), leaf)[0]
-
-
 @pytest.mark.parametrize("room", [privacy.ROOM, 4810 * 5])
 def test_each_sample_is_clipped_as_in_a_loop_by_hand(room, monkeypatch):
     """Half of them are; also where only five samples' gradients have room at once."""
@@ -69,7 +69,7 @@ def test_each_sample_is_clipped_as_in_a_loop_by_hand(room, monkeypatch):
     point = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(0)) / 4
     data = pool.setting.train(3)
     x, y = data.x[:32], data.y[:32]
-    own = [plain_gradient(pool, point, x[k : k + 1], y[k : k + 1]) for k in range(32)]
+    own, _ = plain(pool.model, point, x[:, None], y[:, None])
     norms = [float(one.norm()) for one in own]
     middle = float(np.median(norms))
     found = clipped_mean(pool.compute, point, x, y, middle, seed=0)
@@ -101,12 +101,9 @@ def noiseless(pool: SiloPool, **keys) -> SiloPool:
 @pytest.mark.parametrize("clip", ["sample", "batch"])
 def test_the_noise_of_a_short_batch_is_that_of_its_sensitivity(clip):
     """Round 7 of 200 samples has a batch of 8: per-sample noise is four times that of round 6."""
-    pool = make_pool(private(privacy_clip=clip))
-    point, silos = pool.initial_parameters(), tuple(range(7))
-    spread = []
+    pool, spread = make_pool(private(privacy_clip=clip)), []
     for round_ in (6, 7):
-        noisy = pool.gradients(point, round_, silos).rows.clone()
-        plain = noiseless(pool).gradients(point, round_, silos).rows
+        noisy, plain = rows(pool, round_), rows(noiseless(pool), round_)
         assert torch.equal(noisy[0], plain[0])  # the target's stays at home
         spread.append((noisy - plain)[1:].std().item())
     expected = [2 * 0.5 / b for b in (32, 8)] if clip == "sample" else [1.0, 1.0]
@@ -115,8 +112,8 @@ def test_the_noise_of_a_short_batch_is_that_of_its_sensitivity(clip):
 
 def test_only_the_named_silos_are_private_and_tell_neither_loss_nor_labels():
     pool, plain = make_pool(private(privacy_silos="2,5")), make_pool(private(privacy_noise=0))
-    point, silos = pool.initial_parameters(), tuple(range(7))
-    found, bare = pool.gradients(point, 1, silos), plain.gradients(point, 1, silos)
+    request = Request(1, tuple(range(7)), pool.initial_parameters())
+    found, bare = pool.gradients(request), plain.gradients(request)
     for silo, info in enumerate(pool.describe()):
         hidden = silo in (2, 5)
         assert torch.equal(found.rows[silo], bare.rows[silo]) != hidden
@@ -127,14 +124,10 @@ def test_only_the_named_silos_are_private_and_tell_neither_loss_nor_labels():
 
 def test_each_question_has_noise_of_its_own_and_a_run_repeats_it():
     pool = make_pool(private())
-    point = pool.initial_parameters()
-
-    def noise(round_, number, silo, draw=0):
-        return pool.gradients(point, round_, [silo], draw, number=number).rows.clone()
-
-    first = noise(1, 0, 1)
-    assert torch.equal(first, noise(1, 0, 1))
-    for other in (noise(1, 1, 1), noise(2, 0, 1), noise(1, 0, 2), noise(1, 0, 1, draw=1)):
+    first = rows(pool, 1, (1,))
+    assert torch.equal(first, rows(pool, 1, (1,)))
+    same_silo = [rows(pool, 1, (1,), number=1), rows(pool, 2, (1,)), rows(pool, 1, (1,), draw=1)]
+    for other in (*same_silo, rows(pool, 1, (2,))):
         assert abs(np.corrcoef(first[0], other[0])[0, 1]) < 0.1
 
 
@@ -142,9 +135,9 @@ def test_a_methods_questions_are_numbered_within_a_round(monkeypatch):
     """A silo may be asked for one batch at several models: equal noise would cancel."""
     seen, original = [], SiloPool.gradients
 
-    def spy(self, points, round_, silos, *more):
-        seen.append((round_, more[-1]))
-        return original(self, points, round_, silos, *more)
+    def spy(self, request):
+        seen.append((request.round, request.number))
+        return original(self, request)
 
     monkeypatch.setattr(SiloPool, "gradients", spy)
     simulate(private(epochs=2, guard=5, samples_per_silo=64))
@@ -156,35 +149,35 @@ def test_a_secret_is_no_function_of_what_the_target_knows():
     config = private()
 
     def told(chances):
-        pool = SiloPool(config, checked_setting(config), range(7), chances)
-        return pool.gradients(pool.initial_parameters(), 1, [1]).rows.clone()
+        return rows(SiloPool(config, checked_setting(config), range(7), chances), 1, (1,))
 
-    known, hidden = ([told(chances) for _ in range(2)] for chances in (None, secret))
+    known, hidden = ([told(chances) for _ in range(2)] for chances in (None, Secret))
     assert torch.equal(*known)
     for one, other in ((hidden[0], hidden[1]), (hidden[0], known[0])):
         assert abs(np.corrcoef(one[0], other[0])[0, 1]) < 0.1
-    batches = [tuple(secret(privacy.OWN_BATCH, 1, 1, 0, 0).subset(200, 32)) for _ in range(2)]
+    batches = [tuple(Secret().choice(200, 32, replace=False)) for _ in range(2)]
     assert batches[0] != batches[1]
 
 
-@pytest.mark.parametrize("chances", [seeded(3), secret])
+@pytest.mark.parametrize("chances", [seeded(3), Secret])
 def test_a_sampled_batch_is_a_uniform_subset(chances):
     """Each of 10 samples is in 3 of 10 such batches; χ² fails one time in 10⁶."""
-    drawn = [chances(privacy.OWN_BATCH, 1, t, 0, 0).subset(10, 3) for t in range(3000)]
+    drawn = [
+        chances(privacy.OWN_BATCH, 1, t, 0, 0).choice(10, 3, replace=False) for t in range(3000)
+    ]
     assert all(len(set(one.tolist())) == 3 for one in drawn)
     counts = np.bincount(np.concatenate(drawn), minlength=10)
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
 def test_sampled_batches_are_those_that_the_silo_uses():
-    pytest.importorskip("dp_accounting")
     pool = noiseless(make_pool(private(privacy_batches="sampled", privacy_clip="batch")))
     point = pool.initial_parameters()
-    found = pool.gradients(point, 1, [0, 4]).rows
-    drawn = seeded(0)(privacy.OWN_BATCH, 4, 1, 0, 0).subset(200, 32)
+    found = rows(pool, 1, (0, 4))
+    drawn = seeded(0)(privacy.OWN_BATCH, 4, 1, 0, 0).choice(200, 32, replace=False)
     for row, silo, at in ((found[0], 0, batch_indices(0, 0, 1, 200, 32)), (found[1], 4, drawn)):
         data, at = pool.setting.train(silo), torch.from_numpy(at)
-        expected = plain_gradient(pool, point, data.x[at], data.y[at])
+        (expected,), _ = plain(pool.model, point, data.x[at][None], data.y[at][None])
         expected *= min(1.0, 1.0 / float(expected.norm()))
         torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-6)
 
@@ -192,11 +185,9 @@ def test_sampled_batches_are_those_that_the_silo_uses():
 def test_an_honest_answer_is_hardly_ever_longer_than_its_bound():
     """The bound is not far above what is seen: by (√d + 6.4)/√d of the noise, and C."""
     pool = make_pool(private())
-    point, silos = pool.initial_parameters(), list(range(1, 7))
-    one = pool.private.mechanisms[1]
     for round_, samples in ((1, 32), (7, 8)):
-        norms = pool.gradients(point, round_, silos).rows.norm(dim=1)
-        bound = one.norm_bound(pool.layout.size, samples)
+        norms = rows(pool, round_)[1:].norm(dim=1)
+        bound = pool.private.mechanisms[1].norm_bound(pool.layout.size, samples)
         assert float(norms.max()) < bound < 1.2 * float(norms.min()) + 1
 
 
@@ -227,8 +218,7 @@ def test_a_sample_is_read_off_a_gradient_and_not_off_a_noisy_one():
     setting = {"batch_size": 1, "max_norm": 1.0}
 
     def recovered(pool):
-        rows = pool.gradients(pool.initial_parameters(), 5, [0, 1]).rows
-        parts = list(pool.layout.unflatten(rows).values())
+        parts = list(pool.layout.unflatten(rows(pool, 5, (0, 1))).values())
         delta = parts[1][1]
         unit = int(delta.abs().argmax())
         return parts[0][1][unit] / delta[unit]
@@ -298,7 +288,7 @@ def test_batchnorm_leaves_no_sample_a_gradient_of_its_own():
     with pytest.raises(SpcacwError, match="does not go with BatchNorm"):
         make_pool(private(**keys))
     found = make_pool(private(privacy_clip="batch", **keys))
-    assert found.gradients(found.initial_parameters(), 1, [0, 1]).rows.isfinite().all()
+    assert rows(found).isfinite().all()
 
 
 def normalised(shape, classes):

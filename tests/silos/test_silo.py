@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -23,48 +21,29 @@ from spcacw_flwr.silos.pool import NOISE_DRAWS
 from spcacw_flwr.silos.protocol import Request
 from spcacw_flwr.silos.setting import SiloData
 from tests.conftest import make_pool
-
-
-def plain_gradient(model: nn.Module, x, y, max_norm):
-    model.zero_grad()
-    loss = cross_entropy(model(x), y)
-    loss.backward()
-    if max_norm:
-        clip_grad_norm_(model.parameters(), max_norm)
-    return parameters_to_vector([p.grad for p in model.parameters()]), loss.item()
+from tests.silos.test_gradients import plain
 
 
 @pytest.mark.parametrize("max_norm", [0.0, 0.3])
-@pytest.mark.parametrize("round_", [1, 7])
-def test_rows_are_the_silos_own_clipped_gradients(max_norm, round_):
-    """Round 7 ends a pass of 200 samples: its batch has 200 − 6·32 = 8 samples."""
+@pytest.mark.parametrize(
+    ("round_", "lengths"), [(1, (32, 32, 32)), (2, (32, 8, 32)), (7, (8, 32, 32))]
+)
+def test_rows_are_the_silos_own_clipped_gradients(max_norm, round_, lengths, monkeypatch):
+    """Of 200, 40 and 70 samples: the last batch of a pass is short, and nothing is padded."""
     pool = make_pool(Config.from_keys(max_norm=max_norm))
+    whole, sizes = pool.setting.train, {4: 200, 0: 40, 6: 70}
+    cut = {i: SiloData(whole(i).x[:n], whole(i).y[:n]) for i, n in sizes.items()}
+    monkeypatch.setattr(pool.setting, "train", lambda i: cut.get(i) or whole(i))
     vector = torch.randn(pool.layout.size, generator=torch.Generator().manual_seed(0)) / 4
-    found = pool.gradients(vector, round_, [4, 0, 6])
-    vector_to_parameters(vector, pool.model.parameters())
-    for k, i in enumerate([4, 0, 6]):
-        data = pool.setting.train(i)
-        at = torch.from_numpy(batch_indices(0, i, round_, 200, 32))
-        assert len(at) == (32 if round_ == 1 else 8)
-        expected, loss = plain_gradient(pool.model, data.x[at], data.y[at], max_norm)
+    found = pool.gradients(Request(round_, (4, 0, 6), vector))
+    for k, i in enumerate(sizes):
+        at = torch.from_numpy(batch_indices(0, i, round_, sizes[i], 32))
+        assert len(at) == lengths[k]
+        (expected,), loss = plain(pool.model, vector, cut[i].x[at][None], cut[i].y[at][None])
+        if max_norm:
+            expected *= min(1.0, max_norm / float(expected.norm()))
         torch.testing.assert_close(found.rows[k], expected, rtol=1e-4, atol=1e-6)
-        assert found.losses[k].item() == pytest.approx(loss, rel=1e-5)
-
-
-def test_silos_of_different_sizes_are_not_padded(monkeypatch):
-    """With 40 and 70 samples, round 2 has batches of 8 and 32: each is the plain gradient."""
-    pool = make_pool(Config.from_keys(max_norm=0.0))
-    whole = {i: pool.setting.train(i) for i in range(7)}
-    sizes = {0: 40, 1: 70, 2: 40} | dict.fromkeys(range(3, 7), 200)
-    cut = {i: SiloData(whole[i].x[:n], whole[i].y[:n]) for i, n in sizes.items()}
-    monkeypatch.setattr(pool.setting, "train", lambda i: cut[i])
-    vector = pool.layout.flatten(parameters_of(pool.model))
-    rows = pool.gradients(vector, 2, [0, 1, 2]).rows
-    for i in range(3):
-        at = torch.from_numpy(batch_indices(0, i, 2, sizes[i], 32))
-        assert len(at) == (32 if i == 1 else 8)
-        expected, _ = plain_gradient(pool.model, cut[i].x[at], cut[i].y[at], 0)
-        torch.testing.assert_close(rows[i], expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found.losses[k : k + 1], loss)
 
 
 def test_clipping_by_hand():
@@ -92,9 +71,10 @@ def test_smoothness_along_the_noise_of_the_targets_mini_batches():
     """The difference of two gradients on other mini-batches of the round, and the full Hessian."""
     pool = make_pool(Config.from_keys(hidden=2, curvature="noise"))
     vector = pool.initial_parameters()
-    first, second = (pool.gradients(vector, 3, [0], draw).rows[0].clone() for draw in NOISE_DRAWS)
+    asked = [Request(3, (0,), vector, draw=draw) for draw in NOISE_DRAWS]
+    first, second = (pool.gradients(one).rows[0].clone() for one in asked)
     noise = first - second
-    (batch,) = pool.data.batches(0, 3, [0], 32)
+    (batch,) = pool.data.batches(3, [0])
     loss = frozen_loss(pool.model, pool.layout, pool.loss, vector, batch.x[0], batch.y[0])
     full = torch.autograd.functional.hessian(loss, vector)
     expected = float(noise @ full @ noise / (noise @ noise))

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.silos.batches import batch_indices
-from spcacw_flwr.silos.evaluation import buffers_at, shuffled_batches
+from spcacw_flwr.silos.evaluation import buffers_at
 from spcacw_flwr.silos.layout import others_of, parameters_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
@@ -78,14 +78,16 @@ def test_statistics_by_hand():
         assert torch.equal(buffer, before[name])
 
 
-def test_a_silo_is_seen_once_in_an_order_of_its_seed_and_no_batch_is_short():
-    x = torch.arange(50)
-    parts = [part.tolist() for part in shuffled_batches(x, 8, 3, 1)]
+def test_a_silo_is_seen_once_in_an_order_of_its_seed_and_no_batch_is_short(monkeypatch):
+    monkeypatch.setattr(Sorted, "size", 50)
+    (parts, again, other) = ([*pool_of(seed=seed).data.shuffled(1)] for seed in (3, 3, 4))
     assert [len(part) for part in parts] == [9, 9, 8, 8, 8, 8]
-    assert sorted(i for part in parts for i in part) == x.tolist()
-    assert parts == [part.tolist() for part in shuffled_batches(x, 8, 3, 1)]
-    assert parts != [part.tolist() for part in shuffled_batches(x, 8, 4, 1)]
-    assert [len(part) for part in shuffled_batches(x[:3], 8, 0, 0)] == [3]
+    seen = torch.cat(parts)
+    assert sorted(seen.tolist()) == sorted(pool_of().setting.train(1).x.tolist())
+    assert torch.equal(seen, torch.cat(again))
+    assert not torch.equal(seen, torch.cat(other))
+    monkeypatch.setattr(Sorted, "size", 3)
+    assert [len(part) for part in pool_of().data.shuffled(0)] == [3]
 
 
 @pytest.mark.parametrize("model", ["normed", "Own"])
@@ -135,14 +137,6 @@ def test_what_a_model_holds_beside_its_trained_weights():
     assert others["scale"] == 2.0
     assert torch.equal(others["again.weight"], weights["body.1.weight"])
     assert "scratch" not in others
-
-
-def test_a_frozen_weight_is_not_trained():
-    pool = pool_of("Own")
-    assert "scale" not in dict(pool.layout.shapes)
-    rows = pool.gradients(pool.initial_parameters(), 1, [0, 1]).rows
-    assert pool.compute.way == "loop"
-    assert rows.isfinite().all()
 
 
 def test_accuracy_and_loss_are_weighted_means(monkeypatch):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import curvature
 from spcacw_flwr.silos.layout import others_of, parameters_of
+from spcacw_flwr.silos.protocol import Request
 from tests.conftest import make_pool
 
 HERE = "tests.silos.test_what_works"
@@ -25,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 class Attention(nn.Module):
     """Reads an image of the digits as eight tokens, its rows."""
 
-    def __init__(self, classes):
+    def __init__(self, shape, classes):
         super().__init__()
         layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         self.encoder, self.head = nn.TransformerEncoder(layer, 1), nn.Linear(8, classes)
@@ -37,22 +38,23 @@ class Attention(nn.Module):
 class Tokens(nn.Module):
     """Reads the brightness of each pixel as a token."""
 
-    def __init__(self, table, classes):
+    def __init__(self, table, shape, classes):
         super().__init__()
-        self.table, self.head = table, nn.Linear(64 * 4, classes)
+        self.table, self.head = table(17 * 64, 4), nn.Linear(64 * 4, classes)
 
     def forward(self, x):
         tokens = (x.flatten(1) * 16).round().long() + 17 * torch.arange(64)
-        found = self.table(
-            tokens.view(-1, 1) if isinstance(self.table, nn.EmbeddingBag) else tokens
-        )
-        return self.head(found.reshape(len(x), -1))
+        bags = isinstance(self.table, nn.EmbeddingBag)
+        return self.head(self.table(tokens.view(-1, 1) if bags else tokens).reshape(len(x), -1))
+
+
+embedding, embedding_bag = partial(Tokens, nn.Embedding), partial(Tokens, nn.EmbeddingBag)
 
 
 class Scores(nn.Module):
     """Returns an object with ``logits``, as Hugging Face's classifiers do."""
 
-    def __init__(self, classes):
+    def __init__(self, shape, classes):
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
@@ -60,27 +62,9 @@ class Scores(nn.Module):
         return SimpleNamespace(loss=None, logits=self.body(x))
 
 
-def residual(shape, classes):
-    from examples.own_model import network
-
-    return network(shape, classes)
-
-
-def transformer(shape, classes):
-    return Attention(classes)
-
-
 def group_norm(shape, classes):
     norm = nn.GroupNorm(2, 8)
     return nn.Sequential(nn.Conv2d(1, 8, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(288, classes))
-
-
-def embedding(shape, classes):
-    return Tokens(nn.Embedding(17 * 64, 4), classes)
-
-
-def embedding_bag(shape, classes):
-    return Tokens(nn.EmbeddingBag(17 * 64, 4), classes)
 
 
 def frozen_backbone(shape, classes):
@@ -88,34 +72,25 @@ def frozen_backbone(shape, classes):
     return nn.Sequential(backbone.requires_grad_(False), nn.Linear(576, classes))
 
 
-def logistic(shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
-
-
-def logits(shape, classes):
-    return Scores(classes)
-
-
 WORKS = {
-    "residual": ("residual CNN with BatchNorm", "loop"),
-    "transformer": ("`nn.TransformerEncoder`, dropout", "loop"),
-    "group_norm": ("CNN with GroupNorm", "loop"),
-    "embedding": ("`nn.Embedding`", "vmap"),
-    "embedding_bag": ("`nn.EmbeddingBag`", "vmap"),
-    "frozen_backbone": ("trained head on a frozen backbone", "loop"),
-    "logistic": ("logistic regression", "chain"),
-    "logits": ("outputs with `.logits` (Hugging Face)", "vmap"),
+    "examples.own_model:network": ("residual CNN with BatchNorm", "loop"),
+    f"{HERE}:Attention": ("`nn.TransformerEncoder`, dropout", "loop"),
+    f"{HERE}:group_norm": ("CNN with GroupNorm", "loop"),
+    f"{HERE}:embedding": ("`nn.Embedding`", "vmap"),
+    f"{HERE}:embedding_bag": ("`nn.EmbeddingBag`", "vmap"),
+    f"{HERE}:frozen_backbone": ("trained head on a frozen backbone", "loop"),
+    f"{HERE}:Scores": ("outputs with `.logits` (Hugging Face)", "vmap"),
 }
 
 
 @pytest.mark.parametrize("model", WORKS)
 def test_it_learns(model):
-    keys = {"model": f"{HERE}:{model}", "epochs": 2, "eta": 0.2, "compare_alone": False}
+    keys = {"model": model, "epochs": 2, "eta": 0.2, "compare_alone": False}
     result = simulate(Config.from_keys(**keys))
     assert result.epochs[1]["loss"] < result.epochs[0]["loss"]
     assert 0 < result.epochs[-1]["L"] < math.inf
     pool = make_pool(Config.from_keys(**keys))
-    pool.gradients(pool.initial_parameters(), 1, [0, 1])
+    pool.gradients(Request(1, (0, 1), pool.initial_parameters()))
     assert set(result.parameters) == set(pool.model.state_dict())
     assert f"| {WORKS[model][0]} | {pool.compute.way} |" in PAGE.read_text()
     assert pool.compute.way == WORKS[model][1]
@@ -128,29 +103,28 @@ def test_only_what_is_trained_travels():
     assert "0.0.weight" in others_of(pool.model, {}, {})
 
 
-def operator(model: str, monkeypatch, by_differences: bool) -> np.ndarray:
-    """H at w_0 along a few directions."""
+def smoothness(model: str) -> float:
+    """L at w_0."""
     pool = make_pool(Config.from_keys(model=f"{HERE}:{model}"))
-    if by_differences:
-
-        def hessian(loss, at):
-            return lambda v: curvature.difference(loss, at, v)
-
-        monkeypatch.setattr("spcacw_flwr.silos.pool.hessian", hessian)
     return pool.smoothness(pool.initial_parameters(), 1, 0)
 
 
-@pytest.mark.parametrize("model", ["transformer", "group_norm"])
+@pytest.mark.parametrize("model", ["Attention", "group_norm"])
 def test_differences_measure_the_same_curvature(model, monkeypatch):
-    exact = operator(model, monkeypatch, by_differences=False)
-    assert operator(model, monkeypatch, by_differences=True) == pytest.approx(exact, rel=0.1)
+    exact = smoothness(model)
+
+    def by_differences(loss, at):
+        return partial(curvature.difference, loss, at)
+
+    monkeypatch.setattr("spcacw_flwr.silos.pool.hessian", by_differences)
+    assert smoothness(model) == pytest.approx(exact, rel=0.1)
 
 
-def test_differences_are_said_once(monkeypatch, caplog):
+def test_differences_are_said_once(caplog):
     curvature._say_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert operator("embedding_bag", monkeypatch, by_differences=False) > 0
+            assert smoothness("embedding_bag") > 0
     assert [r for r in caplog.messages if "differences of gradients" in r] == [
         "L is measured by differences of gradients, for the model cannot be derived twice "
         "(the derivative for '_embedding_bag_backward' is not implemented.)"
@@ -159,26 +133,20 @@ def test_differences_are_said_once(monkeypatch, caplog):
 
 def test_another_error_of_the_second_derivative_is_not_hidden():
     class Broken(torch.autograd.Function):
+        """The identity, whose second derivative fails."""
+
         @staticmethod
-        def forward(ctx, x):
+        def forward(ctx, x, order):
+            ctx.order = order
             return x.clone()
 
         @staticmethod
         def backward(ctx, g):
-            if torch.is_grad_enabled():
-                return Twice.apply(g)
-            return g
-
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, g):
-            raise RuntimeError("out of memory")
+            if ctx.order == 2:
+                raise RuntimeError("out of memory")
+            return Broken.apply(g, 2), None
 
     w = torch.ones(3)
-    product = curvature.hessian(lambda w: Broken.apply(w).square().sum(), w)
+    product = curvature.hessian(lambda w: Broken.apply(w, 1).square().sum(), w)
     with pytest.raises(RuntimeError, match="out of memory"):
         product(w)
