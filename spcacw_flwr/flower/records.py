@@ -57,9 +57,9 @@ TOLD = (
     "max-norm", "clip", "batch-size", "curvature", "smoothness-iterations", "wire", "local-batches",
     "privacy-noise", "privacy-silos", "privacy-clip", "privacy-batches", "privacy-delta",
 )  # fmt: skip
-"""The keys that :class:`~.strategy.SPCACW` tells the silos with each message."""
+"""The keys that :class:`~.server_app.SPCACW` tells the silos with each message."""
 NUM_SILOS = "num-silos"
-"""M, in what :class:`~.strategy.SPCACW` tells the silos beside its keys."""
+"""M, in what :class:`~.server_app.SPCACW` tells the silos beside its keys."""
 ALONE = "alone"
 """Flower action ``train.alone``: the target's silo trains without peers."""
 Told = Mapping[str, Any]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -57,23 +55,14 @@ class Changing(LocalGrid):
         return [m.content.config_records["config"]["round"] for m in mine]
 
 
-@pytest.fixture
-def said(caplog):
-    """What was logged; Flower's logger hands nothing on by itself."""
-    logger = logging.getLogger("flwr")
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
-
-
-def test_a_silo_that_comes_back_as_another_node_takes_part_again(said):
+def test_a_silo_that_comes_back_as_another_node_takes_part_again(caplog):
     """As one without a key does: node 900 holds silo 6 from round 5 on."""
     config = small(update_every=1)
     grid = Changing(config, {2: lambda grid: grid.leave(6), 5: lambda grid: grid.add(900, 6)})
     gone = grid.node_of(6)
     strategy = play(config, grid, rounds=10)
-    assert strategy.find(None).nodes[6] == 900
-    assert f"Node 900 holds silos [6] now, in the place of node {gone}." in said.text
+    assert strategy.found.nodes[6] == 900
+    assert f"Node 900 holds silos [6] now, in the place of node {gone}." in caplog.text
     assert grid.asked(gone)[-1] < grid.asked(900)[0] <= 7
     assert grid.asked(900)[-1] == 10
 
@@ -86,13 +75,13 @@ def test_a_silo_that_comes_back_as_the_same_node_is_simply_asked_again():
     }  # fmt: skip
     grid = Changing(config, changes)
     strategy = play(config, grid, rounds=10)
-    assert strategy.find(None).nodes[6] == kept[0][0]
+    assert strategy.found.nodes[6] == kept[0][0]
     heard = strategy.method.bias.reports
     assert 5 <= heard[6] < heard[0] == 10
     assert strategy.history.gate.report()["rejected"] == 0  # nobody is blamed for being away
 
 
-def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(said):
+def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(caplog):
     """Flower finds out in round 7 that a node is gone; node 900 holds its silo from round 4 on."""
     config = small(update_every=1)
     online = []
@@ -107,12 +96,12 @@ def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(sai
     }  # fmt: skip
     grid = Slow(config, changes)
     strategy = play(config, grid, rounds=10)
-    assert strategy.find(None).nodes[6] == 900
+    assert strategy.found.nodes[6] == 900
     assert 7 < grid.asked(900)[0] <= 9
-    assert said.text.count("Node 900 does not take part") == 1
+    assert caplog.text.count("Node 900 does not take part") == 1
 
 
-def test_a_node_that_left_and_returned_is_asked_again(said):
+def test_a_node_that_left_and_returned_is_asked_again(caplog):
     """Node 900 holds no silo of the run at first; its owner mends that, and starts it again."""
     config = small(update_every=1)
     changes = {
@@ -120,8 +109,8 @@ def test_a_node_that_left_and_returned_is_asked_again(said):
         5: lambda grid: grid.contexts.pop(900), 7: lambda grid: grid.add(900, 6),
     }  # fmt: skip
     strategy = play(config, Changing(config, changes), rounds=12)
-    assert "Node 900 does not take part" in said.text
-    assert strategy.find(None).nodes[6] == 900
+    assert "Node 900 does not take part" in caplog.text
+    assert strategy.found.nodes[6] == 900
 
 
 def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
@@ -155,7 +144,7 @@ def test_a_node_that_is_there_all_the_same_keeps_its_silos():
 
 
 @pytest.mark.parametrize("silo", [0, 6, 99])
-def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
+def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, caplog):
     """Silo 5 is gone; a new node claims to be another one, or one that does not exist."""
     config = small()
 
@@ -164,13 +153,13 @@ def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
         grid.add(900, silo)
 
     grid = Changing(config, {2: change})
-    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).find(None).nodes)
+    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).found.nodes)
     strategy = play(config, grid, rounds=6)
-    assert strategy.find(None).nodes == before
+    assert strategy.found.nodes == before
     assert grid.asked(900) == []
     why = f"that it holds, [{silo}], are not missing" if silo < 7 else "Node 900 cannot take part"
-    assert "Node 900 does not take part" in said.text
-    assert why in said.text
+    assert "Node 900 does not take part" in caplog.text
+    assert why in caplog.text
 
 
 def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch):
@@ -188,4 +177,4 @@ def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch)
     monkeypatch.setattr(grid, "_answer", unavailable)
     strategy = play(config, grid, rounds=1)
     assert len(dead) == 2
-    assert 103 in strategy.find(None).nodes.values()
+    assert 103 in strategy.found.nodes.values()

@@ -20,8 +20,8 @@ from spcacw_flwr.engine.loop import train as train_in_process
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.client_app import silos_of_node
-from spcacw_flwr.flower.server_app import main, train
-from spcacw_flwr.flower.strategy import SPCACW, GradientStrategy
+from spcacw_flwr.flower.server_app import SPCACW, main, train
+from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import make_model
 from tests.conftest import make_method, make_pool
