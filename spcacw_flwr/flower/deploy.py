@@ -108,7 +108,7 @@ def silo(
     """Run a silo's SuperNode until Ctrl-C; one that is not let in yet tries again."""
     place, port = Silo(directory.resolve()), port or free_port()
     program = federation.silo_program(place, superlink, port)
-    until_ctrl_c(place.home, lambda: [federation.start(program, say)])
+    until_ctrl_c(place.home, lambda: [program.start(say)])
 
 
 def until_ctrl_c(home: Path, start: Callable[[], list[Program]]) -> None:

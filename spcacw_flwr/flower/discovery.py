@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -95,7 +94,7 @@ class Queries:
         """Ask those of ``nodes`` that are new, or back; return what has come, and never wait."""
         self.answers = {node: said for node, said in self.answers.items() if node in nodes}
         if new := list(nodes - self.answers.keys()):
-            messages = self.grid.push_messages([query(node, self.told) for node in new])
+            messages = self.grid.push_messages(map(self._query, new))
             self.answers.update(dict.fromkeys(new))
             self._waiting.update(zip(messages, new, strict=True))
         came = {}
@@ -107,13 +106,9 @@ class Queries:
                 came[node] = self.answers[node] = reply
         return came
 
-
-class TakenOver(NamedTuple):
-    """A node that has taken the place of another one."""
-
-    new: int
-    old: int
-    silos: list[int]
+    def _query(self, node: int) -> Message:
+        content = RecordDict({records.CONFIG: ConfigRecord(dict(self.told))})
+        return Message(content, dst_node_id=node, message_type=MessageType.QUERY)
 
 
 class Lookout:
@@ -129,11 +124,12 @@ class Lookout:
         self.grid, self.found, self.gone = grid, found, gone
         self._queries = Queries(grid, found.told)
 
-    def look(self) -> list[TakenOver]:
+    def look(self) -> list[tuple[int, int, list[int]]]:
         """Ask nodes that are new, or back, and return who has taken whose place; never wait.
 
-        A node whose place is not free yet is tried again each time, for Flower finds out up to a
-        minute late that the one before it is gone.
+        That is the new node, the old one, and their silos. A node whose place is not free yet is
+        tried again each time, for Flower finds out up to a minute late that the one before it is
+        gone.
         """
         online, taken = set(self.grid.get_node_ids()), []
         fresh = self._queries.ask(online - set(self.found.nodes.values()))
@@ -149,7 +145,7 @@ class Lookout:
                     log.warning("Node %s does not take part: %s.", node, error)
                 continue
             log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)
-            taken.append(TakenOver(node, old, silos))
+            taken.append((node, old, silos))
         return taken
 
 
@@ -174,9 +170,3 @@ def discover(grid: Grid, num_silos: int, timeout: float, told: Told | None = Non
             found.add(node, records.usable(reply))
         time.sleep(POLL_SECONDS)
     return found
-
-
-def query(node: int, told: Told) -> Message:
-    """Return the question which silos a node holds."""
-    content = RecordDict({records.CONFIG: ConfigRecord(dict(told))})
-    return Message(content, dst_node_id=node, message_type=MessageType.QUERY)

@@ -71,19 +71,12 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
     return Config.from_flat(flat)
 
 
-def start(program: Program, say: Say, port: int = 0) -> Program:
-    """Say a program's command and start it; with ``port``, return when it listens there."""
-    say(shown(program.command, program.home))
-    program.start(port)
-    return program
-
-
 def start_server(server: Server, host: str, say: Say) -> list[Program]:
     """Start SuperLink and SuperExec."""
     log = server.directory
     superlink = Program(server.superlink(host), server.home, log / "superlink.log")
     superexec = Program(server.superexec(), server.home, log / "serverapp.log")
-    return [start(superlink, say, server.port), start(superexec, say)]
+    return [superlink.start(say, server.port), superexec.start(say)]
 
 
 def silo_program(
@@ -140,7 +133,7 @@ class Federation:
             register(self.server, [place.public_key for place in self.silos], self._say)
             for place in self.silos:
                 program = silo_program(place, self.server.address, free_port(), THREADS)
-                self._kept.append(start(program, self._say))
+                self._kept.append(program.start(self._say))
             yield self
         finally:
             end(*(place.home for place in self.silos))  # first, so that they can take their leave

@@ -152,7 +152,7 @@ class GridSilos:
         if self._silent:
             self._lookout.look()
         asked, messages = {}, []
-        target, encode = self.config.run.target, partial(records.points_to_arrays, self.layout)
+        target, encode = self.config.run.target, partial(records.model_to_arrays, self.layout)
         shares = records.by_node(request, self.found.nodes, target, encode)
         for node, silos, arrays, config in shares:
             asked[node] = silos
@@ -204,35 +204,31 @@ class GridSilos:
         gathering.add(silos, metrics, arrays)
 
     def _message(
-        self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
+        self, kind: str, node: int, arrays: ArrayRecord, config: dict[str, Any]
     ) -> Message:
         told = ConfigRecord({**self.told[kind.partition(".")[0]], **config})
-        content = RecordDict({records.CONFIG: told})
-        if arrays is not None:
-            content[records.ARRAYS] = arrays
+        content = RecordDict({records.CONFIG: told, records.ARRAYS: arrays})
         return Message(content, dst_node_id=node, message_type=kind)
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good a model is on the target's test data; SpcacwError if it does not say."""
-        arrays = records.model_to_arrays(self.layout, vector)
-        node = self.found.nodes[silo]
-        message = self._message(MessageType.EVALUATE, node, arrays, {"silo": silo})
-        content = self._one_answer([message], self.timeout)
-        return records.to_evaluation(
-            *records.from_content(content, records.BUFFERS), self.config.run.metric
-        )
+        content = self._ask(MessageType.EVALUATE, silo, vector, {"silo": silo}, self.timeout)
+        said = records.from_content(content, records.BUFFERS)
+        return records.to_evaluation(*said, self.config.run.metric)
 
     def train_alone(self, model: Tensor) -> dict[str, list[float]]:
         """Let the target's silo train without peers; see :func:`~.engine.loop.train_alone`."""
-        node = self.found.nodes[self.config.run.target]
-        arrays = records.model_to_arrays(self.layout, model)
-        message = self._message(f"train.{records.ALONE}", node, arrays, {})
-        content = self._one_answer([message], 10 * self.timeout)  # a whole training, not a round
+        kind, target = f"train.{records.ALONE}", self.config.run.target
+        content = self._ask(kind, target, model, {}, 10 * self.timeout)  # not a round: a training
         told, _ = records.from_content(content, records.ARRAYS)
         return {name: records.numbers(told, name) for name in told}
 
-    def _one_answer(self, messages: Iterable[Message], timeout: float) -> RecordDict:
-        for reply in self.grid.send_and_receive(messages, timeout=timeout):
+    def _ask(
+        self, kind: str, silo: int, model: Tensor, config: dict[str, Any], timeout: float
+    ) -> RecordDict:
+        arrays = records.model_to_arrays(self.layout, model)
+        message = self._message(kind, self.found.nodes[silo], arrays, config)
+        for reply in self.grid.send_and_receive([message], timeout=timeout):
             return records.usable(reply)
         raise SpcacwError(
             f"Target silo {self.config.run.target} did not answer within {timeout:g} s "

@@ -85,9 +85,7 @@ class Server(Place):
         """Return the SuperLink as Flower's CLI on this host reaches it."""
         authority = self._own(certificates.CA_CERTIFICATE)
         self.home.mkdir(exist_ok=True)
-        link = Link(self.home, self.address)
-        link.connect(**{"root-certificates": authority})
-        return link
+        return Link(self.home, self.address, **{"root-certificates": authority})
 
     def streaming(self, flat: dict[str, Any], address: str) -> dict[str, Any]:
         """Return run-config keys by which silos answer in streams to this host, with TLS.

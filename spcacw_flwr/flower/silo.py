@@ -28,12 +28,18 @@ Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 
 def answer(pool: SiloPool, request: Request) -> Said:
-    """Return what a node says to a request: metrics and gradients."""
+    """Return what a node says to a request: metrics and gradients, and which rows bear noise."""
     replies, _ = pool.replies(request)
     parts = pool.packed(request, replies)
-    sizes = [pool.data.sizes[silo] for silo in replies.silos]
-    private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
-    metrics = records.replies_to_metrics(request, replies, sizes, private)
+    metrics: dict[str, Any] = {
+        "round": request.round, "draw": request.draw, "silos": list(replies.silos),
+        "loss": replies.losses.flatten().tolist(),
+        "num-examples": [pool.data.sizes[silo] for silo in replies.silos],
+    }  # fmt: skip
+    if replies.smoothness is not None:
+        metrics[records.SMOOTHNESS] = replies.smoothness
+    if private := [silo for silo in replies.silos if silo in pool.private.mechanisms]:
+        metrics[records.PRIVATE] = private
     return metrics, {name: part.cpu().numpy() for name, part in parts.items()}
 
 

@@ -7,7 +7,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower.discovery import Lookout, TakenOver, discover
+from spcacw_flwr.flower.discovery import Lookout, discover
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import play, small
 
@@ -127,7 +127,7 @@ def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
         patch.setattr(grid, "push_messages", fails)
         with pytest.raises(ConnectionError):
             lookout.look()
-    assert lookout.look() == [TakenOver(900, old, [6])]
+    assert lookout.look() == [(900, old, [6])]
 
 
 def test_a_node_that_is_there_all_the_same_keeps_its_silos():
@@ -139,7 +139,7 @@ def test_a_node_that_is_there_all_the_same_keeps_its_silos():
     lookout = Lookout(grid, found, gone=lambda node: node not in there)
     assert lookout.look() == []
     there.clear()
-    assert lookout.look() == [TakenOver(900, old, [6])]
+    assert lookout.look() == [(900, old, [6])]
     assert found.nodes[6] == 900
 
 

@@ -145,7 +145,7 @@ def test_the_mod_lets_nothing_but_gradients_pass(kind, want, words):
     request = Request(1, (3,), point[None] if want == LOSSES else point, want=want)
     content = RecordDict({
         records.CONFIG: ConfigRecord(records.request_to_config(request, [3], 0)),
-        records.ARRAYS: records.points_to_arrays(pool.layout, request.points),
+        records.ARRAYS: records.model_to_arrays(pool.layout, request.points),
     })  # fmt: skip
     message = Message(content, dst_node_id=node, message_type=kind)
     (reply,) = grid.send_and_receive([message])
