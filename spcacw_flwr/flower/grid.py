@@ -1,12 +1,14 @@
 """What nodes answer, and the silos behind Flower's messages, as the loop of training asks them.
 
 Silos are found by asking every node which ones it holds (``discovery.py``), never by the order of
-nodes; one that has fallen silent is looked for among the nodes that have appeared since.
+nodes; one that has fallen silent is looked for among the nodes that have appeared since. Replies
+are waited for by looking sooner than Flower would, and again where one was lost.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from logging import WARNING
@@ -22,7 +24,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
-from spcacw_flwr.flower.discovery import Found, Lookout
+from spcacw_flwr.flower.discovery import Found
 from spcacw_flwr.flower.records import Arrays, Told
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import find_device
@@ -31,6 +33,16 @@ from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Fault, Repli
 
 WORDS = 200
 """Most characters of a node's own words, which may be anything."""
+SIMULATED_SECONDS, PULL_SECONDS = 0.005, 0.1
+"""Between two looks for replies, which would be most of a round: a tenth of a second in Flower's
+simulation, three in its deployment."""
+OVERDUE_FACTOR, OVERDUE_SECONDS = 2.0, 15.0
+"""A reply is overdue after twice the time in which the last of the others came, and seconds.
+
+Replies get lost where a SuperLink is busy: with 20 silos on two cores its database stayed locked
+for longer than its requests wait (five seconds), and a SuperNode whose reply is refused so does not
+try again.
+"""
 
 
 class Gathering:
@@ -137,7 +149,6 @@ class GridSilos:
         self.told = {
             MessageType.TRAIN: train_config or {}, MessageType.EVALUATE: evaluate_config or {}
         }  # fmt: skip
-        self._lookout = Lookout(grid, found)
         self._silent: set[int] = set()
         """The silos that were asked last and gave no answer that can be used."""
 
@@ -150,7 +161,7 @@ class GridSilos:
     def answer(self, request: Request) -> Answers:
         """Return the answers that came in time, unchecked, and what was wrong with others."""
         if self._silent:
-            self._lookout.look()
+            self.found.look()
         asked, messages = {}, []
         target, encode = self.config.run.target, partial(records.model_to_arrays, self.layout)
         shares = records.by_node(request, self.found.nodes, target, encode)
@@ -234,3 +245,63 @@ class GridSilos:
             f"Target silo {self.config.run.target} did not answer within {timeout:g} s "
             "(round-timeout): check the node that holds it."
         )
+
+
+def hurry(grid: Grid) -> bool:
+    """Let a grid look for replies more often; say whether its nodes are simulated."""
+    simulated = hasattr(grid, "pull_interval")
+    if simulated:
+        setattr(grid, "pull_interval", SIMULATED_SECONDS)  # noqa: B010  only simulation has it
+    else:
+        grid.send_and_receive = partial(send_and_receive, grid)  # type: ignore[method-assign]
+    return simulated
+
+
+def send_and_receive(
+    grid: Grid, messages: Iterable[Message], *, timeout: float | None = None
+) -> Iterable[Message]:
+    """Send messages and return the replies that come within ``timeout`` seconds.
+
+    A message whose reply is long overdue is sent once more, since Flower loses replies at times; it
+    asks the same, and silos have no state that being asked twice could change.
+    """
+    messages, start = list(messages), time.monotonic()
+    waiting = dict(zip(grid.push_messages(messages), messages, strict=True))
+    overdue, again = math.inf, False
+    replies: list[Message] = []
+    while waiting and (timeout is None or time.monotonic() < start + timeout):
+        came = list(grid.pull_messages(list(waiting)))
+        for reply in came:
+            asked = waiting.get(reply.metadata.reply_to_message_id)
+            if asked is not None:  # the other of two replies to one question is not waited for
+                waiting = {id_: one for id_, one in waiting.items() if one is not asked}
+                replies.append(_as_reply_to(asked, reply))
+        now = time.monotonic()
+        if came:
+            overdue = OVERDUE_FACTOR * (now - start) + OVERDUE_SECONDS
+        if waiting and not again and now - start > overdue:
+            again = True
+            lost = list(waiting.values())
+            waiting |= dict(zip(grid.push_messages(map(_copy, lost)), lost, strict=True))
+            nodes = sorted(message.metadata.dst_node_id for message in lost)
+            log(WARNING, "Nodes %s are asked again: the others answered long ago.", nodes)
+        if waiting:
+            time.sleep(PULL_SECONDS)
+    return replies
+
+
+def _copy(message: Message) -> Message:
+    told = message.metadata
+    return Message(
+        message.content, dst_node_id=told.dst_node_id, message_type=told.message_type,
+        group_id=told.group_id,
+    )  # fmt: skip
+
+
+def _as_reply_to(message: Message, reply: Message) -> Message:
+    """Return the reply to a message, or to its copy, as one to the message itself."""
+    told, asked = reply.metadata, message.metadata
+    if told.reply_to_message_id == asked.message_id or told.src_node_id != asked.dst_node_id:
+        return reply
+    what = reply.error if reply.has_error() else reply.content
+    return Message(what, reply_to=message)

@@ -25,7 +25,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.asker import Asker
-from spcacw_flwr.flower.discovery import Found, Lookout
+from spcacw_flwr.flower.discovery import Found
 from spcacw_flwr.flower.grid import GridSilos
 from spcacw_flwr.flower.service import BESIDE, Service, server_credentials
 from spcacw_flwr.silos.protocol import Federation
@@ -70,7 +70,6 @@ class Invitations:
         for silo, node in sorted(found.nodes.items()):
             self.guests.setdefault(node, Guest([])).silos.append(silo)
         self._sent: dict[str, int] = {}
-        self._lookout = Lookout(grid, found, gone=lambda node: not service.alive(node))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="invitations", daemon=True)
 
@@ -119,7 +118,7 @@ class Invitations:
         for node in missing:
             if node in present and self._due(self.guests[node], now):
                 self._invite(node)
-        for new, old, silos in self._lookout.look():
+        for new, old, silos in self.found.look(gone=lambda node: not self.service.alive(node)):
             del self.guests[old]
             self.guests[new] = Guest(silos)
 

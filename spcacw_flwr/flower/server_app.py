@@ -33,8 +33,8 @@ from spcacw_flwr.engine.directory import default_output, is_own, run_directory
 from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import records
+from spcacw_flwr.flower.grid import hurry
 from spcacw_flwr.flower.invitations import check
-from spcacw_flwr.flower.polling import hurry
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.silos.pool import SiloPool

@@ -44,20 +44,25 @@ class GradientStrategy(Strategy):
     def __init__(self, config: Config, num_silos: int, history: History | None = None) -> None:
         self.config, self.num_silos = config, num_silos
         self.history = history or History(config)
-        self.found = Found()
+        self._found: Found | None = None
 
     @property
     def keys(self) -> Mapping[str, Any]:
         """What every message tells the silos beside its question."""
         return {}
 
+    def find(self, grid: Grid) -> Found:
+        """Return what asking all nodes, once, has found; SpcacwError if a silo is held by none."""
+        if self._found is None:
+            timeout = self.config.run.node_timeout
+            self._found = discover(grid, self.num_silos, timeout, self.keys)
+        return self._found
+
     def discover(self, grid: Grid) -> Federation:
-        """Ask all nodes, once, which silos they hold; SpcacwError if some are held by none."""
-        run = self.config.run
-        if not self.found.nodes:
-            self.found = discover(grid, self.num_silos, run.node_timeout, self.keys)
-        silos = tuple(self.found.infos[silo] for silo in range(self.num_silos))
-        return Federation(silos, run.target, self.config.samples_per_round)
+        """Return the silos that were found."""
+        infos = self.find(grid).infos
+        silos = tuple(infos[silo] for silo in range(self.num_silos))
+        return Federation(silos, self.config.run.target, self.config.samples_per_round)
 
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, timeout: float = 0,
@@ -71,7 +76,7 @@ class GradientStrategy(Strategy):
         its rounds from the first one's beginning.
         """
         self.summary()
-        federation, found = self.discover(grid), self.found
+        federation, found = self.discover(grid), self.find(grid)
         trained = found.models.get(found.nodes[federation.target])
         layout, vector = records.arrays_to_model(initial_arrays, trained)
         federation = replace(federation, layout=layout)

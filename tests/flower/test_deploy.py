@@ -19,8 +19,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import certificates
 from spcacw_flwr.flower.deploy import app as commands
-from spcacw_flwr.flower.federation import going_on
-from spcacw_flwr.flower.places import Server, Silo, as_node_config
+from spcacw_flwr.flower.federation import Server, Silo, as_node_config, going_on
 from spcacw_flwr.flower.processes import Program, family, program_runs
 from spcacw_flwr.partitions.files import silo_file
 from tests.watching import wait_until

@@ -7,7 +7,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower.discovery import Lookout, discover
+from spcacw_flwr.flower.discovery import discover
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import play, small
 
@@ -61,7 +61,7 @@ def test_a_silo_that_comes_back_as_another_node_takes_part_again(caplog):
     grid = Changing(config, {2: lambda grid: grid.leave(6), 5: lambda grid: grid.add(900, 6)})
     gone = grid.node_of(6)
     strategy = play(config, grid, rounds=10)
-    assert strategy.found.nodes[6] == 900
+    assert strategy.nodes.found.nodes[6] == 900
     assert f"Node 900 holds silos [6] now, in the place of node {gone}." in caplog.text
     assert grid.asked(gone)[-1] < grid.asked(900)[0] <= 7
     assert grid.asked(900)[-1] == 10
@@ -75,7 +75,7 @@ def test_a_silo_that_comes_back_as_the_same_node_is_simply_asked_again():
     }  # fmt: skip
     grid = Changing(config, changes)
     strategy = play(config, grid, rounds=10)
-    assert strategy.found.nodes[6] == kept[0][0]
+    assert strategy.nodes.found.nodes[6] == kept[0][0]
     heard = strategy.method.bias.reports
     assert 5 <= heard[6] < heard[0] == 10
     assert strategy.history.gate.report()["rejected"] == 0  # nobody is blamed for being away
@@ -96,7 +96,7 @@ def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(cap
     }  # fmt: skip
     grid = Slow(config, changes)
     strategy = play(config, grid, rounds=10)
-    assert strategy.found.nodes[6] == 900
+    assert strategy.nodes.found.nodes[6] == 900
     assert 7 < grid.asked(900)[0] <= 9
     assert caplog.text.count("Node 900 does not take part") == 1
 
@@ -110,7 +110,7 @@ def test_a_node_that_left_and_returned_is_asked_again(caplog):
     }  # fmt: skip
     strategy = play(config, Changing(config, changes), rounds=12)
     assert "Node 900 does not take part" in caplog.text
-    assert strategy.found.nodes[6] == 900
+    assert strategy.nodes.found.nodes[6] == 900
 
 
 def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
@@ -118,7 +118,6 @@ def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
     grid = Changing(small(), {})
     found, (old, _) = discover(grid, 7, 5.0), grid.leave(6)
     grid.add(900, 6)
-    lookout = Lookout(grid, found)
 
     def fails(messages):
         raise ConnectionError
@@ -126,8 +125,8 @@ def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(grid, "push_messages", fails)
         with pytest.raises(ConnectionError):
-            lookout.look()
-    assert lookout.look() == [(900, old, [6])]
+            found.look()
+    assert found.look() == [(900, old, [6])]
 
 
 def test_a_node_that_is_there_all_the_same_keeps_its_silos():
@@ -135,11 +134,8 @@ def test_a_node_that_is_there_all_the_same_keeps_its_silos():
     grid = Changing(small(), {})
     found, (old, _) = discover(grid, 7, 5.0), grid.leave(6)
     grid.add(900, 6)
-    there = {old}
-    lookout = Lookout(grid, found, gone=lambda node: node not in there)
-    assert lookout.look() == []
-    there.clear()
-    assert lookout.look() == [(900, old, [6])]
+    assert found.look(gone=lambda node: node != old) == []
+    assert found.look() == [(900, old, [6])]
     assert found.nodes[6] == 900
 
 
@@ -153,9 +149,9 @@ def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, caplog):
         grid.add(900, silo)
 
     grid = Changing(config, {2: change})
-    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).found.nodes)
+    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).nodes.found.nodes)
     strategy = play(config, grid, rounds=6)
-    assert strategy.found.nodes == before
+    assert strategy.nodes.found.nodes == before
     assert grid.asked(900) == []
     why = f"that it holds, [{silo}], are not missing" if silo < 7 else "Node 900 cannot take part"
     assert "Node 900 does not take part" in caplog.text
@@ -177,4 +173,4 @@ def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch)
     monkeypatch.setattr(grid, "_answer", unavailable)
     strategy = play(config, grid, rounds=1)
     assert len(dead) == 2
-    assert 103 in strategy.found.nodes.values()
+    assert 103 in strategy.nodes.found.nodes.values()

@@ -26,8 +26,7 @@ from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.engine.state import giving
 from spcacw_flwr.flower import certificates, launch
-from spcacw_flwr.flower.federation import Federation, lay_out, register, silo_program
-from spcacw_flwr.flower.places import Silo
+from spcacw_flwr.flower.federation import Federation, Silo, lay_out, register, silo_program
 from spcacw_flwr.flower.processes import end, family, free_port, listens
 from spcacw_flwr.silos.setup import checked_setting
 from tests.test_end_to_end import metrics

@@ -21,7 +21,7 @@ from spcacw_flwr import SPCACW, silo_app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch, records
-from spcacw_flwr.flower.discovery import Queries
+from spcacw_flwr.flower.discovery import Found
 from tests.conftest import one_sentence
 from tests.flower.grid import LocalGrid
 from tests.watching import wait_until
@@ -126,7 +126,7 @@ def test_a_node_needs_its_own_silos_data_alone():
 
 def asked(grid: LocalGrid) -> list[Message]:
     """What the nodes say when SPCACW asks which silos they hold."""
-    return list(Queries(grid, SPCACW(**KEYS).keys).ask({*grid.contexts}).values())
+    return list(Found(grid, SPCACW(**KEYS).keys).ask({*grid.contexts}).values())
 
 
 def test_what_start_is_told_reaches_the_clients():

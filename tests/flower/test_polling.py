@@ -6,7 +6,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower import polling
+from spcacw_flwr.flower import grid as polling
 from tests.flower.grid import LocalGrid
 
 
