@@ -34,10 +34,6 @@ class Changing(LocalGrid):
             return super()._answer(message)
         return Message(Error(code=ErrorCode.NODE_UNAVAILABLE, reason="gone"), reply_to=message)
 
-    def node_of(self, silo: int) -> int:
-        (node,) = (n for n, c in self.contexts.items() if c.node_config["silos"] == str(silo))
-        return node
-
     def leave(self, silo: int) -> tuple[int, Context]:
         """Let a silo's node go; return it."""
         node = self.node_of(silo)
