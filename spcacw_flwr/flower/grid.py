@@ -199,20 +199,16 @@ class GridSilos:
                 reason = message.error.reason or message.error.code
                 log(WARNING, "Round %s goes on without silos %s: %s", request.round, silos, reason)
             else:
-                self._read(gathering, silos, message)
+                try:
+                    said = records.from_content(records.usable(message), records.ARRAYS)
+                except SpcacwError as error:
+                    gathering.wrong(silos, "error", str(error))
+                except Exception as error:  # a stranger's bytes may make a parser raise anything
+                    gathering.wrong(silos, "malformed", str(error))
+                else:
+                    gathering.add(silos, *said)
             answered.add(node)
         return gathering
-
-    def _read(self, gathering: Gathering, silos: list[int], message: Message) -> None:
-        try:
-            metrics, arrays = records.from_content(records.usable(message), records.ARRAYS)
-        except SpcacwError as error:
-            gathering.wrong(silos, "error", str(error))
-            return
-        except Exception as error:  # a stranger's bytes may make a parser raise anything
-            gathering.wrong(silos, "malformed", str(error))
-            return
-        gathering.add(silos, metrics, arrays)
 
     def _message(
         self, kind: str, node: int, arrays: ArrayRecord, config: dict[str, Any]
