@@ -1,8 +1,7 @@
 """What nodes answer, and the silos behind Flower's messages, as the loop of training asks them.
 
-Silos are found by asking every node which ones it holds (``discovery.py``), never by the order of
-nodes; one that has fallen silent is looked for among the nodes that have appeared since. Replies
-are waited for by looking sooner than Flower would, and again where one was lost.
+Which node holds a silo ``discovery.py`` knows. Replies are looked for sooner than Flower would, and
+asked for again where one was lost.
 """
 
 from __future__ import annotations

@@ -264,8 +264,7 @@ def error_content(sentence: str) -> RecordDict:
 def gone(reply: Message) -> bool:
     """Say whether a reply is Flower's own word that the node, or its answer, is lost.
 
-    That is no fault of the silo: it counts as silent. A node that was killed is found out up to a
-    minute later.
+    That is no fault of the silo: it counts as silent.
     """
     return reply.has_error() and reply.error.code in GONE
 

@@ -75,17 +75,12 @@ def reported(recorder: Recorder) -> Iterator[None]:
 
 
 def output_directory(config: Config, flower_run: str = "") -> Path:
-    """Return where the results go: where they went before, if Flower starts the run again.
-
-    SpcacwError if the key ``output`` or ``resume`` is a relative path: Flower runs this app in a
-    directory of its own.
-    """
-    path = absolute_directory(config)
-    if path is None:
-        runs = Path.home() / "spcacw-runs"
-        own = (status.parent for status in runs.glob("*/status.json"))
-        return next((d for d in own if is_own(d, flower_run)), default_output(config, runs))
-    return path
+    """Return where the results go: where they went before, if Flower starts the run again."""
+    if (path := absolute_directory(config)) is not None:
+        return path
+    runs = Path.home() / "spcacw-runs"
+    own = (status.parent for status in runs.glob("*/status.json"))
+    return next((d for d in own if is_own(d, flower_run)), default_output(config, runs))
 
 
 def train(grid: Grid, config: Config, recorder: Recorder) -> None:
