@@ -51,9 +51,7 @@ def private_gradients(
         except SpcacwError as error:
             return Message(records.error_content(str(error)), reply_to=message)
         reply = call_next(message, context)
-        if reply.has_error():
-            return reply
-        if records.ERROR in reply.content.config_records.get(records.CONFIG, {}):
+        if reply.has_error() or records.ERROR in reply.content.get(records.CONFIG, {}):
             return reply
         if message.metadata.message_type.startswith(MessageType.QUERY):
             content = announced(reply.content, mechanism)
