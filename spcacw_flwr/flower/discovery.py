@@ -48,7 +48,7 @@ class Found:
         """Ask those of ``nodes`` that are new, or back; return what has come, and never wait."""
         self.answers = {node: said for node, said in self.answers.items() if node in nodes}
         if new := list(nodes - self.answers.keys()):
-            messages = self.grid.push_messages(map(self._query, new))
+            messages = self.grid.push_messages([self._query(node) for node in new])
             self.answers.update(dict.fromkeys(new))
             self._waiting.update(zip(messages, new, strict=True))
         came = {}

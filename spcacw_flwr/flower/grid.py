@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from logging import WARNING
@@ -114,10 +115,8 @@ class Gathering:
             words = f"it has gradients of shape {gradients.shape} and {len(losses)} losses where "
             self.wrong(asked, "shape", f"{words}{shape} and {count * columns} were expected")
             return
-        places = dict.fromkeys(silos, -1)
-        for k, silo in enumerate(silos):
-            places[silo] = k if places[silo] < 0 else count  # of two, neither
-        at = {silo: places[silo] for silo in asked if places.get(silo, count) < count}
+        times, place = Counter(silos), {silo: k for k, silo in enumerate(silos)}
+        at = {silo: place[silo] for silo in asked if times[silo] == 1}  # of two, neither
         if list(at.values()) != sorted(at.values()):
             self.wrong(asked, "silo", f"it answers for silos {silos} in another order")
             return
@@ -277,7 +276,8 @@ def send_and_receive(
         if waiting and not again and now - start > overdue:
             again = True
             lost = list(waiting.values())
-            waiting |= dict(zip(grid.push_messages(map(_copy, lost)), lost, strict=True))
+            copies = [_copy(message) for message in lost]
+            waiting |= dict(zip(grid.push_messages(copies), lost, strict=True))
             nodes = sorted(message.metadata.dst_node_id for message in lost)
             log(WARNING, "Nodes %s are asked again: the others answered long ago.", nodes)
         if waiting:

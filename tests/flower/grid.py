@@ -52,9 +52,11 @@ class LocalGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send them. Like Flower's HTTP grid it goes over them twice: no iterator will do."""
         ids = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(uuid4())
+        for message in messages:
             self.sent.append(message)
             ids.append(message.metadata.message_id)
             reply = self._answer(message)

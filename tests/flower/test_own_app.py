@@ -290,7 +290,7 @@ def test_own_parts_that_do_not_fit_are_one_sentence(parts, words):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [({"output": "here"}, ["output = 'here'", "absolute"]), ({"exchange": "stream"}, ["messages"]),
-     ({"target": 9}, ["target = 9"])],
+     ({"target": 9}, ["target = 9"]), ({"betta": 0.1}, ["no key 'betta'"])],
 )  # fmt: skip
 def test_keys_that_cannot_be_are_one_sentence(keys, words):
     with one_sentence(*words):
