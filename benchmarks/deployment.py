@@ -27,8 +27,7 @@ import typer
 
 from benchmarks.workload import write
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower.federation import Federation, lay_out
-from spcacw_flwr.flower.places import Server
+from spcacw_flwr.flower.federation import Federation, Server, lay_out
 from spcacw_flwr.silos.setup import checked_setting
 
 SMALL, LARGE = 64, 18_868

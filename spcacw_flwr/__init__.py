@@ -20,7 +20,7 @@ __all__ = (
 __path__.append(os.path.dirname(__path__[0]))
 
 _HOMES = {
-    "SPCACW": "flower.strategy", "Config": "config.config", "Method": "methods.base",
+    "SPCACW": "flower.server_app", "Config": "config.config", "Method": "methods.base",
     "Setting": "silos.setting", "SiloData": "silos.setting",
     "WeightedGradients": "methods.base", "silo_app": "flower.client_app",
     "simulate": "engine.simulate",

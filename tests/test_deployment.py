@@ -8,7 +8,6 @@ without keys (``tests/flower/test_federation.py`` has them with keys).
 from __future__ import annotations
 
 import os
-import subprocess
 
 import pytest
 import torch
@@ -40,15 +39,11 @@ def federation(tmp_path_factory):
                 link.address, "--port", str(processes.free_port()), "--node-config",
                 f'silos="{silos}" root-certificates="{logs}/certificate.pem"',
             ]  # fmt: skip
-            with (logs / f"node-{silos[0]}.log").open("wb") as log:
-                node = subprocess.Popen(
-                    command, cwd=link.home, env=processes.environment(link.home), stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True,
-                )  # fmt: skip
-            nodes.append(node)
+            node = processes.Program(command, link.home, logs / f"node-{silos[0]}.log")
+            nodes.append(node.start())
         yield link, logs
     for node in nodes:
-        node.wait(timeout=30)
+        node.process.wait(timeout=30)
 
 
 @pytest.mark.parametrize("method", METHODS if EVERY else ["fedfomo"])

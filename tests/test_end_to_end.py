@@ -94,17 +94,20 @@ def test_spcacw_run_trains_and_tells(one_node_per_silo, bare):
         assert (directory / name).stat().st_size > 0
 
 
-@pytest.mark.slow
-def test_the_config_that_a_run_leaves_repeats_it_bit_for_bit(one_node_per_silo, tmp_path):
-    directory, _ = one_node_per_silo
-    again = tmp_path / "again"
-    done = spcacw(
-        "run", "--config", str(directory / "config.toml"), "--output", str(again), cwd=tmp_path
-    )
+def assert_it_repeats(directory: Path, home: Path) -> Path:
+    """The config that a run left gives the same run bit for bit; return where."""
+    again, config = home / "again", str(directory / "config.toml")
+    done = spcacw("run", "--config", config, "--output", str(again), cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr
     assert metrics(again) == metrics(directory)
     for name in ("alpha.csv", "model.safetensors", "config.toml"):
         assert (again / name).read_bytes() == (directory / name).read_bytes()
+    return again
+
+
+@pytest.mark.slow
+def test_the_config_that_a_run_leaves_repeats_it_bit_for_bit(one_node_per_silo, tmp_path):
+    assert_it_repeats(one_node_per_silo[0], tmp_path)
 
 
 def flwr_run(link: launch.Link, output: Path, keys: dict, nodes: int = 0) -> None:
@@ -157,14 +160,8 @@ def test_spcacw_run_in_process(bare, tmp_path):
     assert re.search("metric .* last .* alone .* better by", done.stdout)
     (directory,) = (tmp_path / "runs").iterdir()
     assert_same_training(directory, bare)
-    again = tmp_path / "again"
-    done = spcacw(
-        "run", "--config", str(directory / "config.toml"), "--output", str(again), cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    again = assert_it_repeats(directory, tmp_path)
     assert json.loads((again / "summary.json").read_text())["engine"] == "in-process"
-    for name in ("alpha.csv", "model.safetensors", "config.toml"):
-        assert (again / name).read_bytes() == (directory / name).read_bytes()
 
 
 @pytest.mark.slow

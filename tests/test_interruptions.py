@@ -38,10 +38,17 @@ def assert_nothing_is_left(output: Path) -> None:
     wait_until(lambda: not marked("SPCACW_RUN", output), 30)
 
 
-def assert_learning_is_on_disk(output: Path) -> None:
+def assert_it_ended(process: subprocess.Popen[str], output: Path, code: int) -> str:
+    """The command has ended, all of its processes with it, and learning is on disk."""
+    said, _ = process.communicate(timeout=180)
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    assert f"What was learned so far is in {output}" in said
     assert len(metrics(output)) >= 2
     assert load_file(output / "model.safetensors")["3.bias"].shape == (10,)
     assert len(pd.read_csv(output / "alpha.csv")) >= 3
+    assert_nothing_is_left(output)
+    return said
 
 
 def test_killing_flower_is_noticed(tmp_path):
@@ -49,25 +56,13 @@ def test_killing_flower_is_noticed(tmp_path):
     process = start_long_run(output)
     (victim,) = [p for p in marked("SPCACW_RUN", output) if program in " ".join(p.cmdline()[:2])]
     victim.send_signal(signal.SIGKILL)
-    said, _ = process.communicate(timeout=180)
-    assert process.returncode == 1
-    assert "before training was done" in said
-    assert f"What was learned so far is in {output}" in said
-    assert "Traceback" not in said
-    assert_learning_is_on_disk(output)
-    assert_nothing_is_left(output)
+    assert "before training was done" in assert_it_ended(process, output, 1)
 
 
 def test_terminating_ends_everything_and_keeps_what_was_learned(tmp_path):
-    output = tmp_path / "run"
-    process = start_long_run(output)
+    process = start_long_run(tmp_path / "run")
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=90)
-    assert process.returncode == 130
-    assert "stopped" in said
-    assert f"What was learned so far is in {output}" in said
-    assert_learning_is_on_disk(output)
-    assert_nothing_is_left(output)
+    assert "stopped" in assert_it_ended(process, tmp_path / "run", 130)
 
 
 def test_an_interrupted_run_goes_on(tmp_path):
@@ -75,10 +70,7 @@ def test_an_interrupted_run_goes_on(tmp_path):
     output, epochs = tmp_path / "run", 30
     process = start_long_run(output, epochs)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=90)
-    assert process.returncode == 130, said
-    assert_learning_is_on_disk(output)
-    assert_nothing_is_left(output)
+    said = assert_it_ended(process, output, 130)
     assert f"'spcacw run --resume {output}' goes on from the last checkpoint" in said
     sentence = launch.read_status(output)["error"]
     assert re.fullmatch(r"It was stopped after round \d+ of 210\.", sentence)

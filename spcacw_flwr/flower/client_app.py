@@ -206,7 +206,7 @@ def app_of(own: Own | None = None, mods: list[Any] | None = None) -> ClientApp:
 def silo_app(
     load: Callable[[int], Any], model: Callable[[], Any], loss: Callable[..., Any] | None = None
 ) -> ClientApp:
-    """Return the ClientApp of an app of one's own, for :class:`~.strategy.SPCACW` to ask.
+    """Return the ClientApp of an app of one's own, for :class:`~.server_app.SPCACW` to ask.
 
     ``load(silo)`` returns (train, test), each a pair of tensors or a PyTorch Dataset; ``model()``
     returns the ``nn.Module``; ``loss(outputs, labels)`` the loss of each sample, (n,), by default

@@ -20,8 +20,7 @@ from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence
 from spcacw_flwr.engine.directory import claim_directory
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation
-from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE, Federation, going_on
-from spcacw_flwr.flower.places import Server, Silo
+from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE, Server, Silo
 from spcacw_flwr.flower.processes import POLL_SECONDS, Program, end, free_port, keep
 from spcacw_flwr.report.terminal import reported
 from spcacw_flwr.silos.setting import Setting
@@ -108,7 +107,7 @@ def silo(
     """Run a silo's SuperNode until Ctrl-C; one that is not let in yet tries again."""
     place, port = Silo(directory.resolve()), port or free_port()
     program = federation.silo_program(place, superlink, port)
-    until_ctrl_c(place.home, lambda: [federation.start(program, say)])
+    until_ctrl_c(place.home, lambda: [program.start(say)])
 
 
 def until_ctrl_c(home: Path, start: Callable[[], list[Program]]) -> None:
@@ -194,7 +193,7 @@ def demo(
     output = root / "results"
     resolved = claimed(Config.from_flat(resolved.to_flat() | {"output": str(output)}))
     with (
-        Federation(root, resolved.partition.silos, say).running() as running,
+        federation.Federation(root, resolved.partition.silos, say).running() as running,
         reported(console, output, f"'spcacw deploy demo {directory}'") as show,
     ):
         running.train(resolved, show)
@@ -216,7 +215,7 @@ def claimed(config: Config) -> Config:
 
     SpcacwError if the directory cannot be written, or its run has finished.
     """
-    resolved, output = going_on(config), Path(config.run.output)
+    resolved, output = federation.going_on(config), Path(config.run.output)
     if (output / "summary.json").exists():
         raise SpcacwError(f"The run in {output} has finished: name another directory.")
     claim_directory(output, bool(resolved.run.resume))

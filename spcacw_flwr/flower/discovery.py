@@ -13,8 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -29,17 +27,42 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 
 
-@dataclass
 class Found:
-    """What asking has brought to light so far."""
+    """What asking the nodes of a grid has brought to light so far.
 
-    infos: dict[int, SiloInfo] = field(default_factory=dict)
-    nodes: dict[int, int] = field(default_factory=dict)
-    """The node of each silo."""
-    models: dict[int, Layout] = field(default_factory=dict)
-    """The parameters that each node trains; ClientApps of another make need not say."""
-    told: Told = field(default_factory=dict)
-    """What nodes are told with each question."""
+    They are ``told`` some keys with each question. A node is asked once for as long as it is there.
+    """
+
+    def __init__(self, grid: Grid, told: Told | None = None) -> None:
+        self.grid, self.told = grid, told or {}
+        self.infos: dict[int, SiloInfo] = {}
+        self.nodes: dict[int, int] = {}
+        """The node of each silo."""
+        self.models: dict[int, Layout] = {}
+        """The parameters that each node trains; ClientApps of another make need not say."""
+        self.answers: dict[int, Message | None] = {}
+        """Of the nodes that were asked; None has not come yet."""
+        self._waiting: dict[str, int] = {}
+
+    def ask(self, nodes: set[int]) -> dict[int, Message]:
+        """Ask those of ``nodes`` that are new, or back; return what has come, and never wait."""
+        self.answers = {node: said for node, said in self.answers.items() if node in nodes}
+        if new := list(nodes - self.answers.keys()):
+            messages = self.grid.push_messages([self._query(node) for node in new])
+            self.answers.update(dict.fromkeys(new))
+            self._waiting.update(zip(messages, new, strict=True))
+        came = {}
+        for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
+            node = self._waiting.pop(reply.metadata.reply_to_message_id)
+            if node not in nodes or records.gone(reply):
+                self.answers.pop(node, None)  # to be asked again if it is there still, or again
+            else:
+                came[node] = self.answers[node] = reply
+        return came
+
+    def _query(self, node: int) -> Message:
+        content = RecordDict({records.CONFIG: ConfigRecord(dict(self.told))})
+        return Message(content, dst_node_id=node, message_type=MessageType.QUERY)
 
     def add(self, node: int, content: RecordDict) -> None:
         """Note the silos of a node that answered."""
@@ -60,7 +83,33 @@ class Found:
                 )
             self.infos[info.silo], self.nodes[info.silo] = info, node
 
-    def take_over(
+    def look(
+        self, gone: Callable[[int], bool] = lambda node: True
+    ) -> list[tuple[int, int, list[int]]]:
+        """Look for silos among nodes that are new, or back; never wait.
+
+        Returns who has taken whose place: the new node, the old one, and their silos. ``gone`` says
+        whether a node that Flower does not see is gone. A node whose place is not free yet is tried
+        again each time, for Flower finds out up to a minute late that the one before it is gone.
+        """
+        online, taken = set(self.grid.get_node_ids()), []
+        fresh = self.ask(online - set(self.nodes.values()))
+        for node, answer in self.answers.items():
+            if answer is None:
+                continue
+            try:
+                old, silos = self._take_over(
+                    node, answer, lambda holder: holder not in online and gone(holder)
+                )
+            except SpcacwError as error:
+                if node in fresh:
+                    log.warning("Node %s does not take part: %s.", node, error)
+                continue
+            log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)
+            taken.append((node, old, silos))
+        return taken
+
+    def _take_over(
         self, node: int, reply: Message, gone: Callable[[int], bool]
     ) -> tuple[int, list[int]]:
         """Let a node that has appeared take the place of one that is ``gone`` and held the same.
@@ -68,7 +117,8 @@ class Found:
         Returns the node that it replaces, and their silos. SpcacwError if it cannot take part, or
         what it holds is not missing.
         """
-        new = Found(models=dict([*self.models.items()][:1]))
+        new = Found(self.grid)
+        new.models = dict([*self.models.items()][:1])
         new.add(node, records.usable(reply))
         for old in set(self.nodes.values()):
             silos = sorted(silo for silo, holder in self.nodes.items() if holder == old)
@@ -82,101 +132,23 @@ class Found:
         )
 
 
-class Queries:
-    """Asks nodes which silos they hold, each once for as long as it is there."""
-
-    def __init__(self, grid: Grid, told: Told) -> None:
-        self.grid, self.told = grid, told
-        self.answers: dict[int, Message | None] = {}
-        """Of the nodes that were asked; None has not come yet."""
-        self._waiting: dict[str, int] = {}
-
-    def ask(self, nodes: set[int]) -> dict[int, Message]:
-        """Ask those of ``nodes`` that are new, or back; return what has come, and never wait."""
-        self.answers = {node: said for node, said in self.answers.items() if node in nodes}
-        if new := list(nodes - self.answers.keys()):
-            messages = self.grid.push_messages([query(node, self.told) for node in new])
-            self.answers.update(dict.fromkeys(new))
-            self._waiting.update(zip(messages, new, strict=True))
-        came = {}
-        for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
-            node = self._waiting.pop(reply.metadata.reply_to_message_id)
-            if node not in nodes or records.gone(reply):
-                self.answers.pop(node, None)  # to be asked again if it is there still, or again
-            else:
-                came[node] = self.answers[node] = reply
-        return came
-
-
-class TakenOver(NamedTuple):
-    """A node that has taken the place of another one."""
-
-    new: int
-    old: int
-    silos: list[int]
-
-
-class Lookout:
-    """Looks out for silos that have fallen silent, among the nodes that appear later.
-
-    ``found`` changes when a silo comes back on another node. ``gone`` says whether a node that
-    Flower does not see is gone.
-    """
-
-    def __init__(
-        self, grid: Grid, found: Found, gone: Callable[[int], bool] = lambda node: True
-    ) -> None:
-        self.grid, self.found, self.gone = grid, found, gone
-        self._queries = Queries(grid, found.told)
-
-    def look(self) -> list[TakenOver]:
-        """Ask nodes that are new, or back, and return who has taken whose place; never wait.
-
-        A node whose place is not free yet is tried again each time, for Flower finds out up to a
-        minute late that the one before it is gone.
-        """
-        online, taken = set(self.grid.get_node_ids()), []
-        fresh = self._queries.ask(online - set(self.found.nodes.values()))
-        for node, answer in self._queries.answers.items():
-            if answer is None:
-                continue
-            try:
-                old, silos = self.found.take_over(
-                    node, answer, lambda holder: holder not in online and self.gone(holder)
-                )
-            except SpcacwError as error:
-                if node in fresh:
-                    log.warning("Node %s does not take part: %s.", node, error)
-                continue
-            log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)
-            taken.append(TakenOver(node, old, silos))
-        return taken
-
-
 def discover(grid: Grid, num_silos: int, timeout: float, told: Told | None = None) -> Found:
     """Ask all nodes until silos 0…M−1 are found; they are ``told`` some keys with each question.
 
     SpcacwError if silos are still missing after ``timeout`` seconds, if two nodes claim one silo,
     or if a node that answered cannot take part (its sentence is passed on).
     """
-    found, deadline = Found(told=told or {}), time.monotonic() + timeout
-    queries = Queries(grid, found.told)
+    found, deadline = Found(grid, told), time.monotonic() + timeout
     while missing := [str(silo) for silo in range(num_silos) if silo not in found.nodes]:
         if time.monotonic() > deadline:
-            asked = queries.answers.values()
+            asked = found.answers.values()
             raise SpcacwError(
                 f"No node holds silo {', '.join(missing)} after {timeout:g} s (node-timeout): "
                 f"{len(asked)} nodes are connected, {list(asked).count(None)} of them did not "
                 "answer; start the missing nodes, or run with at least one node for each share of "
                 f"the {num_silos} silos."
             )
-        for node, reply in queries.ask(set(grid.get_node_ids())).items():
+        for node, reply in found.ask(set(grid.get_node_ids())).items():
             found.add(node, records.usable(reply))
         time.sleep(POLL_SECONDS)
     return found
-
-
-def query(node: int, told: Told) -> Message:
-    """Return the question which silos a node holds."""
-    content = RecordDict({records.CONFIG: ConfigRecord(dict(told))})
-    return Message(content, dst_node_id=node, message_type=MessageType.QUERY)

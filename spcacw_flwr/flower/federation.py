@@ -1,25 +1,36 @@
-"""A whole federation on one machine: every host a directory, talking over the loopback interface.
+"""A federation of real silos: what lies where on its hosts, and the Flower commands that run there.
 
-It runs the very commands that ``spcacw deploy server`` and ``spcacw deploy silo`` run on hosts of
-their own; only the addresses differ.
+A server's directory holds its certificate and key, ``ca.crt``, the SuperLink's database, and
+``flower/``, its Flower home. A silo's directory holds its key, ``ca.crt``, ``node.toml`` (which
+silo it is, and where its data are) and a Flower home of its own. Nothing in one directory refers to
+another, so that each may be moved to a host of its own.
+
+:class:`Federation` is all of it on one machine, every host a directory, talking over the loopback
+interface. It runs the very commands that ``spcacw deploy server`` and ``spcacw deploy silo`` run on
+hosts of their own; only the addresses differ.
 """
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import tomli_w
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.recorder import as_toml
-from spcacw_flwr.flower import certificates
-from spcacw_flwr.flower.launch import CONNECTION, Died, Show, follow
-from spcacw_flwr.flower.places import Server, Silo
-from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, program_runs, shown
+from spcacw_flwr.flower import certificates, processes
+from spcacw_flwr.flower.launch import CONNECTION, Died, Link, Show, follow
+from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, program_runs
 from spcacw_flwr.silos.setting import Setting, write_silo
 
 DATA, RUN_FILE = "data", "run.toml"
@@ -29,6 +40,152 @@ LOOPBACK = "127.0.0.1:0"
 """Where silos on this machine open their streams: any free port."""
 ATTEMPTS = 5
 """How often a run is submitted whose ServerApp dies without a word."""
+NODE_FILE = "node.toml"
+PATHS = ("data-dir", "root-certificates")
+"""Keys of a node's config that are paths, relative to its directory."""
+RESERVED = "'\"\n"
+"""What a text in a node's config may not hold: Flower's command line has no way to quote it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host of the federation."""
+
+    directory: Path
+
+    @property
+    def home(self) -> Path:
+        """Its Flower home."""
+        return self.directory / "flower"
+
+    def _file(self, name: str, advice: str) -> str:
+        path = self.directory / name
+        if not path.is_file():
+            raise SpcacwError(f"{path} is missing: {advice}")
+        return str(path)
+
+
+@dataclass(frozen=True)
+class Server(Place):
+    """The host of the SuperLink and of the ServerApp, which learns for the target."""
+
+    port: int
+
+    def _own(self, name: str) -> str:
+        made = "is no server's directory; make one with 'spcacw deploy ca'."
+        return self._file(name, f"{self.directory} {made}")
+
+    def superlink(self, host: str) -> list[str]:
+        """Return the command of the SuperLink: TLS, registered keys only, a lasting database."""
+        return [
+            str(processes.PROGRAMS / "flower-superlink"), "--host", host, "--port", str(self.port),
+            "--ssl-ca-certfile", self._own(certificates.CA_CERTIFICATE),
+            "--ssl-certfile", self._own(certificates.SERVER_CERTIFICATE),
+            "--ssl-keyfile", self._own(certificates.SERVER_KEY),
+            "--enable-supernode-auth", "--database", str(self.directory / "state.db"),
+            "--isolation", "process",
+            "--superexec-auth-secret-file", self._own(certificates.SERVER_SECRET),
+        ]  # fmt: skip
+
+    def superexec(self) -> list[str]:
+        """Return the command that runs the ServerApp, which outlives a crash of the SuperLink."""
+        return [
+            str(processes.PROGRAMS / "flower-superexec"), "--runtime-api-address", self.address,
+            "--root-certificates", self._own(certificates.CA_CERTIFICATE),
+            "--superexec-auth-secret-file", self._own(certificates.SERVER_SECRET),
+        ]  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        """Where programs of the same host find the SuperLink."""
+        return f"127.0.0.1:{self.port}"
+
+    def link(self) -> Link:
+        """Return the SuperLink as Flower's CLI on this host reaches it."""
+        authority = self._own(certificates.CA_CERTIFICATE)
+        self.home.mkdir(exist_ok=True)
+        return Link(self.home, self.address, **{"root-certificates": authority})
+
+    def streaming(self, flat: dict[str, Any], address: str) -> dict[str, Any]:
+        """Return run-config keys by which silos answer in streams to this host, with TLS.
+
+        Keys that choose another exchange, or name a certificate, are left as they are.
+        """
+        if flat.get("exchange", STREAM) != STREAM or flat.get("stream-certificate"):
+            return flat
+        return flat | {
+            "exchange": STREAM, "stream-address": address,
+            "stream-certificate": self._own(certificates.SERVER_CERTIFICATE),
+            "stream-key": self._own(certificates.SERVER_KEY),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Silo(Place):
+    """The host of a silo: its SuperNode, its key, its data."""
+
+    @property
+    def public_key(self) -> Path:
+        """What the server registers."""
+        return self.directory / certificates.SILO_PUBLIC_KEY
+
+    def make(self, silo: int, authority: Path, data: str, **more: Any) -> None:
+        """Make its key, its copy of ``ca.crt``, and ``node.toml``: which silo this node holds.
+
+        ``more`` is what else its app is to know.
+        """
+        certificates.make_silo_key(self.directory)
+        (self.directory / certificates.CA_CERTIFICATE).write_bytes(authority.read_bytes())
+        table = {
+            "silos": str(silo), "root-certificates": certificates.CA_CERTIFICATE, "data-dir": data,
+        }  # fmt: skip
+        (self.directory / NODE_FILE).write_text(tomli_w.dumps(table | more))
+
+    def node_config(self) -> dict[str, Any]:
+        """Return what ``node.toml`` says, its paths absolute.
+
+        SpcacwError if it cannot be read, names no silo, or holds what Flower cannot be told.
+        """
+        path = self.directory / NODE_FILE
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise SpcacwError(
+                f"{path} cannot be read ({error}): make a silo's directory with "
+                "'spcacw deploy key'."
+            ) from error
+        if "silos" not in table:
+            raise SpcacwError(f'{path} names no silo: write silos = "0", say, into it.')
+        for name in PATHS:
+            if name in table:
+                table[name] = str((self.directory / str(table[name])).resolve())
+        for name, value in table.items():
+            plain = isinstance(value, str | int | float)
+            if not plain or (isinstance(value, str) and set(value) & set(RESERVED)):
+                raise SpcacwError(
+                    f"{name} = {value!r} in {path} is not allowed: it must be a number, a truth "
+                    "value, or a text without quotes and line ends."
+                )
+        return table
+
+    def supernode(self, superlink: str, port: int) -> list[str]:
+        """Return the command of the SuperNode; its own programs talk to it on ``port``."""
+        advice = (
+            "the key comes from 'spcacw deploy key', the certificate of the authority from "
+            "whoever runs the server."
+        )
+        return [
+            str(processes.PROGRAMS / "flower-supernode"), "--superlink", superlink,
+            "--auth-supernode-private-key", self._file(certificates.SILO_KEY, advice),
+            "--root-certificates", self._file(certificates.CA_CERTIFICATE, advice),
+            "--port", str(port), "--node-config", as_node_config(self.node_config()),
+        ]  # fmt: skip
+
+
+def as_node_config(table: dict[str, Any]) -> str:
+    """Return a table as Flower's option --node-config takes it."""
+    texts = {name: f"'{v}'" if isinstance(v, str) else str(v).lower() for name, v in table.items()}
+    return " ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def export(setting: Setting, target: int, directory_of: Callable[[int], Path]) -> None:
@@ -71,19 +228,12 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
     return Config.from_flat(flat)
 
 
-def start(program: Program, say: Say, port: int = 0) -> Program:
-    """Say a program's command and start it; with ``port``, return when it listens there."""
-    say(shown(program.command, program.home))
-    program.start(port)
-    return program
-
-
 def start_server(server: Server, host: str, say: Say) -> list[Program]:
     """Start SuperLink and SuperExec."""
     log = server.directory
     superlink = Program(server.superlink(host), server.home, log / "superlink.log")
     superexec = Program(server.superexec(), server.home, log / "serverapp.log")
-    return [start(superlink, say, server.port), start(superexec, say)]
+    return [superlink.start(say, server.port), superexec.start(say)]
 
 
 def silo_program(
@@ -113,7 +263,7 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
         if content in nodes:
             return nodes[content]
         arguments = ["supernode", "register", str(path.resolve()), CONNECTION]
-        say(shown(["flwr", *arguments], server.home))
+        say(processes.shown(["flwr", *arguments], server.home))
         node = str(link.cli(*arguments)["node-id"])
         (known / f"{node}.pub").write_text(content + "\n")
         return node
@@ -140,7 +290,7 @@ class Federation:
             register(self.server, [place.public_key for place in self.silos], self._say)
             for place in self.silos:
                 program = silo_program(place, self.server.address, free_port(), THREADS)
-                self._kept.append(start(program, self._say))
+                self._kept.append(program.start(self._say))
             yield self
         finally:
             end(*(place.home for place in self.silos))  # first, so that they can take their leave

@@ -1,12 +1,14 @@
 """What nodes answer, and the silos behind Flower's messages, as the loop of training asks them.
 
-Silos are found by asking every node which ones it holds (``discovery.py``), never by the order of
-nodes; one that has fallen silent is looked for among the nodes that have appeared since.
+Which node holds a silo ``discovery.py`` knows. Replies are looked for sooner than Flower would, and
+asked for again where one was lost.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from logging import WARNING
@@ -22,7 +24,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
-from spcacw_flwr.flower.discovery import Found, Lookout
+from spcacw_flwr.flower.discovery import Found
 from spcacw_flwr.flower.records import Arrays, Told
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import find_device
@@ -31,6 +33,16 @@ from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Fault, Repli
 
 WORDS = 200
 """Most characters of a node's own words, which may be anything."""
+SIMULATED_SECONDS, PULL_SECONDS = 0.005, 0.1
+"""Between two looks for replies, which would be most of a round: a tenth of a second in Flower's
+simulation, three in its deployment."""
+OVERDUE_FACTOR, OVERDUE_SECONDS = 2.0, 15.0
+"""A reply is overdue after twice the time in which the last of the others came, and seconds.
+
+Replies get lost where a SuperLink is busy: with 20 silos on two cores its database stayed locked
+for longer than its requests wait (five seconds), and a SuperNode whose reply is refused so does not
+try again.
+"""
 
 
 class Gathering:
@@ -103,10 +115,8 @@ class Gathering:
             words = f"it has gradients of shape {gradients.shape} and {len(losses)} losses where "
             self.wrong(asked, "shape", f"{words}{shape} and {count * columns} were expected")
             return
-        places = dict.fromkeys(silos, -1)
-        for k, silo in enumerate(silos):
-            places[silo] = k if places[silo] < 0 else count  # of two, neither
-        at = {silo: places[silo] for silo in asked if places.get(silo, count) < count}
+        times, place = Counter(silos), {silo: k for k, silo in enumerate(silos)}
+        at = {silo: place[silo] for silo in asked if times[silo] == 1}  # of two, neither
         if list(at.values()) != sorted(at.values()):
             self.wrong(asked, "silo", f"it answers for silos {silos} in another order")
             return
@@ -137,7 +147,6 @@ class GridSilos:
         self.told = {
             MessageType.TRAIN: train_config or {}, MessageType.EVALUATE: evaluate_config or {}
         }  # fmt: skip
-        self._lookout = Lookout(grid, found)
         self._silent: set[int] = set()
         """The silos that were asked last and gave no answer that can be used."""
 
@@ -150,9 +159,9 @@ class GridSilos:
     def answer(self, request: Request) -> Answers:
         """Return the answers that came in time, unchecked, and what was wrong with others."""
         if self._silent:
-            self._lookout.look()
+            self.found.look()
         asked, messages = {}, []
-        target, encode = self.config.run.target, partial(records.points_to_arrays, self.layout)
+        target, encode = self.config.run.target, partial(records.model_to_arrays, self.layout)
         shares = records.by_node(request, self.found.nodes, target, encode)
         for node, silos, arrays, config in shares:
             asked[node] = silos
@@ -188,53 +197,106 @@ class GridSilos:
                 reason = message.error.reason or message.error.code
                 log(WARNING, "Round %s goes on without silos %s: %s", request.round, silos, reason)
             else:
-                self._read(gathering, silos, message)
+                try:
+                    said = records.from_content(records.usable(message), records.ARRAYS)
+                except SpcacwError as error:
+                    gathering.wrong(silos, "error", str(error))
+                except Exception as error:  # a stranger's bytes may make a parser raise anything
+                    gathering.wrong(silos, "malformed", str(error))
+                else:
+                    gathering.add(silos, *said)
             answered.add(node)
         return gathering
 
-    def _read(self, gathering: Gathering, silos: list[int], message: Message) -> None:
-        try:
-            metrics, arrays = records.from_content(records.usable(message), records.ARRAYS)
-        except SpcacwError as error:
-            gathering.wrong(silos, "error", str(error))
-            return
-        except Exception as error:  # a stranger's bytes may make a parser raise anything
-            gathering.wrong(silos, "malformed", str(error))
-            return
-        gathering.add(silos, metrics, arrays)
-
     def _message(
-        self, kind: str, node: int, arrays: ArrayRecord | None, config: dict[str, Any]
+        self, kind: str, node: int, arrays: ArrayRecord, config: dict[str, Any]
     ) -> Message:
         told = ConfigRecord({**self.told[kind.partition(".")[0]], **config})
-        content = RecordDict({records.CONFIG: told})
-        if arrays is not None:
-            content[records.ARRAYS] = arrays
+        content = RecordDict({records.CONFIG: told, records.ARRAYS: arrays})
         return Message(content, dst_node_id=node, message_type=kind)
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good a model is on the target's test data; SpcacwError if it does not say."""
-        arrays = records.model_to_arrays(self.layout, vector)
-        node = self.found.nodes[silo]
-        message = self._message(MessageType.EVALUATE, node, arrays, {"silo": silo})
-        content = self._one_answer([message], self.timeout)
-        return records.to_evaluation(
-            *records.from_content(content, records.BUFFERS), self.config.run.metric
-        )
+        content = self._ask(MessageType.EVALUATE, silo, vector, {"silo": silo}, self.timeout)
+        said = records.from_content(content, records.BUFFERS)
+        return records.to_evaluation(*said, self.config.run.metric)
 
     def train_alone(self, model: Tensor) -> dict[str, list[float]]:
         """Let the target's silo train without peers; see :func:`~.engine.loop.train_alone`."""
-        node = self.found.nodes[self.config.run.target]
-        arrays = records.model_to_arrays(self.layout, model)
-        message = self._message(f"train.{records.ALONE}", node, arrays, {})
-        content = self._one_answer([message], 10 * self.timeout)  # a whole training, not a round
+        kind, target = f"train.{records.ALONE}", self.config.run.target
+        content = self._ask(kind, target, model, {}, 10 * self.timeout)  # not a round: a training
         told, _ = records.from_content(content, records.ARRAYS)
         return {name: records.numbers(told, name) for name in told}
 
-    def _one_answer(self, messages: Iterable[Message], timeout: float) -> RecordDict:
-        for reply in self.grid.send_and_receive(messages, timeout=timeout):
+    def _ask(
+        self, kind: str, silo: int, model: Tensor, config: dict[str, Any], timeout: float
+    ) -> RecordDict:
+        arrays = records.model_to_arrays(self.layout, model)
+        message = self._message(kind, self.found.nodes[silo], arrays, config)
+        for reply in self.grid.send_and_receive([message], timeout=timeout):
             return records.usable(reply)
         raise SpcacwError(
             f"Target silo {self.config.run.target} did not answer within {timeout:g} s "
             "(round-timeout): check the node that holds it."
         )
+
+
+def hurry(grid: Grid) -> bool:
+    """Let a grid look for replies more often; say whether its nodes are simulated."""
+    simulated = hasattr(grid, "pull_interval")
+    if simulated:
+        setattr(grid, "pull_interval", SIMULATED_SECONDS)  # noqa: B010  only simulation has it
+    else:
+        grid.send_and_receive = partial(send_and_receive, grid)  # type: ignore[method-assign]
+    return simulated
+
+
+def send_and_receive(
+    grid: Grid, messages: Iterable[Message], *, timeout: float | None = None
+) -> Iterable[Message]:
+    """Send messages and return the replies that come within ``timeout`` seconds.
+
+    A message whose reply is long overdue is sent once more, since Flower loses replies at times; it
+    asks the same, and silos have no state that being asked twice could change.
+    """
+    messages, start = list(messages), time.monotonic()
+    waiting = dict(zip(grid.push_messages(messages), messages, strict=True))
+    overdue, again = math.inf, False
+    replies: list[Message] = []
+    while waiting and (timeout is None or time.monotonic() < start + timeout):
+        came = list(grid.pull_messages(list(waiting)))
+        for reply in came:
+            asked = waiting.get(reply.metadata.reply_to_message_id)
+            if asked is not None:  # the other of two replies to one question is not waited for
+                waiting = {id_: one for id_, one in waiting.items() if one is not asked}
+                replies.append(_as_reply_to(asked, reply))
+        now = time.monotonic()
+        if came:
+            overdue = OVERDUE_FACTOR * (now - start) + OVERDUE_SECONDS
+        if waiting and not again and now - start > overdue:
+            again = True
+            lost = list(waiting.values())
+            copies = [_copy(message) for message in lost]
+            waiting |= dict(zip(grid.push_messages(copies), lost, strict=True))
+            nodes = sorted(message.metadata.dst_node_id for message in lost)
+            log(WARNING, "Nodes %s are asked again: the others answered long ago.", nodes)
+        if waiting:
+            time.sleep(PULL_SECONDS)
+    return replies
+
+
+def _copy(message: Message) -> Message:
+    told = message.metadata
+    return Message(
+        message.content, dst_node_id=told.dst_node_id, message_type=told.message_type,
+        group_id=told.group_id,
+    )  # fmt: skip
+
+
+def _as_reply_to(message: Message, reply: Message) -> Message:
+    """Return the reply to a message, or to its copy, as one to the message itself."""
+    told, asked = reply.metadata, message.metadata
+    if told.reply_to_message_id == asked.message_id or told.src_node_id != asked.dst_node_id:
+        return reply
+    what = reply.error if reply.has_error() else reply.content
+    return Message(what, reply_to=message)

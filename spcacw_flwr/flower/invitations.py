@@ -20,16 +20,15 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.asker import Asker
-from spcacw_flwr.flower.discovery import Found, Lookout
+from spcacw_flwr.flower.discovery import Found
 from spcacw_flwr.flower.grid import GridSilos
 from spcacw_flwr.flower.service import BESIDE, Service, server_credentials
-from spcacw_flwr.flower.strategy import GradientStrategy
-from spcacw_flwr.silos.protocol import Federation, Silos
+from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
@@ -71,7 +70,6 @@ class Invitations:
         for silo, node in sorted(found.nodes.items()):
             self.guests.setdefault(node, Guest([])).silos.append(silo)
         self._sent: dict[str, int] = {}
-        self._lookout = Lookout(grid, found, gone=lambda node: not service.alive(node))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="invitations", daemon=True)
 
@@ -120,7 +118,7 @@ class Invitations:
         for node in missing:
             if node in present and self._due(self.guests[node], now):
                 self._invite(node)
-        for new, old, silos in self._lookout.look():
+        for new, old, silos in self.found.look(gone=lambda node: not self.service.alive(node)):
             del self.guests[old]
             self.guests[new] = Guest(silos)
 
@@ -164,7 +162,7 @@ class Invitations:
                 guest.again = time.monotonic() + min(LONGEST_PAUSE, 2.0 ** (guest.failures - 1))
 
 
-def check(simulated: bool, history: History) -> None:
+def check(config: Config, simulated: bool) -> None:
     """See that the keys allow streams.
 
     SpcacwError if the nodes are simulated, or the service could not be reached safely.
@@ -174,23 +172,20 @@ def check(simulated: bool, history: History) -> None:
             "exchange = 'stream' is for real silos, and these nodes are simulated: leave the key "
             "out, or use engine = 'in-process'."
         )
-    server_credentials(history.config.transport)
+    server_credentials(config.transport)
 
 
-class StreamStrategy(GradientStrategy):
-    """The strategy whose silos answer in streams, which Flower's messages start and end."""
-
-    @contextmanager
-    def connected(self, silos: GridSilos, federation: Federation) -> Iterator[Silos]:
-        """Yield what the loop asks: the streams. SpcacwError if the target opens none."""
-        found, transport, run = silos.found, self.config.transport, self.config.run
-        service = Service(
-            transport.stream_address, server_credentials(transport), len(set(found.nodes.values())),
-            4 * silos.layout.size + BESIDE,
-        )  # fmt: skip
-        samples = federation.num_silos * self.config.samples_per_round
-        invited = Invitations(silos.grid, service, found, run.node_timeout)
-        with invited, threads(run.threads, samples):
-            asker = Asker(self.config, federation, service, found.nodes)
-            asker.wait_for_all(run.node_timeout)
-            yield asker
+@contextmanager
+def streams(silos: GridSilos, federation: Federation) -> Iterator[Asker]:
+    """Yield silos as they answer in streams. SpcacwError if the target opens none."""
+    grid, found, config = silos.grid, silos.found, silos.config
+    transport, run = config.transport, config.run
+    service = Service(
+        transport.stream_address, server_credentials(transport), len(set(found.nodes.values())),
+        4 * silos.layout.size + BESIDE,
+    )  # fmt: skip
+    samples = federation.num_silos * config.samples_per_round
+    with Invitations(grid, service, found, run.node_timeout), threads(run.threads, samples):
+        asker = Asker(config, federation, service, found.nodes)
+        asker.wait_for_all(run.node_timeout)
+        yield asker

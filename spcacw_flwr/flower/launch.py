@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +57,18 @@ def write_app(directory: Path) -> None:
         shutil.copytree(source, directory / room, ignore=ignore)
 
 
-@dataclass
 class Link:
-    """A SuperLink as Flower's CLI knows it: the connection CONNECTION in ``home``/config.toml."""
+    """A SuperLink as Flower's CLI knows it: the connection CONNECTION in ``home``/config.toml.
 
-    home: Path
-    address: str
+    ``how`` says how it is reached at its ``address``.
+    """
 
-    def connect(self, **how: Any) -> None:
-        """Note where the SuperLink is, and how it is reached."""
+    def __init__(self, home: Path, address: str, **how: Any) -> None:
         import tomli_w  # a machine that only runs the in-process engine may lack it
 
-        connection = {"default": CONNECTION, CONNECTION: {"address": self.address, **how}}
-        (self.home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
+        self.home, self.address = home, address
+        connection = {"default": CONNECTION, CONNECTION: {"address": address, **how}}
+        (home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
 
     def cli(self, *arguments: str) -> dict[str, Any]:
         """Run ``flwr … --format json`` and return what it says.
@@ -140,11 +138,9 @@ def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
             str(processes.PROGRAMS / "flower-superlink"), "--insecure", "--host", "127.0.0.1",
             "--port", str(port), *(["--simulation"] if simulation else []),
         ]  # fmt: skip
-        link = Link(home, f"127.0.0.1:{port}")
-        link.connect(insecure=True)
         try:
-            Program(command, home, log).start(port)
-            yield link
+            Program(command, home, log).start(port=port)
+            yield Link(home, f"127.0.0.1:{port}", insecure=True)
         finally:
             processes.end(home)
 

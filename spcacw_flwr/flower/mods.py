@@ -32,23 +32,11 @@ from spcacw_flwr.silos.streams import Chances, Secret
 def private_gradients(
     noise: float, max_norm: float, delta: float = 1e-5, chances: Chances = Secret
 ) -> Mod:
-    """Return the mod.
+    """Return the mod; SpcacwError if a number is out of range.
 
-    Parameters
-    ----------
-    noise : float
-        z > 0, standard deviation of the noise in units of the sensitivity 2C.
-    max_norm : float
-        C > 0, to which each row is clipped.
-    delta : float
-        δ of the (ε, δ) that the target reports.
-    chances : callable
-        Where the noise comes from: the operating system, unless a simulation is to be repeated.
-
-    Raises
-    ------
-    SpcacwError
-        If a number is out of range.
+    Each row is clipped to ``max_norm``, C > 0. The standard deviation of its noise is ``noise``,
+    z > 0, in units of the sensitivity 2C. ``delta`` is δ of the (ε, δ) that the target reports.
+    ``chances`` are where noise comes from, other than the system's only to repeat a simulation.
     """
     if not (noise > 0 and max_norm > 0 and 0 < delta < 1):
         raise SpcacwError(
@@ -63,9 +51,7 @@ def private_gradients(
         except SpcacwError as error:
             return Message(records.error_content(str(error)), reply_to=message)
         reply = call_next(message, context)
-        if reply.has_error():
-            return reply
-        if records.ERROR in reply.content.config_records.get(records.CONFIG, {}):
+        if reply.has_error() or records.ERROR in reply.content.get(records.CONFIG, {}):
             return reply
         if message.metadata.message_type.startswith(MessageType.QUERY):
             content = announced(reply.content, mechanism)

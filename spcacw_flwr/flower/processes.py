@@ -73,12 +73,14 @@ class Program:
         """The program's name."""
         return Path(self.command[0]).name
 
-    def start(self, port: int = 0) -> None:
-        """Start it in its home, and wait until it listens on ``port`` of this machine, if given.
+    def start(self, say: Say = lambda _: None, port: int = 0) -> Program:
+        """Say its command, and start it in its home; return it.
 
-        It has a session of its own, so that Ctrl-C is ours to pass on. SpcacwError if it ends
-        first, or takes longer than START_SECONDS.
+        With ``port`` that is when it listens there, on this machine. It has a session of its own,
+        so that Ctrl-C is ours to pass on. SpcacwError if it ends first, or takes longer than
+        START_SECONDS.
         """
+        say(shown(self.command, self.home))
         self.home.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
@@ -91,6 +93,7 @@ class Program:
             if late or self.process.poll() is not None:
                 raise SpcacwError(f"{self.name} did not start on port {port}: see {self.log}.")
             time.sleep(POLL_SECONDS)
+        return self
 
     def keep(self) -> bool:
         """Start it again if it has ended; say whether it had.

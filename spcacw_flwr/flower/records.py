@@ -30,7 +30,7 @@ from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.layout import Layout, difference
 from spcacw_flwr.silos.privacy import BATCHES, Mechanism
-from spcacw_flwr.silos.protocol import Evaluation, Replies, Request, SiloInfo
+from spcacw_flwr.silos.protocol import Evaluation, Request, SiloInfo
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
@@ -57,9 +57,9 @@ TOLD = (
     "max-norm", "clip", "batch-size", "curvature", "smoothness-iterations", "wire", "local-batches",
     "privacy-noise", "privacy-silos", "privacy-clip", "privacy-batches", "privacy-delta",
 )  # fmt: skip
-"""The keys that :class:`~.strategy.SPCACW` tells the silos with each message."""
+"""The keys that :class:`~.server_app.SPCACW` tells the silos with each message."""
 NUM_SILOS = "num-silos"
-"""M, in what :class:`~.strategy.SPCACW` tells the silos beside its keys."""
+"""M, in what :class:`~.server_app.SPCACW` tells the silos beside its keys."""
 ALONE = "alone"
 """Flower action ``train.alone``: the target's silo trains without peers."""
 Told = Mapping[str, Any]
@@ -68,11 +68,10 @@ Arrays = Mapping[str, NDArray[Any]]
 Encoded = TypeVar("Encoded")
 
 
-def model_to_arrays(layout: Layout, vector: Tensor) -> ArrayRecord:
-    """Return the parameters as named arrays."""
-    return ArrayRecord(
-        {name: Array(part.cpu().numpy()) for name, part in layout.unflatten(vector).items()}
-    )
+def model_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
+    """Return one model (d,) by the names of its parameters, or several (k, d) as they are."""
+    parts = layout.unflatten(points) if points.ndim == 1 else {POINTS: points}
+    return ArrayRecord({name: Array(part.cpu().numpy()) for name, part in parts.items()})
 
 
 def arrays_to_model(arrays: ArrayRecord, trained: Layout | None = None) -> tuple[Layout, Tensor]:
@@ -81,22 +80,19 @@ def arrays_to_model(arrays: ArrayRecord, trained: Layout | None = None) -> tuple
     SpcacwError if one is not float32, such as a buffer in a ``state_dict``, or those that are
     trained are not there.
     """
-    if trained is not None:
-        here = {name: arrays[name] for name, _ in trained.shapes if name in arrays}
-        found = Layout(tuple((name, torch.Size(one.shape)) for name, one in here.items()))
-        if found != trained:
+    names = list(arrays) if trained is None else [n for n, _ in trained.shapes if n in arrays]
+    for name in names:
+        if (dtype := arrays[name].dtype) != "float32":
             raise SpcacwError(
-                f"initial_arrays do not fit the model that the silos train: "
-                f"{difference(found, trained)}; make both by the same function."
+                f"Array '{name}' of the model is {dtype}: send its parameters alone, float32."
             )
-        arrays = ArrayRecord(here)
-    for name, array in arrays.items():
-        if array.dtype != "float32":
-            raise SpcacwError(
-                f"Array '{name}' of the model is {array.dtype}: send its parameters alone, float32."
-            )
-    named = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+    named = {name: torch.from_numpy(arrays[name].numpy().copy()) for name in names}
     layout = Layout.of(named)
+    if trained not in (None, layout):
+        raise SpcacwError(
+            f"initial_arrays do not fit the model that the silos train: "
+            f"{difference(layout, trained)}; make both by the same function."
+        )
     return layout, layout.flatten(named)
 
 
@@ -165,7 +161,7 @@ def numbers(record: Told, name: str) -> list[float]:
     found = value if isinstance(value, list) else [value]
     if not all(isinstance(number, (int, float)) for number in found):
         raise SpcacwError(f"a record's {name} is {value!r} where numbers were expected")
-    return [number for number in found if isinstance(number, (int, float))]
+    return list(found)
 
 
 def whole_numbers(record: Told, name: str) -> list[int]:
@@ -173,14 +169,7 @@ def whole_numbers(record: Told, name: str) -> list[int]:
     found = numbers(record, name)
     if not all(type(number) is int for number in found):
         raise SpcacwError(f"a record's {name} is {found!r} where whole numbers were expected")
-    return [int(number) for number in found]
-
-
-def points_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
-    """Return one model (d,) by the names of its parameters, or several (k, d) as they are."""
-    if points.ndim == 1:
-        return model_to_arrays(layout, points)
-    return ArrayRecord({POINTS: Array(points.cpu().numpy())})
+    return list(map(int, found))
 
 
 def by_node(
@@ -267,21 +256,6 @@ def to_evaluation(told: Told, arrays: Arrays, metric: str) -> Evaluation:
     return Evaluation(figures, buffers)
 
 
-def replies_to_metrics(
-    request: Request, replies: Replies, sizes: list[int], private: list[int]
-) -> dict[str, Any]:
-    """Return what a node replies beside gradients; ``private`` silos' rows bear noise."""
-    metrics: dict[str, Any] = {
-        "round": request.round, "draw": request.draw, "silos": list(replies.silos),
-        "loss": replies.losses.flatten().tolist(), "num-examples": sizes,
-    }  # fmt: skip
-    if replies.smoothness is not None:
-        metrics[SMOOTHNESS] = replies.smoothness
-    if private:
-        metrics[PRIVATE] = private
-    return metrics
-
-
 def error_content(sentence: str) -> RecordDict:
     """Return the reply of a silo that cannot take part."""
     return RecordDict({CONFIG: ConfigRecord({ERROR: sentence})})
@@ -290,8 +264,7 @@ def error_content(sentence: str) -> RecordDict:
 def gone(reply: Message) -> bool:
     """Say whether a reply is Flower's own word that the node, or its answer, is lost.
 
-    That is no fault of the silo: it counts as silent. A node that was killed is found out up to a
-    minute later.
+    That is no fault of the silo: it counts as silent.
     """
     return reply.has_error() and reply.error.code in GONE
 

@@ -1,24 +1,41 @@
-"""The Flower ServerApp beside the target: read the configuration, train, leave the results."""
+"""The Flower ServerApp beside the target: read the configuration, train, leave the results.
+
+:class:`SPCACW` does it for an app of one's own, whose ClientApp is that of
+:func:`~.client_app.silo_app`::
+
+    strategy = SPCACW(num_silos=7, target=0, eta=0.05, beta=0.1)
+    result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=350)
+    print(strategy.method.alpha)
+
+A ClientApp of another make must speak our records (``records.py``; docs/app.md).
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Result
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.keys import STREAM
+from spcacw_flwr.config.keys import MESSAGE, STREAM
 from spcacw_flwr.console import new_console
-from spcacw_flwr.engine.directory import default_output, is_own
+from spcacw_flwr.engine.directory import default_output, is_own, run_directory
+from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import records
-from spcacw_flwr.flower.invitations import StreamStrategy, check
-from spcacw_flwr.flower.polling import hurry
-from spcacw_flwr.flower.strategy import GradientStrategy, absolute_directory, reported
+from spcacw_flwr.flower.grid import hurry
+from spcacw_flwr.flower.invitations import check
+from spcacw_flwr.flower.strategy import GradientStrategy
+from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.report.terminal import print_report
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting, setting_of
@@ -26,31 +43,50 @@ from spcacw_flwr.silos.setup import checked_setting, setting_of
 app = ServerApp()
 
 
-def output_directory(config: Config, flower_run: str = "") -> Path:
-    """Return where the results go: where they went before, if Flower starts the run again.
+def absolute_directory(config: Config) -> Path | None:
+    """Return the run's directory, or None if none is named; SpcacwError if it is a relative path.
 
-    SpcacwError if the key ``output`` or ``resume`` is a relative path: Flower runs this app in a
-    directory of its own.
+    Flower runs ServerApps in a directory of its own.
     """
-    path = absolute_directory(config)
-    if path is None:
-        runs = Path.home() / "spcacw-runs"
-        own = (status.parent for status in runs.glob("*/status.json"))
-        return next((d for d in own if is_own(d, flower_run)), default_output(config, runs))
+    path = run_directory(config)
+    if path is not None and not path.is_absolute():
+        name = "resume" if config.run.resume else "output"
+        raise SpcacwError(
+            f"{name} = '{path}' must be an absolute path, for the ServerApp runs in {Path.cwd()}."
+        )
     return path
 
 
-def _quiet_rounds(record: logging.LogRecord) -> bool:
-    """Drop Flower's two log lines per round, which would be thousands for nothing."""
-    return record.msg not in ("", "[ROUND %s/%s]")
+def show_log() -> None:
+    """Let what the core logs be seen as well: Flower shows its own logger's lines only."""
+    logging.getLogger("spcacw_flwr").parent = logging.getLogger("flwr")
+
+
+@contextmanager
+def reported(recorder: Recorder) -> Iterator[None]:
+    """Finish a run's artefacts after the block, or note what ended it; write the report."""
+    try:
+        with recorder.failing():
+            yield
+            recorder.finish()
+    finally:
+        if warning := write_report_if_possible(recorder.directory):
+            log(logging.WARNING, "%s", warning)
+
+
+def output_directory(config: Config, flower_run: str = "") -> Path:
+    """Return where the results go: where they went before, if Flower starts the run again."""
+    if (path := absolute_directory(config)) is not None:
+        return path
+    runs = Path.home() / "spcacw-runs"
+    own = (status.parent for status in runs.glob("*/status.json"))
+    return next((d for d in own if is_own(d, flower_run)), default_output(config, runs))
 
 
 def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     """Run the configured training on a grid of nodes and fill the recorder."""
     setting = setting_of(config)
-    streams = config.transport.exchange == STREAM
-    kind = StreamStrategy if streams else GradientStrategy
-    strategy = kind(config, setting.num_silos, recorder)
+    strategy = GradientStrategy(config, setting.num_silos, recorder)
     federation = strategy.discover(grid)
     model = SiloPool(config, setting, ())  # holds no silo: only the model that they all share
     arrays = records.model_to_arrays(model.layout, model.initial_parameters())
@@ -69,17 +105,64 @@ def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
     recorder = Recorder(directory, config, engine, flower_run=flower_run)
     with reported(recorder):
         if config.transport.exchange == STREAM:
-            check(simulated, recorder)
+            check(config, simulated)
         train(grid, config, recorder)
     return recorder.directory
+
+
+class SPCACW(GradientStrategy):
+    """SP-CACW (Algorithm 1): M = ``num_silos``, the ``target``, and any run-config key by name.
+
+    Keys are in snake_case: ``eta``, ``beta``, ``participation``, … (``spcacw keys`` lists them);
+    ``method="spcacw-reg"`` adds the cubic term. The silos are told those that they need: batch size
+    and clipping have one place, here. ``output`` is a directory for all artefacts and report.html;
+    the target then trains alone as well (``compare_alone``). SpcacwError if a key is unknown or out
+    of range.
+    """
+
+    def __init__(
+        self, num_silos: int, target: int = 0, output: str | Path = "", **keys: Any
+    ) -> None:
+        own = {"setting": "own", "silos": num_silos, "output": str(output)}
+        super().__init__(Config.from_keys(target=target, **(own | keys)), num_silos)
+        if target >= num_silos:
+            raise SpcacwError(f"target = {target} is not a silo: they are 0…{num_silos - 1}.")
+        if self.config.transport.exchange != MESSAGE:
+            raise SpcacwError(
+                "exchange = 'stream' is of 'spcacw deploy': in an app of your own silos answer by "
+                "messages, so leave the key out."
+            )
+        self._directory = absolute_directory(self.config)
+
+    @property
+    def keys(self) -> Mapping[str, Any]:
+        """What every message tells the silos beside its question."""
+        flat = self.config.to_flat()
+        told = {name: flat[name] for name in records.TOLD}
+        return told | {records.NUM_SILOS: self.num_silos}
+
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **more: Any
+    ) -> Result:
+        """Train for so many rounds, as Flower's Strategy does, and leave the artefacts."""
+        show_log()
+        engine = "ray" if hurry(grid) else "deployment"
+        epochs = -(-num_rounds // self.discover(grid).rounds_per_epoch)
+        self.config = replace(self.config, run=replace(self.config.run, epochs=epochs))
+        if self._directory is None:
+            self.history = History(self.config)
+            return super().start(grid, initial_arrays, num_rounds, *args, **more)
+        recorder = self.history = Recorder(self._directory, self.config, engine)
+        with reported(recorder):
+            result = super().start(grid, initial_arrays, num_rounds, *args, **more)
+            self.compare()
+        return result
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train the target as the run config says; raise after saying why when that fails."""
-    logger = logging.getLogger("flwr")
-    logger.addFilter(_quiet_rounds)
-    logging.getLogger("spcacw_flwr").parent = logger  # what the core says is to be seen as well
+    show_log()
     try:
         config = Config.from_flat(context.run_config)
         checked_setting(config)
@@ -93,5 +176,3 @@ def main(grid: Grid, context: Context) -> None:
         log(logging.ERROR, "%s", error)
         # Flower prints the traceback of whatever ends a ServerApp: let it be a short one.
         raise error.with_traceback(None) from None
-    finally:
-        logger.removeFilter(_quiet_rounds)

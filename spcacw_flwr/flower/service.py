@@ -86,11 +86,12 @@ class Event(NamedTuple):
 
 @dataclass(eq=False)
 class Link:
-    """One open stream."""
+    """One stream, which a node was invited to open, or has opened."""
 
     node: int
     silos: tuple[int, ...]
-    peer: str
+    peer: str = ""
+    """Where it comes from, once it is open."""
     outgoing: SimpleQueue[Iterable[bytes] | None] = field(default_factory=SimpleQueue)
     waiting_for: int | None = None
     """The question that has not been answered yet; a stream is asked one at a time."""
@@ -103,14 +104,6 @@ class Link:
         """Send a question."""
         self.waiting_for = id_
         self.outgoing.put(message)
-
-
-@dataclass(frozen=True)
-class Invitation:
-    """Who may open a stream with a token."""
-
-    node: int
-    silos: tuple[int, ...]
 
 
 class Service:
@@ -128,7 +121,8 @@ class Service:
         """The stream of each node: the last one, broken or not."""
         self.inbox: SimpleQueue[Event] = SimpleQueue()
         self._limit, self._lock = limit, threading.Lock()
-        self._invited: dict[str, Invitation] = {}
+        self._invited: dict[str, Link] = {}
+        """By the digests of tokens."""
         self._used: set[str] = set()
         room = 2 * nodes + 8  # a thread for each stream; a new one may come before the old one goes
         handler = grpc.stream_stream_rpc_method_handler(self._talk)
@@ -158,7 +152,7 @@ class Service:
         """Return a new token with which ``node`` may open one stream for its silos."""
         token = secrets.token_urlsafe(32)
         with self._lock:
-            self._invited[_digest(token)] = Invitation(node, tuple(silos))
+            self._invited[_digest(token)] = Link(node, tuple(silos))
         return token
 
     def alive(self, node: int) -> Link | None:
@@ -189,10 +183,10 @@ class Service:
         peer = context.peer()
         with self._lock:
             found = self._invitation(shown)
-            if isinstance(found, Invitation):
-                link, before = Link(found.node, found.silos, peer), self.links.get(found.node)
-                self.links[found.node] = link
-        if not isinstance(found, Invitation):
+            if isinstance(found, Link):
+                link, before = found, self.links.get(found.node)
+                link.peer, self.links[link.node] = peer, link
+        if isinstance(found, str):
             log.warning("A stream from %s was refused: %s.", peer, found)
             context.abort(grpc.StatusCode.UNAUTHENTICATED, found)
         if before:
@@ -201,26 +195,26 @@ class Service:
         self.inbox.put(Event(link, None))
         return link
 
-    def _invitation(self, shown: Mapping[str, str]) -> Invitation | str:
+    def _invitation(self, shown: Mapping[str, str]) -> Link | str:
         """Use up the token that is shown, or say why it is not good."""
         if not shown.get(frames.TOKEN):
             return "it shows no token"
         digest = _digest(shown[frames.TOKEN])
         if digest in self._used:
             return "its token was used before"
-        invitation = self._invited.get(digest)
-        if invitation is None:
+        link = self._invited.get(digest)
+        if link is None:
             return "its token is not known"
-        if shown.get(frames.NODE) != str(invitation.node):
-            return f"its token is of node {invitation.node}, not of node {shown.get(frames.NODE)}"
-        if shown.get(frames.SILOS) != silos_text(invitation.silos):
+        if shown.get(frames.NODE) != str(link.node):
+            return f"its token is of node {link.node}, not of node {shown.get(frames.NODE)}"
+        if shown.get(frames.SILOS) != silos_text(link.silos):
             return (
-                f"its token is for silos {silos_text(invitation.silos)}, not for silos "
+                f"its token is for silos {silos_text(link.silos)}, not for silos "
                 f"{shown.get(frames.SILOS)}"
             )
         del self._invited[digest]
         self._used.add(digest)
-        return invitation
+        return link
 
     def _listen(self, link: Link, requests: Iterator[bytes]) -> None:
         """Put the messages of a stream into the inbox until it ends."""

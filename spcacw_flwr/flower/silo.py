@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from logging import INFO
 from pathlib import Path
 from queue import SimpleQueue
@@ -28,12 +29,18 @@ Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 
 def answer(pool: SiloPool, request: Request) -> Said:
-    """Return what a node says to a request: metrics and gradients."""
+    """Return what a node says to a request: metrics and gradients, and which rows bear noise."""
     replies, _ = pool.replies(request)
     parts = pool.packed(request, replies)
-    sizes = [pool.data.sizes[silo] for silo in replies.silos]
-    private = [silo for silo in replies.silos if silo in pool.private.mechanisms]
-    metrics = records.replies_to_metrics(request, replies, sizes, private)
+    metrics: dict[str, Any] = {
+        "round": request.round, "draw": request.draw, "silos": list(replies.silos),
+        "loss": replies.losses.flatten().tolist(),
+        "num-examples": [pool.data.sizes[silo] for silo in replies.silos],
+    }  # fmt: skip
+    if replies.smoothness is not None:
+        metrics[records.SMOOTHNESS] = replies.smoothness
+    if private := [silo for silo in replies.silos if silo in pool.private.mechanisms]:
+        metrics[records.PRIVATE] = private
     return metrics, {name: part.cpu().numpy() for name, part in parts.items()}
 
 
@@ -130,6 +137,7 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
     """
     config = pool.config
     outgoing: SimpleQueue[Iterable[bytes] | None] = SimpleQueue()
+    answers = chain.from_iterable(iter(outgoing.get, None))
     silos = silos_text(pool.silos)
     metadata = ((frames.TOKEN, token), (frames.NODE, str(node)), (frames.SILOS, silos))
     # A question has one model, one for each silo, or some for each, as many as clusters or silos.
@@ -137,7 +145,7 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
     limit = 4 * pool.layout.size * models * len(pool.silos)
     answered, ledger = 0, ledger_of(pool)
     with threads(config.run.threads, len(pool.silos) * config.training.batch_size, pool), channel:
-        call = channel.stream_stream(frames.METHOD)(_flat(outgoing), metadata=metadata)
+        call = channel.stream_stream(frames.METHOD)(answers, metadata=metadata)
         try:
             for message in frames.heard(call, limit):
                 if message.kind == frames.END:
@@ -153,11 +161,6 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
             outgoing.put(None)
             call.cancel()
     raise SpcacwError(f"The target ended the stream without a word after {answered} answers.")
-
-
-def _flat(messages: SimpleQueue[Iterable[bytes] | None]) -> Iterator[bytes]:
-    while (message := messages.get()) is not None:
-        yield from message
 
 
 def _sentence(error: grpc.RpcError, answered: int) -> str:

@@ -1,24 +1,16 @@
-"""SP-CACW as a Flower Strategy, for any app whose ClientApp is :func:`~.client_app.silo_app`::
-
-    strategy = SPCACW(num_silos=7, target=0, eta=0.05, beta=0.1)
-    result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=350)
-    print(strategy.method.alpha)
-
-A ClientApp of another make must speak our records (``records.py``; docs/app.md).
+"""A Flower Strategy that runs any method of the registry, or of the user's own.
 
 ``start`` hands the nodes to the loop of training that every engine shares (``engine/loop.py``): a
 method may ask several questions in a round, which Flower's own loop, one message a node, does not
-know.
+know. The strategy for other people's apps is :class:`~.server_app.SPCACW`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from logging import INFO, WARNING
-from pathlib import Path
 from typing import Any, NoReturn
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
@@ -28,65 +20,39 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.keys import MESSAGE
-from spcacw_flwr.engine.directory import run_directory
+from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.engine.loop import History, train
-from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.discovery import Found, discover
 from spcacw_flwr.flower.grid import GridSilos
-from spcacw_flwr.flower.polling import hurry
+from spcacw_flwr.flower.invitations import streams
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
-from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.silos.batches import find_device
 from spcacw_flwr.silos.metrics import METRICS
-from spcacw_flwr.silos.protocol import Federation, Silos
-
-
-def absolute_directory(config: Config) -> Path | None:
-    """Return the run's directory, or None if none is named; SpcacwError if it is a relative path.
-
-    Flower runs ServerApps in a directory of its own.
-    """
-    path = run_directory(config)
-    if path is not None and not path.is_absolute():
-        name = "resume" if config.run.resume else "output"
-        raise SpcacwError(
-            f"{name} = '{path}' must be an absolute path, for the ServerApp runs in {Path.cwd()}."
-        )
-    return path
-
-
-@contextmanager
-def reported(recorder: Recorder) -> Iterator[None]:
-    """Finish a run's artefacts after the block, or note what ended it; write the report."""
-    try:
-        with recorder.failing():
-            yield
-            recorder.finish()
-    finally:
-        if warning := write_report_if_possible(recorder.directory):
-            log(WARNING, "%s", warning)
+from spcacw_flwr.silos.protocol import Federation
 
 
 class GradientStrategy(Strategy):
     """Runs any method with M = ``num_silos`` silos; ``history`` notes what happens."""
+
+    method: Method
+    """The method with its state, since training has started."""
+    nodes: GridSilos
+    """The silos behind their nodes, since training has started."""
 
     def __init__(self, config: Config, num_silos: int, history: History | None = None) -> None:
         self.config, self.num_silos = config, num_silos
         self.history = history or History(config)
         self._found: Found | None = None
 
-    method: Method
-    """The method with its state, since training has started."""
-    nodes: GridSilos
-    """The silos behind their nodes, since training has started."""
-    keys: Mapping[str, Any] = {}
-    """What every message tells the silos beside its question."""
+    @property
+    def keys(self) -> Mapping[str, Any]:
+        """What every message tells the silos beside its question."""
+        return {}
 
     def find(self, grid: Grid) -> Found:
-        """Ask all nodes, once, which silos they hold; SpcacwError if some are held by none."""
+        """Return what asking all nodes, once, has found; SpcacwError if a silo is held by none."""
         if self._found is None:
             timeout = self.config.run.node_timeout
             self._found = discover(grid, self.num_silos, timeout, self.keys)
@@ -97,11 +63,6 @@ class GradientStrategy(Strategy):
         infos = self.find(grid).infos
         silos = tuple(infos[silo] for silo in range(self.num_silos))
         return Federation(silos, self.config.run.target, self.config.samples_per_round)
-
-    @contextmanager
-    def connected(self, silos: GridSilos, federation: Federation) -> Iterator[Silos]:
-        """Yield what the loop asks: the nodes themselves, by messages."""
-        yield silos
 
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, timeout: float = 0,
@@ -122,7 +83,8 @@ class GradientStrategy(Strategy):
         told = [{**(one or {}), **self.keys} for one in (train_config, evaluate_config)]
         self.nodes = GridSilos(grid, self.config, found, layout, timeout, *told)
         vector = vector.to(find_device(self.config.run.device))
-        with self.connected(self.nodes, federation) as silos:
+        streaming = self.config.transport.exchange == STREAM
+        with streams(self.nodes, federation) if streaming else nullcontext(self.nodes) as silos:
             self.method = make_method(self.config, federation, vector)
             train(silos, self.method, self.history, num_rounds)
         state = {**self.history.parameters, **layout.unflatten(self.method.personal)}
@@ -156,53 +118,3 @@ class GradientStrategy(Strategy):
         raise NotImplementedError("The rounds of this strategy are asked by its own start().")
 
     configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _by_the_loop
-
-
-class SPCACW(GradientStrategy):
-    """SP-CACW (Algorithm 1): M = ``num_silos``, the ``target``, and any run-config key by name.
-
-    Keys are in snake_case: ``eta``, ``beta``, ``participation``, … (``spcacw keys`` lists them);
-    ``method="spcacw-reg"`` adds the cubic term. The silos are told those that they need: batch size
-    and clipping have one place, here. ``output`` is a directory for all artefacts and report.html;
-    the target then trains alone as well (``compare_alone``). SpcacwError if a key is unknown or out
-    of range.
-    """
-
-    def __init__(
-        self, num_silos: int, target: int = 0, output: str | Path = "", **keys: Any
-    ) -> None:
-        own = {"setting": "own", "silos": num_silos, "output": str(output)}
-        super().__init__(Config.from_keys(target=target, **(own | keys)), num_silos)
-        if target >= num_silos:
-            raise SpcacwError(f"target = {target} is not a silo: they are 0…{num_silos - 1}.")
-        if self.config.transport.exchange != MESSAGE:
-            raise SpcacwError(
-                "exchange = 'stream' is of 'spcacw deploy': in an app of your own silos answer by "
-                "messages, so leave the key out."
-            )
-        self._directory = absolute_directory(self.config)
-        self._tell()
-
-    def _tell(self) -> None:
-        flat = self.config.to_flat()
-        self.keys = {name: flat[name] for name in records.TOLD} | {
-            records.NUM_SILOS: self.num_silos
-        }
-
-    def start(
-        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **more: Any
-    ) -> Result:
-        """Train for so many rounds, as Flower's Strategy does, and leave the artefacts."""
-        logging.getLogger("spcacw_flwr").parent = logging.getLogger("flwr")  # to be seen
-        engine = "ray" if hurry(grid) else "deployment"
-        epochs = -(-num_rounds // self.discover(grid).rounds_per_epoch)
-        self.config = replace(self.config, run=replace(self.config.run, epochs=epochs))
-        self._tell()
-        if self._directory is None:
-            self.history = History(self.config)
-            return super().start(grid, initial_arrays, num_rounds, *args, **more)
-        recorder = self.history = Recorder(self._directory, self.config, engine)
-        with reported(recorder):
-            result = super().start(grid, initial_arrays, num_rounds, *args, **more)
-            self.compare()
-        return result

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower.client_app import app
+from spcacw_flwr.flower.client_app import app, silos_of_node
 
 Spoil = Callable[[Message, RecordDict], RecordDict | None]
 """Changes a node's reply content; None means that the node does not answer."""
@@ -41,15 +41,22 @@ class LocalGrid(Grid):
         self.sent: list[Message] = []
         self.replies: dict[str, Message] = {}
 
+    def node_of(self, silo: int) -> int:
+        """The node that holds this silo, alone or among others."""
+        held = {n: silos_of_node(c.node_config, 7) for n, c in self.contexts.items()}
+        return next(node for node, silos in held.items() if silo in silos)
+
     set_run = run = create_message = None  # nobody calls them
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send them. Like Flower's HTTP grid it goes over them twice: no iterator will do."""
         ids = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(uuid4())
+        for message in messages:
             self.sent.append(message)
             ids.append(message.metadata.message_id)
             reply = self._answer(message)

@@ -11,17 +11,16 @@ from safetensors.torch import load_file
 from torch import nn
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.loop import play as play_round
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import make_model
-from tests.conftest import make_method, make_pool
+from tests.conftest import make_pool
 from tests.flower.grid import LocalGrid
 
-ROUNDS, EPOCH = 14, 7
+ROUNDS = 14
 
 
 def normed(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -46,53 +45,32 @@ def flower(grid: LocalGrid, directory) -> GradientStrategy:
     return strategy
 
 
-def bare():
-    """The same training as a loop over the core; the evaluation after each epoch."""
-    pool = make_pool(CONFIG)
-    method, found = make_method(CONFIG, pool), []
-    for t in range(1, ROUNDS + 1):
-        play_round(pool, method, t)
-        if t % EPOCH == 0:
-            found.append(pool.evaluate(method.parameters, 0))
-    return pool, method, found
-
-
 @pytest.mark.parametrize("nodes", [1, 7])
-def test_flower_and_the_bare_loop_evaluate_and_save_the_same_model(nodes, tmp_path):
-    """One node computes in one pooled pass, as the loop does: the same bits; seven round apart."""
-    pool, method, found = bare()
-    strategy = flower(LocalGrid(CONFIG, nodes), tmp_path)
+def test_both_engines_evaluate_and_save_the_same_model(nodes, tmp_path):
+    """One node computes in one pooled pass, as in process: the same bits; seven round apart."""
+    strategy = flower(LocalGrid(CONFIG, nodes), tmp_path / "flower")
+    result = simulate(replace(CONFIG, run=replace(CONFIG.run, output=str(tmp_path / "process"))))
+    files = [tmp_path / name / "model.safetensors" for name in ("flower", "process")]
+    saved, expected = map(load_file, files)
     accuracies = [line["accuracy"] for line in strategy.history.epochs]
-    saved = load_file(tmp_path / "model.safetensors")
-    expected = pool.layout.unflatten(method.parameters) | found[-1].buffers
-    assert set(saved) == set(expected) == set(pool.model.state_dict())
+    model = make_model((1, 8, 8), 10, 64, 5, CONFIG.training.model)
+    assert set(saved) == set(expected) == set(model.state_dict()) == set(result.parameters)
+    assert all(torch.equal(expected[name], part) for name, part in result.parameters.items())
     if nodes == 1:
-        assert accuracies == [one.figures["accuracy"] for one in found]
-        np.testing.assert_array_equal(strategy.method.alpha, method.alpha)
-        assert all(torch.equal(saved[name], expected[name]) for name in expected)
+        assert accuracies == result.accuracy
+        np.testing.assert_array_equal(strategy.method.alpha, result.alpha)
+        assert files[0].read_bytes() == files[1].read_bytes()
     else:
-        assert accuracies == pytest.approx([one.figures["accuracy"] for one in found], abs=0.3)
-        np.testing.assert_allclose(strategy.method.alpha, method.alpha, atol=1e-4)
+        assert accuracies == pytest.approx(result.accuracy, abs=0.3)
+        np.testing.assert_allclose(strategy.method.alpha, result.alpha, atol=1e-4)
         for name in expected:
             torch.testing.assert_close(saved[name], expected[name], rtol=1e-2, atol=1e-3)
 
     # The file is a model: loaded into the architecture, it is as accurate as the run says.
-    model = make_model((1, 8, 8), 10, 64, 5, CONFIG.training.model)
     model.load_state_dict(saved)
-    data = pool.setting.test(0)
+    data = make_pool(CONFIG).setting.test(0)
     right = model.eval()(data.x).argmax(1) == data.y
     assert 100 * right.double().mean().item() == pytest.approx(accuracies[-1])
-
-
-def test_both_engines_save_the_same_file(tmp_path):
-    strategy = flower(LocalGrid(CONFIG, 1), tmp_path / "flower")
-    result = simulate(replace(CONFIG, run=replace(CONFIG.run, output=str(tmp_path / "process"))))
-    files = [tmp_path / name / "model.safetensors" for name in ("flower", "process")]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert result.accuracy == [line["accuracy"] for line in strategy.history.epochs]
-    saved = load_file(files[1])
-    assert set(saved) == set(result.parameters)
-    assert all(torch.equal(saved[name], part) for name, part in result.parameters.items())
 
 
 def test_a_clientapp_without_buffers_is_as_good(tmp_path):

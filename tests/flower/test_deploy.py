@@ -17,10 +17,8 @@ from typer.testing import CliRunner
 from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower import certificates
 from spcacw_flwr.flower.deploy import app as commands
-from spcacw_flwr.flower.federation import going_on
-from spcacw_flwr.flower.places import Server, Silo, as_node_config
+from spcacw_flwr.flower.federation import Server, Silo, as_node_config, going_on
 from spcacw_flwr.flower.processes import Program, family, program_runs
 from spcacw_flwr.partitions.files import silo_file
 from tests.watching import wait_until
@@ -167,14 +165,6 @@ def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
     assert done.exit_code == 130, done.output
     assert f"sleep runs; its log is {place.directory / 'silo.log'}." in done.output
     assert [program.process.poll() is None for program in kept] == [False]
-
-
-def test_a_key_is_never_made_twice(authority, tmp_path):
-    for code in (0, 1):
-        done = deploy("key", tmp_path / "s", "--silo", 0, "--ca", authority)
-        assert done.exit_code == code
-    assert "silo.key exists already" in done.output
-    assert (tmp_path / "s" / certificates.SILO_KEY).is_file()
 
 
 def table(path: Path) -> list[dict[str, str]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower.discovery import Lookout, TakenOver, discover
+from spcacw_flwr.flower.discovery import discover
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import play, small
 
@@ -36,10 +34,6 @@ class Changing(LocalGrid):
             return super()._answer(message)
         return Message(Error(code=ErrorCode.NODE_UNAVAILABLE, reason="gone"), reply_to=message)
 
-    def node_of(self, silo: int) -> int:
-        (node,) = (n for n, c in self.contexts.items() if c.node_config["silos"] == str(silo))
-        return node
-
     def leave(self, silo: int) -> tuple[int, Context]:
         """Let a silo's node go; return it."""
         node = self.node_of(silo)
@@ -57,23 +51,14 @@ class Changing(LocalGrid):
         return [m.content.config_records["config"]["round"] for m in mine]
 
 
-@pytest.fixture
-def said(caplog):
-    """What was logged; Flower's logger hands nothing on by itself."""
-    logger = logging.getLogger("flwr")
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
-
-
-def test_a_silo_that_comes_back_as_another_node_takes_part_again(said):
+def test_a_silo_that_comes_back_as_another_node_takes_part_again(caplog):
     """As one without a key does: node 900 holds silo 6 from round 5 on."""
     config = small(update_every=1)
     grid = Changing(config, {2: lambda grid: grid.leave(6), 5: lambda grid: grid.add(900, 6)})
     gone = grid.node_of(6)
     strategy = play(config, grid, rounds=10)
-    assert strategy.find(None).nodes[6] == 900
-    assert f"Node 900 holds silos [6] now, in the place of node {gone}." in said.text
+    assert strategy.nodes.found.nodes[6] == 900
+    assert f"Node 900 holds silos [6] now, in the place of node {gone}." in caplog.text
     assert grid.asked(gone)[-1] < grid.asked(900)[0] <= 7
     assert grid.asked(900)[-1] == 10
 
@@ -86,13 +71,13 @@ def test_a_silo_that_comes_back_as_the_same_node_is_simply_asked_again():
     }  # fmt: skip
     grid = Changing(config, changes)
     strategy = play(config, grid, rounds=10)
-    assert strategy.find(None).nodes[6] == kept[0][0]
+    assert strategy.nodes.found.nodes[6] == kept[0][0]
     heard = strategy.method.bias.reports
     assert 5 <= heard[6] < heard[0] == 10
     assert strategy.history.gate.report()["rejected"] == 0  # nobody is blamed for being away
 
 
-def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(said):
+def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(caplog):
     """Flower finds out in round 7 that a node is gone; node 900 holds its silo from round 4 on."""
     config = small(update_every=1)
     online = []
@@ -107,12 +92,12 @@ def test_a_silo_that_comes_back_before_flower_has_missed_it_takes_part_again(sai
     }  # fmt: skip
     grid = Slow(config, changes)
     strategy = play(config, grid, rounds=10)
-    assert strategy.find(None).nodes[6] == 900
+    assert strategy.nodes.found.nodes[6] == 900
     assert 7 < grid.asked(900)[0] <= 9
-    assert said.text.count("Node 900 does not take part") == 1
+    assert caplog.text.count("Node 900 does not take part") == 1
 
 
-def test_a_node_that_left_and_returned_is_asked_again(said):
+def test_a_node_that_left_and_returned_is_asked_again(caplog):
     """Node 900 holds no silo of the run at first; its owner mends that, and starts it again."""
     config = small(update_every=1)
     changes = {
@@ -120,8 +105,8 @@ def test_a_node_that_left_and_returned_is_asked_again(said):
         5: lambda grid: grid.contexts.pop(900), 7: lambda grid: grid.add(900, 6),
     }  # fmt: skip
     strategy = play(config, Changing(config, changes), rounds=12)
-    assert "Node 900 does not take part" in said.text
-    assert strategy.find(None).nodes[6] == 900
+    assert "Node 900 does not take part" in caplog.text
+    assert strategy.nodes.found.nodes[6] == 900
 
 
 def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
@@ -129,7 +114,6 @@ def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
     grid = Changing(small(), {})
     found, (old, _) = discover(grid, 7, 5.0), grid.leave(6)
     grid.add(900, 6)
-    lookout = Lookout(grid, found)
 
     def fails(messages):
         raise ConnectionError
@@ -137,8 +121,8 @@ def test_a_query_that_could_not_be_sent_is_sent_again(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(grid, "push_messages", fails)
         with pytest.raises(ConnectionError):
-            lookout.look()
-    assert lookout.look() == [TakenOver(900, old, [6])]
+            found.look()
+    assert found.look() == [(900, old, [6])]
 
 
 def test_a_node_that_is_there_all_the_same_keeps_its_silos():
@@ -146,16 +130,13 @@ def test_a_node_that_is_there_all_the_same_keeps_its_silos():
     grid = Changing(small(), {})
     found, (old, _) = discover(grid, 7, 5.0), grid.leave(6)
     grid.add(900, 6)
-    there = {old}
-    lookout = Lookout(grid, found, gone=lambda node: node not in there)
-    assert lookout.look() == []
-    there.clear()
-    assert lookout.look() == [TakenOver(900, old, [6])]
+    assert found.look(gone=lambda node: node != old) == []
+    assert found.look() == [(900, old, [6])]
     assert found.nodes[6] == 900
 
 
 @pytest.mark.parametrize("silo", [0, 6, 99])
-def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
+def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, caplog):
     """Silo 5 is gone; a new node claims to be another one, or one that does not exist."""
     config = small()
 
@@ -164,13 +145,13 @@ def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, said):
         grid.add(900, silo)
 
     grid = Changing(config, {2: change})
-    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).find(None).nodes)
+    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).nodes.found.nodes)
     strategy = play(config, grid, rounds=6)
-    assert strategy.find(None).nodes == before
+    assert strategy.nodes.found.nodes == before
     assert grid.asked(900) == []
     why = f"that it holds, [{silo}], are not missing" if silo < 7 else "Node 900 cannot take part"
-    assert "Node 900 does not take part" in said.text
-    assert why in said.text
+    assert "Node 900 does not take part" in caplog.text
+    assert why in caplog.text
 
 
 def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch):
@@ -188,4 +169,4 @@ def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch)
     monkeypatch.setattr(grid, "_answer", unavailable)
     strategy = play(config, grid, rounds=1)
     assert len(dead) == 2
-    assert 103 in strategy.find(None).nodes.values()
+    assert 103 in strategy.nodes.found.nodes.values()

@@ -25,16 +25,14 @@ from tests.flower.test_strategy import play, small
 NODES = [f"{i}" for i in range(7)]
 
 
-def grid_of(config: Config, held=NODES, **owners) -> LocalGrid:
-    """Nodes that hold the silos named, by default one each, and repeat the seed's noise."""
-    shared = {"privacy-seeded": True} | {name.replace("_", "-"): v for name, v in owners.items()}
-    return LocalGrid(config, len(held), [{"silos": silos, **shared} for silos in held])
+def grid_of(config: Config, held=NODES, seeded: bool = True, **owners: dict) -> LocalGrid:
+    """Nodes that hold the silos named, by default one each, and repeat the seed's noise.
 
-
-def owned_by(config: Config, **owners: dict) -> LocalGrid:
-    """One silo a node, with what some owners say in their node configs."""
-    held = [{"silos": i} | owners.get(f"silo_{i}", {}) for i in NODES]
-    return LocalGrid(config, 7, held)
+    Some owners say more in their node configs: ``silo_3={…}``.
+    """
+    shared = {"privacy-seeded": seeded}
+    nodes = [{"silos": silos, **shared, **owners.get(f"silo_{silos}", {})} for silos in held]
+    return LocalGrid(config, len(held), nodes)
 
 
 def in_process(config: Config):
@@ -90,10 +88,10 @@ def test_the_mod_does_what_the_engine_does_and_nothing_twice(twice):
 def test_real_silos_draw_noise_that_no_seed_repeats():
     """The owner's node config makes them private though the run does not ask for it."""
     config = small(update_every=5)
-    runs = [play(config, grid_of(config, privacy_seeded=False)) for _ in range(2)]
+    runs = [play(config, grid_of(config, seeded=False)) for _ in range(2)]
     assert torch.equal(runs[0].method.parameters, runs[1].method.parameters)
     noisy = {f"silo_{i}": {"privacy-noise": 0.02} for i in range(1, 7)}
-    runs = [play(config, owned_by(config, **noisy), rounds=7) for _ in range(2)]
+    runs = [play(config, grid_of(config, seeded=False, **noisy), rounds=7) for _ in range(2)]
     assert not torch.allclose(runs[0].method.parameters, runs[1].method.parameters, atol=1e-4)
     assert set(runs[0].method.ledger.mechanisms) == set(range(1, 7))
 
@@ -101,7 +99,7 @@ def test_real_silos_draw_noise_that_no_seed_repeats():
 def test_the_owner_has_the_last_word():
     config = small(privacy_noise=0.5, privacy_silos="2")
     two = {"privacy-noise": 3.0, "privacy-clip": "batch", "privacy-delta": 1e-7}
-    grid = owned_by(config, silo_2=two, silo_4={"privacy-noise": 1.0})
+    grid = grid_of(config, silo_2=two, silo_4={"privacy-noise": 1.0})
     ledger = play(config, grid, rounds=2).method.ledger
     assert {silo: one.noise for silo, one in ledger.mechanisms.items()} == {2: 3.0, 4: 1.0}
     assert ledger.mechanisms[2].delta == 1e-7
@@ -111,7 +109,7 @@ def test_the_owner_has_the_last_word():
 def test_a_private_node_cannot_be_the_target():
     config = small()
     with pytest.raises(SpcacwError, match=r"Silo 0 is private and cannot be the target"):
-        play(config, owned_by(config, silo_0={"privacy-noise": 1.0}))
+        play(config, grid_of(config, silo_0={"privacy-noise": 1.0}))
 
 
 def test_a_silo_keeps_an_account_of_its_own(caplog):
@@ -145,7 +143,7 @@ def test_the_mod_lets_nothing_but_gradients_pass(kind, want, words):
     request = Request(1, (3,), point[None] if want == LOSSES else point, want=want)
     content = RecordDict({
         records.CONFIG: ConfigRecord(records.request_to_config(request, [3], 0)),
-        records.ARRAYS: records.points_to_arrays(pool.layout, request.points),
+        records.ARRAYS: records.model_to_arrays(pool.layout, request.points),
     })  # fmt: skip
     message = Message(content, dst_node_id=node, message_type=kind)
     (reply,) = grid.send_and_receive([message])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -46,13 +47,10 @@ class TamperingGrid(LocalGrid):
         arrived: list[Message] = []
         for reply in super().pull_messages(message_ids):
             message = sent[reply.metadata.reply_to_message_id]
+            asked = message.content.config_records.get("config", {})
             training = message.metadata.message_type == "train"
-            mine = message.metadata.dst_node_id == 101 + 6 - BAD
-            if (
-                training
-                and mine
-                and message.content.config_records["config"]["round"] in self.rounds
-            ):
+            mine = message.metadata.dst_node_id == self.node_of(BAD)
+            if training and mine and asked["round"] in self.rounds:
                 arrived += self.tamper(message, reply)
             else:
                 arrived.append(reply)
@@ -76,25 +74,25 @@ def run(config: Config, tamper: Tamper, rounds: Iterable[int]) -> GradientStrate
     return play(config, TamperingGrid(config, tamper, rounds), ROUNDS)
 
 
+LEFT_OUT = ("config", "federation", "own", "keys", "_cost")
+"""What a method was made of, and its count of floats."""
+
+
 def leaves(thing: Any, path: str = "") -> dict[str, Any]:
-    """Return everything that a method holds, but what it was made of and its count of floats."""
+    """Return everything that a method holds, but what is left out."""
     if isinstance(thing, torch.Tensor):
-        return {path: thing.numpy().tobytes()}
+        thing = thing.numpy()
     if isinstance(thing, np.ndarray):
         return {path: thing.tobytes()}
-    if isinstance(thing, dict):
-        parts = thing
-    elif isinstance(thing, list | tuple):
-        parts = dict(enumerate(thing))
+    if isinstance(thing, list | tuple):
+        thing = dict(enumerate(thing))
     elif type(thing).__module__.startswith(("spcacw_flwr", "baselines")):
-        parts = vars(thing)
-    else:
+        thing = vars(thing)
+    if not isinstance(thing, dict):
         return {path: repr(thing)}  # of NaN, too
-    left_out = ("config", "federation", "own", "keys", "_cost")
     found: dict[str, Any] = {}
-    for name, part in parts.items():
-        if name not in left_out:
-            found |= leaves(part, f"{path}.{name}")
+    for name in thing.keys() - LEFT_OUT:
+        found |= leaves(thing[name], f"{path}.{name}")
     return found
 
 
@@ -221,19 +219,16 @@ SPOILS = {
 }  # fmt: skip
 
 
+@dataclass
 class Content:
     """Sends the reply with its content spoiled."""
 
-    def __init__(self, spoils: Sequence[Callable[[RecordDict], None]]) -> None:
-        self.spoils = spoils
+    spoils: Sequence[Callable[[RecordDict], None]]
 
     def __call__(self, message: Message, reply: Message) -> list[Message]:
         for spoil in self.spoils:
             spoil(reply.content)
         return [reply]
-
-    def __repr__(self) -> str:
-        return f"Content({self.spoils})"
 
 
 # What can be wrong with a message.

@@ -200,12 +200,11 @@ def test_without_the_target_no_training_begins(tmp_path):
         ({"stream_certificate": "a.pem", "stream_key": "b.pem"}, False, "cannot be read"),
     ],
 )
-def test_keys_that_do_not_allow_streams_are_refused(keys, simulated, words, tmp_path):
-    recorder = Recorder(tmp_path / "run", small("", **keys), "deployment")
+def test_keys_that_do_not_allow_streams_are_refused(keys, simulated, words):
     with pytest.raises(SpcacwError, match=words):
-        check(simulated, recorder)
+        check(small("", **keys), simulated)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:7000", "[::1]:7000", "127.9.9.9:1"])
-def test_plaintext_is_allowed_on_loopback(address, tmp_path):
-    check(False, Recorder(tmp_path / "run", small("", stream_address=address), "deployment"))
+def test_plaintext_is_allowed_on_loopback(address):
+    check(small("", stream_address=address), simulated=False)

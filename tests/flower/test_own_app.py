@@ -21,6 +21,7 @@ from spcacw_flwr import SPCACW, silo_app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch, records
+from spcacw_flwr.flower.discovery import Found
 from tests.conftest import one_sentence
 from tests.flower.grid import LocalGrid
 from tests.watching import wait_until
@@ -125,11 +126,7 @@ def test_a_node_needs_its_own_silos_data_alone():
 
 def asked(grid: LocalGrid) -> list[Message]:
     """What the nodes say when SPCACW asks which silos they hold."""
-    from spcacw_flwr.flower.discovery import query
-
-    keys = SPCACW(**KEYS).keys
-    grid.push_messages([query(node, keys) for node in grid.contexts])
-    return list(grid.replies.values())
+    return list(Found(grid, SPCACW(**KEYS).keys).ask({*grid.contexts}).values())
 
 
 def test_what_start_is_told_reaches_the_clients():
@@ -293,7 +290,7 @@ def test_own_parts_that_do_not_fit_are_one_sentence(parts, words):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [({"output": "here"}, ["output = 'here'", "absolute"]), ({"exchange": "stream"}, ["messages"]),
-     ({"target": 9}, ["target = 9"])],
+     ({"target": 9}, ["target = 9"]), ({"betta": 0.1}, ["no key 'betta'"])],
 )  # fmt: skip
 def test_keys_that_cannot_be_are_one_sentence(keys, words):
     with one_sentence(*words):

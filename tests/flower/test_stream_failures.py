@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from benchmarks.separate import NODE, Separate, certificate, separate
-from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.gate import judge, norm_bound
 from spcacw_flwr.engine.loop import History, train
@@ -26,6 +25,7 @@ from spcacw_flwr.flower import frames
 from spcacw_flwr.flower.silo import channel_of, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
+from tests.flower.test_strategy import small
 from tests.watching import wait_until
 
 SHARES = [[0], [1, 4], [2, 3, 5, 6]]
@@ -33,10 +33,6 @@ ALL, WITHOUT = (0, 1, 2, 3, 4, 5, 6), (0, 2, 3, 5, 6)
 TARGET, PEERS = NODE, NODE + 1
 ONE_BY_ONE = {"update_every": 1}
 """α is learned in every round, so that no question goes out before the round it belongs to."""
-
-
-def small(**keys) -> Config:
-    return Config.from_keys(**({"epochs": 2, "compare_alone": False} | keys))
 
 
 def kill(made: Separate, node: int) -> None:
