@@ -152,10 +152,8 @@ class Population:
     def weights(self) -> Vector:
         """Return the α (M,) of least risk; 0 for silos not heard twice, all to the target at first.
 
-        The products of the population biases are a positive semi-definite matrix: where the found
-        ones are not, it is luck, and no silo is paid for luck. For the same reason the target's
-        error is no more than what the best mixture of peers leaves, and counts by
-        :data:`SHRINKAGE`. A peer whose bias is more than the whole of it cannot mend it.
+        The target's error counts by :data:`SHRINKAGE`. A peer whose bias is more than the whole of
+        it, alone worse than the target, cannot mend it: their errors count as one.
         """
         known = self._weight.diagonal() > 0.0
         peers = np.flatnonzero(self._peers() & known)
@@ -163,27 +161,33 @@ class Population:
         alpha[self.target] = 1.0
         if not len(peers):
             return alpha
-        block, own = np.ix_(peers, peers), self._weight.diagonal()[peers]
-        weight = self._weight[block]
-        none = np.zeros_like(weight)
-        among = np.divide(self._biases[block], weight, out=none, where=weight > 0.0)
-        among -= np.diag(self._left[peers] / own)
-        spare = positive_part(among)
-        best = minimise(spare).alpha
-        left = SHRINKAGE * self._left[self.target] / self._total
-        biases = positive_part(among - min(left, float(best @ spare @ best)))
+        biases = self._biases_among(peers)
         errors = self._errors / np.where(known, self._weight.diagonal(), self._total)
         far = peers[biases.diagonal() > errors[self.target]]
-        own_error = SHRINKAGE * errors[self.target]
+        shared = SHRINKAGE * errors[self.target]
         errors[self.target] = 0.0
         risk = self._gradients / self._total + np.diag(errors)
-        risk[block] += biases
-        same = np.append(far, self.target)
-        risk[np.ix_(same, same)] += own_error
-        everyone = np.append(peers, self.target)
-        inner = np.ix_(everyone, everyone)
-        alpha[everyone] = minimise(positive_part(risk[inner])).alpha
+        risk[np.ix_(peers, peers)] += biases
+        with_target = np.append(far, self.target)
+        risk[np.ix_(with_target, with_target)] += shared
+        some = np.append(peers, self.target)
+        alpha[some] = minimise(positive_part(risk[np.ix_(some, some)])).alpha
         return alpha
+
+    def _biases_among(self, peers: NDArray[np.int64]) -> Matrix:
+        """Return the mean products of the bᵢ of ``peers``, positive semi-definite.
+
+        Where the found ones are not, it is luck, and no silo is paid for luck. For the same reason
+        the target's error in them is no more than what the best mixture of peers leaves.
+        """
+        weight = self._weight[np.ix_(peers, peers)]
+        none = np.zeros_like(weight)
+        found = np.divide(self._biases[np.ix_(peers, peers)], weight, out=none, where=weight > 0.0)
+        found -= np.diag(self._left[peers] / weight.diagonal())
+        part = positive_part(found)
+        best = minimise(part).alpha
+        luck = SHRINKAGE * self._left[self.target] / self._total
+        return positive_part(found - min(luck, float(best @ part @ best)))
 
     def _peers(self) -> NDArray[np.bool_]:
         return np.arange(len(self.passes)) != self.target
