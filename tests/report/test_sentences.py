@@ -179,7 +179,7 @@ def test_where_less_is_better_a_gain_is_a_fall(tmp_path):
 def left_out(tmp_path, rows, **keys):
     """What is said and known of runs of which some left a peer out."""
     run = write_run(tmp_path / "run", **keys)
-    write_csv(run / "leave_one_out.csv", LEFT_OUT, rows)
+    write_csv(run / "leave_one_out.csv", LEFT_OUT[: len(rows[0])], rows)  # once without chance
     found = facts_of(read(run))
     return said("without", found), found.leave_one_out
 
