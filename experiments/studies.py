@@ -37,7 +37,7 @@ from .results import Table
 from .runs import FINISHED, Run
 
 STUDIES = CONF / "studies.toml"
-COMMON = {"compare-alone": False, "engine": "in-process"}
+COMMON = {"compare-alone": False, "engine": "in-process", "method": "spcacw"}
 NOT_AXES = ("seeds", "set", "title")
 NOTHING = 1e-6
 """A noise z that hides nothing: there is no ε to speak of."""

@@ -177,7 +177,7 @@ def test_own_keys_of_both_travel_in_one_key_that_flower_declares(folder):
 
 
 def test_a_solver(folder, tmp_path):
-    keys = {"solver": "mine:Careful", "output": str(tmp_path / "run")}
+    keys = {"method": "spcacw", "solver": "mine:Careful", "output": str(tmp_path / "run")}
     alpha = trained(keys).alpha
     assert sorted(alpha)[-2:] == [0.5, 0.5]
     assert alpha[-1] == 0.5
@@ -212,7 +212,7 @@ def test_an_attack(folder, monkeypatch):
     [
         (METHODS, "tilted", "mine:Tilted", {"method": "tilted", "tilted.share": 0.3}),
         (SETTINGS, "stripes", "mine:Stripes", {"setting": "stripes", "stripes.width": 3}),
-        (SOLVERS, "careful", "mine:Careful", {"solver": "mine:Careful"}),
+        (SOLVERS, "careful", "mine:Careful", {"method": "spcacw", "solver": "mine:Careful"}),
     ],
 )
 def test_a_line_in_the_registry_gives_a_short_name(folder, monkeypatch, table, name, path, keys):

@@ -37,10 +37,10 @@ EXACT = "SPCACW_PINS" in os.environ
 PINS = Path(os.environ.get("SPCACW_PINS", Path(__file__).with_name("pins.json")))
 DATA = Path(os.environ.get("SPCACW_DATA_DIR", Path(__file__).parents[2] / "shared" / "data"))
 SMALL_CIFAR = "spcacw_flwr.experiments.own:network"
-EPOCHS = {"epochs": 3, "compare_alone": False}
+EPOCHS = {"method": "spcacw", "epochs": 3, "compare_alone": False}
 SAMPLED = EPOCHS | {"participation": 0.6, "samples_per_silo": 100}
 WHOLE = EPOCHS | {"samples_per_silo": 100}
-NARROW = {"epochs": 2, "compare_alone": False, "test_samples": 500}
+NARROW = {"method": "spcacw", "epochs": 2, "compare_alone": False, "test_samples": 500}
 
 CASES: dict[str, dict[str, Any]] = {name: SAMPLED | {"method": name} for name in METHODS}
 CASES |= {

@@ -37,10 +37,15 @@ the target's error (W. James and C. Stein, Estimation with quadratic loss, 1961;
 """
 
 
-def positive_part(matrix: Matrix) -> Matrix:
-    """Return the nearest positive semi-definite matrix (N. J. Higham, 1988), symmetric (M, M)."""
-    values, vectors = np.linalg.eigh(matrix)
-    part: Matrix = (vectors * np.maximum(values, 0.0)) @ vectors.T
+def positive_part(matrix: Matrix, scales: Vector | float = 1.0) -> Matrix:
+    """Return the nearest positive semi-definite matrix (N. J. Higham, 1988), symmetric (M, M).
+
+    Near is meant in units of ``scales`` (M,), the standard errors of rows and columns: else the
+    luck of one noisy row would change all others.
+    """
+    units = np.outer(scales, scales) * np.ones_like(matrix)
+    values, vectors = np.linalg.eigh(matrix / units)
+    part: Matrix = (vectors * np.maximum(values, 0.0)) @ vectors.T * units
     return part
 
 
@@ -171,7 +176,7 @@ class Population:
         with_target = np.append(far, self.target)
         risk[np.ix_(with_target, with_target)] += shared
         some = np.append(peers, self.target)
-        alpha[some] = minimise(positive_part(risk[np.ix_(some, some)])).alpha
+        alpha[some] = minimise(risk[np.ix_(some, some)]).alpha
         return alpha
 
     def _biases_among(self, peers: NDArray[np.int64]) -> Matrix:
@@ -184,10 +189,13 @@ class Population:
         none = np.zeros_like(weight)
         found = np.divide(self._biases[np.ix_(peers, peers)], weight, out=none, where=weight > 0.0)
         found -= np.diag(self._left[peers] / weight.diagonal())
-        part = positive_part(found)
+        variances = self.variances()
+        scales = np.sqrt(variances[peers] + variances[self.target])
+        scales = np.where(scales > 0.0, scales, scales.max(initial=0.0) or 1.0)
+        part = positive_part(found, scales)
         best = minimise(part).alpha
         luck = SHRINKAGE * self._left[self.target] / self._total
-        return positive_part(found - min(luck, float(best @ part @ best)))
+        return positive_part(found - min(luck, float(best @ part @ best)), scales)
 
     def _peers(self) -> NDArray[np.bool_]:
         return np.arange(len(self.passes)) != self.target

@@ -28,7 +28,7 @@ class RunKeys:
         "digits-relabel",
         "Who holds what: " + ", ".join(SETTINGS) + ", or 'package.module:Class' of your own.",
     )
-    method: str = key("spcacw", "The method of the target silo; 'spcacw methods' lists them.")
+    method: str = key("spcacw-plus", "The method of the target silo; 'spcacw methods' lists them.")
     own: str = key(
         "",
         "Keys of a method or setting of your own, tables in JSON: '--set my-method.key=…' puts "

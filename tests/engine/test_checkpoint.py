@@ -100,7 +100,8 @@ CASES = [
 
 def config_of(**keys) -> Config:
     """Momentum, weight decay, clipping and partial participation are all in it."""
-    given = {"epochs": 2, "samples_per_silo": 100, "participation": 0.6, "compare_alone": False}
+    given = {"method": "spcacw", "epochs": 2, "samples_per_silo": 100, "participation": 0.6}
+    given |= {"compare_alone": False}
     return Config.from_keys(**(given | keys))
 
 

@@ -280,7 +280,12 @@ def spoiled_pool(monkeypatch, config, silo, rounds):
 @pytest.mark.parametrize("solver", ["ftl", "eg"])
 def test_weights_in_quarantine_are_zero_and_are_earned_again(solver, monkeypatch):
     config = Config.from_keys(
-        update_every=4, max_strikes=2, quarantine_probe=1.0, solver=solver, bias_correction=True
+        method="spcacw",
+        update_every=4,
+        max_strikes=2,
+        quarantine_probe=1.0,
+        solver=solver,
+        bias_correction=True,
     )
     peer = 2
     pool = spoiled_pool(monkeypatch, config, peer, range(10, 14))

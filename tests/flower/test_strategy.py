@@ -31,7 +31,7 @@ ROUNDS = 14  # two epochs of 200 samples in batches of 32
 
 
 def small(**keys) -> Config:
-    return Config.from_keys(**({"epochs": 2, "compare_alone": False} | keys))
+    return Config.from_keys(**({"method": "spcacw", "epochs": 2, "compare_alone": False} | keys))
 
 
 def initial_arrays(config: Config) -> ArrayRecord:

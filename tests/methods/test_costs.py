@@ -25,12 +25,15 @@ def federation(count: int = M) -> Federation:
     return Federation(tuple(SiloInfo(i, 64, (32, 32)) for i in range(count)), 0, 32)
 
 
+METHOD = {"method": "spcacw", "epochs": 3, "compare_alone": False}
+
+
 def digits(**keys):
-    return simulate(Config.from_keys(**{"epochs": 3, "compare_alone": False, **keys}))
+    return simulate(Config.from_keys(**METHOD | keys))
 
 
 def book(**keys) -> tuple[CostBook, BiasTracker]:
-    config = Config.from_keys(eta=0.5, **keys)
+    config = Config.from_keys(method="spcacw", eta=0.5, **keys)
     bias = BiasTracker(M, D, beta=0.5)
     made = CostBook(config, federation(), bias, bound=None, every=1, evidence=False)
     return made, bias

@@ -246,10 +246,13 @@ def test_a_private_run_says_what_was_spent(tmp_path):
     assert table[table.silo == 1].epsilon.isna().all()
 
 
-def test_noise_takes_weight_from_a_silo():
+@pytest.mark.parametrize(("method", "epochs"), [("spcacw", 10), ("spcacw-plus", 30)])
+def test_noise_takes_weight_from_a_silo_and_from_no_other(method, epochs):
     """Of two peers of the target's cluster, the noisy one keeps less than a tenth of the other."""
-    alpha = simulate(private(privacy_silos="2", privacy_noise=1.0, epochs=10)).alpha
+    keys = {"method": method, "epochs": epochs}
+    alpha = simulate(private(privacy_silos="2", privacy_noise=1.0, **keys)).alpha
     assert alpha[2] < 0.1 * alpha[1]
+    assert alpha[0] < 0.9
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_clipping_by_hand():
 
 
 def test_smoothness_of_a_network_is_its_hessians_largest_eigenvalue():
-    pool = make_pool(Config.from_keys(hidden=2, smoothness_iterations=500))
+    pool = make_pool(Config.from_keys(hidden=2, smoothness_iterations=500, curvature="largest"))
     vector = pool.initial_parameters()
     data, at = pool.setting.train(0), torch.from_numpy(batch_indices(0, 0, 3, 200, 32))
 

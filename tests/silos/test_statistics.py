@@ -59,7 +59,12 @@ class Own(nn.Module):
 
 def pool_of(name="normed", **given) -> SiloPool:
     here = "tests.silos.test_statistics"
-    keys = {"batch_size": 8, "setting": f"{here}:Sorted", "model": f"{here}:{name}"}
+    keys = {
+        "method": "spcacw",
+        "batch_size": 8,
+        "setting": f"{here}:Sorted",
+        "model": f"{here}:{name}",
+    }
     return make_pool(Config.from_keys(**keys | given))
 
 
