@@ -47,8 +47,8 @@ class Forgetful(Server):
 def measure(silos: int, hidden: int, epochs: int, *, in_memory: bool) -> dict[str, object]:
     """Return the rate of one federation, as a row of the table."""
     config = Config.from_flat({
-        "setting": "benchmarks.workload:RandomImages", "silos": silos, "samples-per-silo": 64,
-        "hidden": hidden, "compare-alone": False,
+        "setting": "benchmarks.workload:RandomImages", "method": "spcacw", "silos": silos,
+        "samples-per-silo": 64, "hidden": hidden, "compare-alone": False,
         "epochs": epochs, "node-timeout": 600.0, "round-timeout": 600.0, "checkpoint-every": -1,
     })  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="spcacw-deployment-") as name:

@@ -30,7 +30,7 @@ SETTINGS = ("digits-relabel", "mnist-relabel", "mnist-rotate")
 def run(setting: str, alone: str, data_dir: str, output: Path) -> float:
     """Run one setting and return the seconds from start to end."""
     spcacw = str(Path(sys.executable).parent / "spcacw")
-    command = [spcacw, "run", "--engine", "in-process", "--setting", setting]
+    command = [spcacw, "run", "--engine", "in-process", "--setting", setting, "--method", "spcacw"]
     command += ["--set", f"compare-alone={alone}"]
     start = time.perf_counter()
     subprocess.run(

@@ -68,7 +68,7 @@ def processor_seconds(made: Separate) -> tuple[float, float]:
 def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, float]:
     """Return a row of the table."""
     config = Config.from_keys(
-        setting="benchmarks.workload:RandomImages", silos=silos, smoothness=1.0,
+        setting="benchmarks.workload:RandomImages", method="spcacw", silos=silos, smoothness=1.0,
         diagnostics=False, update_every=100, **({"samples_per_silo": 3200} | keys),
     )  # fmt: skip
     times: dict[str, list[float]] = defaultdict(list)

@@ -48,7 +48,11 @@ class RandomImages(Setting):
 
 def make_pool(num_silos: int, **keys: object) -> SiloPool:
     """Return M = ``num_silos`` silos; L is given, not estimated, unless ``keys`` say otherwise."""
-    keys = {"setting": "benchmarks.workload:RandomImages", "smoothness": 1.0} | keys
+    keys = {
+        "setting": "benchmarks.workload:RandomImages",
+        "method": "spcacw",
+        "smoothness": 1.0,
+    } | keys
     config = Config.from_keys(silos=num_silos, **keys)
     return SiloPool(config, setting_of(config), range(num_silos))
 
