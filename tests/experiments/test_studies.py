@@ -127,7 +127,7 @@ def test_a_table_with_other_columns_is_one_sentence(tmp_path):
 
 def test_a_line_says_what_its_run_learned_and_a_sweeps_run_is_the_engines(tmp_path):
     _, (line, _) = run_own(tmp_path, ["plain"])
-    found = simulate(Config.from_keys(epochs=2, samples_per_silo=50, beta=0.2))
+    found = simulate(Config.from_keys(method="spcacw", epochs=2, samples_per_silo=50, beta=0.2))
     assert float(line["last_accuracy"]) == round(found.accuracy[-1], 3)
     assert float(line["best_accuracy"]) == round(max(found.accuracy), 3)
     assert (line["epochs"], int(line["floats"])) == ("2", found.epochs[-1]["floats"])
