@@ -8,6 +8,7 @@ order the next gradients are on their way, between real silos, while the target 
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,6 +26,11 @@ from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.costs import CostBook, Heard
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, SKETCH, stream
+
+
+TOO_LARGE = 1.0
+"""Of ηL: the theorems want at most 1/8, and beyond 1 a step overshoots in some direction."""
+log = logging.getLogger(__name__)
 
 
 class SPCACWMethod(WeightedGradients):
@@ -62,7 +68,7 @@ class SPCACWMethod(WeightedGradients):
         )  # fmt: skip
         self.quarantined = np.zeros(silos, dtype=bool)
         """(M,) silos whose weight is 0 whatever their costs say."""
-        self.lambda_reg, self.first_epoch = 0.0, True
+        self.lambda_reg, self.first_epoch, self.warned = 0.0, True, False
 
     def _check(self, keys: SPCACWKeys) -> None:
         """See that the keys go together; SpcacwError if not."""
@@ -129,6 +135,14 @@ class SPCACWMethod(WeightedGradients):
                 f"Target silo {self.federation.target} was asked for its smoothness L in round "
                 f"{request.round} and sent none: check its ClientApp, or set the key smoothness."
             )
+        step = self.config.training.eta * self.smoothness.value
+        if step > TOO_LARGE and not self.warned:
+            self.warned = True
+            log.warning(
+                "Round %s: ηL is %.3g where the theorems want at most 1/8, so that the weights rest "
+                "on a bound that says little: choose a smaller eta, or method = 'spcacw-plus'.",
+                request.round, step,
+            )  # fmt: skip
 
     def track(self, replies: Replies) -> Tensor:
         """Update b̂, note g_0 for λ_reg, and return the gradients as bias and products see them."""

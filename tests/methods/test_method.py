@@ -272,3 +272,11 @@ def test_the_reading_twin_and_the_package_agree():
     ours = [part.numpy().ravel() for part in found.parameters.values()]
     twins = [part.detach().numpy().ravel() for part in model.parameters()]
     np.testing.assert_allclose(np.concatenate(twins), np.concatenate(ours), atol=1e-5)
+
+
+@pytest.mark.parametrize(("smoothness", "warned"), [(19.0, 0), (21.0, 1)])
+def test_a_step_far_beyond_the_theorems_is_said_once(smoothness, warned, caplog):
+    """η = .05: ηL is .95 or 1.05."""
+    keys = {"method": "spcacw", "epochs": 1, "compare_alone": False, "eta": 0.05}
+    simulate(Config.from_keys(smoothness=smoothness, **keys))
+    assert caplog.text.count("where the theorems want at most 1/8") == warned
