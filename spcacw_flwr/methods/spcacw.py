@@ -27,7 +27,6 @@ from spcacw_flwr.methods.costs import CostBook, Heard
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, SKETCH, stream
 
-
 TOO_LARGE = 1.0
 """Of ηL: the theorems want at most 1/8, and beyond 1 a step overshoots in some direction."""
 log = logging.getLogger(__name__)
@@ -139,8 +138,8 @@ class SPCACWMethod(WeightedGradients):
         if step > TOO_LARGE and not self.warned:
             self.warned = True
             log.warning(
-                "Round %s: ηL is %.3g where the theorems want at most 1/8, so that the weights rest "
-                "on a bound that says little: choose a smaller eta, or method = 'spcacw-plus'.",
+                "Round %s: ηL is %.3g where the theorems want at most 1/8: the weights rest on a "
+                "bound that says little. Choose a smaller eta, or method = 'spcacw-plus'.",
                 request.round, step,
             )  # fmt: skip
 
