@@ -275,7 +275,7 @@ def test_a_killed_process_and_an_interrupted_one_go_on(tmp_path):
     keys = {"epochs": 100, "checkpoint_every": 5, "engine": "in-process"}
     run, rng = tmp_path / "run", random.Random()
     given = [f"--set={kebab(name)}={value}" for name, value in keys.items()]
-    given += [f"--set={key}" for key in ("compare-alone=false", "samples-per-silo=100")]
+    given += ["--method=spcacw", "--set=compare-alone=false", "--set=samples-per-silo=100"]
     lines = run / "metrics.jsonl"
 
     def go(*arguments: str) -> subprocess.Popen[str]:

@@ -263,7 +263,8 @@ def test_every_name_is_a_method_that_knows_its_name():
 
 @pytest.mark.slow
 def test_the_reading_twin_and_the_package_agree():
-    config = Config.from_keys(epochs=6, smoothness=SMOOTHNESS, compare_alone=False)
+    keys = {"method": "spcacw", "epochs": 6, "compare_alone": False}
+    config = Config.from_keys(smoothness=SMOOTHNESS, **keys)
     assert config.training.momentum == MOMENTUM
     found = simulate(config)
     model, alpha = train(setting_of(config), epochs=6)
