@@ -42,6 +42,7 @@ from spcacw_flwr.silos.protocol import Request
 
 PROBLEMS = (Quadratics(own=3, off=3), Quadratics(own=3, off=3, stretch=1.0), Logistic(3, 3))
 RESULTS = Path("experiments/results/theory")
+PAGE = Path("docs/theory.md").read_text()
 NAMES = ("quadratics", "stretched", "logistic")
 
 
@@ -265,7 +266,9 @@ def test_what_the_page_says_of_the_bounds():
     table = pd.read_csv(RESULTS / "bounds.csv")
     assert (table["margin"] > 3).all()
     times = table.set_index("statement")["times"]
-    assert 1.3 < times["Theorem 3.1"].min() < times["Theorem 3.1"].max() < 2.75
+    theorem = times["Theorem 3.1"]
+    said = f"Theorem 3.1 is {theorem.min():.1f} to {theorem.max():.1f} times its left side"
+    assert said in " ".join(PAGE.split())
     assert times["Theorem 4.1, regret"].min() > 1e4
     measured = times[times.index.str.endswith("R measured")]
     assert [round(measured.min()), round(measured.max())] == [6, 42]
