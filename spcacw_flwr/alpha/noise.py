@@ -20,6 +20,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from spcacw_flwr.alpha.population import positive_part
+
 Matrix = NDArray[np.float64]
 _LEAST = 1e-12  # of a weight: below it, what was summed up is rounding
 
@@ -126,7 +128,5 @@ class PositivePart:
     def add(self, summand: Matrix) -> Matrix:
         """Return the (M, M) summand to use in place of this one."""
         self._sum += summand
-        values, vectors = np.linalg.eigh(self._sum)
-        part: Matrix = (vectors * np.maximum(values, 0.0)) @ vectors.T
-        before, self._part = self._part, part
-        return part - before
+        before, self._part = self._part, positive_part(self._sum)
+        return self._part - before

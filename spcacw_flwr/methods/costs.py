@@ -133,19 +133,18 @@ class CostBook:
         self._silent[heard.silent] = True
         self._silent[silos] = False
         absent = np.setdiff1d(np.arange(self.num_silos), silos)
-        if self._last is None and not len(absent):
-            biases, products = grams(bias.estimate, rows)
-            return biases, products
-        last = self._last
-        if last is None:
-            last = rows.new_empty(bias.estimate.shape)
-        last[silos] = rows
-        level = bias.level()
-        for silo in absent[self._silent[absent]]:  # row by row: no more memory than a row
-            torch.add(
-                last[self.target], bias.estimate[silo], alpha=level[silo], out=last[silo]
-            )  # fmt: skip
-        biases, products = grams(bias.estimate, last)
+        if len(absent) or self._last is not None:
+            every, predicted = self._last, absent
+            if every is None:
+                every = rows.new_empty(bias.estimate.shape)
+            else:
+                predicted = absent[self._silent[absent]]
+            every[silos] = rows
+            own, level = every[self.target], bias.level()
+            for silo in predicted:  # row by row: no more memory than a row
+                torch.add(own, bias.estimate[silo], alpha=level[silo], out=every[silo])
+            rows = every
+        biases, products = grams(bias.estimate, rows)
         return biases, products
 
     def note(self, matrix: Matrix, alpha: Weights, smoothness: float, norm: float | None) -> None:

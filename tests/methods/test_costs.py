@@ -213,6 +213,20 @@ def test_the_closed_form_is_the_lemma_at_the_runs_own_eta_and_smoothness(smoothn
     assert evidence.squared_biases[2] < 0.3  # 81 before T_start
 
 
+def test_who_is_left_out_where_all_are_asked_counts_as_silent():
+    """A method of one's own may ask fewer: no gradient of them is kept, so b̂ predicts it."""
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(2, M, D))).float()
+    found = []
+    for silent in ((), [2, 3]):
+        made, bias = book()
+        for round_, silos in enumerate((range(M), (0, 1))):
+            bias.update(rows[round_, list(silos)], silos)
+            some = heard(rows[round_], silos, list(silent) if round_ else [])
+            matrix, _ = made.matrix(some, 1.0, counts=True)
+        found.append(matrix)
+    np.testing.assert_array_equal(*found)
+
+
 def test_the_bound_of_gradients_counts_the_draws_of_peers():
     """√E‖g̃‖² ≤ max-norm/√p: 2/√¼ = 4 in learner and regret, where silos clip."""
     config = Config.from_keys(max_norm=2.0, participation=0.25)
