@@ -215,13 +215,13 @@ def test_the_closed_form_is_the_lemma_at_the_runs_own_eta_and_smoothness(smoothn
 
 def test_who_is_left_out_where_all_are_asked_counts_as_silent():
     """A method of one's own may ask fewer: no gradient of them is kept, so b̂ predicts it."""
-    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(2, M, D))).float()
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(3, M, D))).float()
     found = []
     for silent in ((), [2, 3]):
         made, bias = book()
-        for round_, silos in enumerate((range(M), (0, 1))):
+        for round_, silos in enumerate((range(M), range(M), (0, 1))):
             bias.update(rows[round_, list(silos)], silos)
-            some = heard(rows[round_], silos, list(silent) if round_ else [])
+            some = heard(rows[round_], silos, list(silent) if round_ == 2 else [])
             matrix, _ = made.matrix(some, 1.0, counts=True)
         found.append(matrix)
     np.testing.assert_array_equal(*found)
