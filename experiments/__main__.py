@@ -18,7 +18,7 @@ from rich.console import Console
 from spcacw_flwr.config.config import absolute, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 
-from . import conf, federations, pages, readings, studies, table1
+from . import conf, federations, pages, ranks, readings, studies, table1
 from .attacks import ATTACKS, study
 from .sweep import Where
 
@@ -185,7 +185,8 @@ def fill_pages(
     ),
 ) -> list[Path]:
     """Fill the tables of docs/*.md from the committed results, in the repository's root."""
-    return pages.pages(Path(), check)
+    made = [] if check else [ranks.write(Path("experiments/results"))]
+    return made + pages.pages(Path(), check)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

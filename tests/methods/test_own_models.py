@@ -15,7 +15,7 @@ HERE = "tests.methods.test_own_models"
 
 
 def patients(silo):
-    """Four silos of 30 patients with diabetes; silo 3 writes the disease down the other way round."""
+    """Four silos of 30 patients with diabetes; silo 3 writes it down the other way round."""
     x, y = load_diabetes(return_X_y=True)
     x, y = x / x.std(0), (y - y.mean()) / y.std() * (-1 if silo == 3 else 1)
     mine = np.random.default_rng(0).permutation(len(x))[silo::4]

@@ -1,0 +1,77 @@
+"""Who is ahead over all settings: mean ranks, and differences that are no chance.
+
+    python -m spcacw_flwr.experiments pages        # writes experiments/results/ranks.csv, too
+
+A cell is a setting with a size of the target in ``federations.csv``, or a column of ``table1.csv``;
+what is compared is the metric after the last epoch, on the same splits, targets and seeds. Methods
+that some cell lacks are left out. A rank is that of the mean over a cell, 1 is best. A win or loss
+is a paired t-test against one rival in one cell with p < .05 by Holm over its rivals there. Splits
+of one silo overlap, so its pairs are not quite independent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from spcacw_flwr.silos.metrics import METRICS
+
+from .scores import holm, paired_p
+
+LEVEL = 0.05
+NAMES = ("method", "cells", "mean_rank", "best", "wins", "losses")
+
+
+def read_cells(results: Path) -> dict[str, pd.DataFrame]:
+    """Return for each cell a table of a line per pair and a column per method; more is better."""
+    found = {}
+    federations = pd.read_csv(results / "federations.csv")
+    for (setting, size), lines in federations.groupby(["setting", "size"], sort=False):
+        sign = 1 if METRICS[lines["metric"].iloc[0]].higher else -1
+        table = lines.pivot_table("value", ["seed", "target"], "method") * sign
+        found[f"{setting}, {size or 'all data'}"] = table
+    for column, lines in pd.read_csv(results / "table1.csv").groupby("column", sort=False):
+        found[str(column)] = lines.pivot_table("last_accuracy", "seed", "method")
+    return found
+
+
+def compared(cell: pd.DataFrame, methods: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
+    """Return how many rivals each method is significantly ahead of in a cell, and behind."""
+    wins, losses = Counter[str](), Counter[str]()
+    for method in methods:
+        rivals = [rival for rival in methods if rival != method]
+        p = holm({rival: paired_p(cell[method], cell[rival]) for rival in rivals})
+        for rival, value in p.items():
+            if value is not None and value < LEVEL:
+                ahead = cell[method].mean() > cell[rival].mean()
+                (wins if ahead else losses)[method] += 1
+    return wins, losses
+
+
+def ranks(cells: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the table, the lowest mean rank first."""
+    methods = sorted(set.intersection(*(set(cell.columns) for cell in cells.values())))
+    places, wins, losses = defaultdict(list), Counter[str](), Counter[str]()
+    for cell in cells.values():
+        of = cell[methods].dropna()
+        for method, rank in of.mean().rank(ascending=False).items():
+            places[method].append(rank)
+        ahead, behind = compared(of, methods)
+        wins, losses = wins + ahead, losses + behind
+    lines = [
+        (name, len(of), np.mean(of).round(2), sum(rank == 1 for rank in of), wins[name],
+         losses[name])
+        for name, of in places.items()
+    ]  # fmt: skip
+    return pd.DataFrame(lines, columns=NAMES).sort_values("mean_rank", kind="stable")
+
+
+def write(results: Path) -> Path:
+    """Write ``ranks.csv`` beside the tables that it is made of."""
+    path = results / "ranks.csv"
+    ranks(read_cells(results)).to_csv(path, index=False)
+    return path
