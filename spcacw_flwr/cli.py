@@ -106,11 +106,13 @@ def report(
     """Write report.html for a run: who helped, in plain words and pictures."""
     from spcacw_flwr.report.leave_one_out import leave_one_out as rerun_without
     from spcacw_flwr.report.page import write_report
+    from spcacw_flwr.report.terminal import print_left_out
 
     if leave_one_out or lowest:
         given = {"data-dir": data_dir and absolute(str(data_dir)), "device": device}
         changes = {name: value for name, value in given.items() if value is not None}
         rerun_without(directory, leave_one_out, lowest, seeds, changes, say)
+        print_left_out(new_console(), directory)
     say(str(write_report(directory)))
 
 

@@ -96,7 +96,7 @@ def test_a_full_report_is_one_well_formed_file(tmp_path):
     ]  # fmt: skip
     assert len(page.images) == 5
     for words in (
-        "0 (target) 0.7000 0.7667 0.0000 0.4000 1.0000 0 1 0.2500", "2 larger than allowed 3",
+        "0 (target) 0.7000 0.7667 0.0000 0.4000 0 1 0.2500", "2 larger than allowed 3",
         "1 0.2500 85.00 % +5.00 ± 2.63", "1 2 1e-05 21", "torch 2.14",
         "seed 3 0",  # differs from its default
     ):  # fmt: skip
@@ -181,6 +181,9 @@ def test_the_run_and_its_rerun_by_the_command_line(tmp_path):
     done = spcacw("report", run, "--leave-one-out", "1", "--lowest")
     assert done.exit_code == 0, done.output
     assert "Leave-one-out: 3 runs in this process" in done.output
+    rows = [line.split("│")[1].strip() for line in done.output.splitlines() if line[0] == "│"]
+    assert len(rows) == 2
+    assert "without silo" in done.output
     page = Page((run / "report.html").read_text())
     assert "With and without each peer" in page.titles
     assert "The recorded run ended" not in page.text  # the rerun with all silos is the run
