@@ -88,6 +88,10 @@ class RunKeys:
         choices=METRICS,
     )
     tensorboard: bool = key(False, "Write TensorBoard scalars beside the other results.")
+    mlflow: bool = key(
+        False, "Log to MLflow: MLFLOW_TRACKING_URI, or mlflow.db beside the run's directory."
+    )
+    wandb: bool = key(False, "Log to Weights & Biases: WANDB_PROJECT, or the project spcacw.")
     node_timeout: float = key(
         120.0, "Seconds to wait for nodes that hold all silos before giving up.", above=0
     )
