@@ -118,6 +118,40 @@ def report(
 
 @app.command()
 @one_sentence()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="a folder of runs, at any depth")] = Path("runs"),
+    sort: Annotated[str, typer.Option(help="run, value, gain, alpha or seconds")] = "run",
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="only runs with this key, or state=finished"),
+    ] = None,
+) -> None:
+    """List the runs of a folder: how good, how much better than alone, weights, cost."""
+    from spcacw_flwr.report.runs import listing, runs_below
+
+    new_console().print(listing(runs_below(folder, where or [], sort), folder))
+
+
+@app.command()
+@one_sentence()
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="A B …", help="runs' directories")],
+    output: Annotated[Path, typer.Option(help="picture to draw")] = Path("compare.png"),
+) -> None:
+    """Compare runs: metrics, weights, keys that differ; and draw them into a picture."""
+    from spcacw_flwr.report.runs import comparison, difference, draw, read_run
+
+    found = [read_run(directory) for directory in directories]
+    console = new_console()
+    console.print(comparison(found))
+    for one in found[1:]:
+        console.print(difference(found[0], one))
+    draw(found, output)
+    say(str(output))
+
+
+@app.command()
+@one_sentence()
 def tune(
     setting: Annotated[str, typer.Option(help="who holds what, or the file of a column")],
     methods: Annotated[str, typer.Option(help="comma-separated; empty is all")] = "",

@@ -254,13 +254,13 @@ class Config:
         return flat | ({"own": json.dumps(own)} if own else {})
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str, Any]:
     """Read ``key=value`` pairs, the values in TOML; a value that is not TOML is a text."""
     table: dict[str, Any] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
         if not separator:
-            raise SpcacwError(f"--set {assignment} must have the form key=value.")
+            raise SpcacwError(f"{option} {assignment} must have the form key=value.")
         try:
             table[name.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

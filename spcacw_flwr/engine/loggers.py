@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -97,7 +97,11 @@ class WandB:
         self._run.finish(exit_code=0 if finished else 1)
 
 
-KINDS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+KINDS: dict[str, Callable[[Path, Config, int, str], Logger]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WandB,
+}
 """By the name of the key, and of the package."""
 
 

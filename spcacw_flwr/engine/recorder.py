@@ -219,7 +219,8 @@ class Recorder(History):
         self._write("summary.json", as_json(self.summary(), indent=2))
         for epoch, line in enumerate(self.epochs):
             curves = {name: self.alone[name][epoch] for name in METRICS if name in self.alone}
-            self._log({f"alone/{name}": value for name, value in curves.items()}, line["round"])
+            named = {f"alone/{name}": value for name, value in curves.items()}
+            self._log(named, int(line["round"]))
         metric = METRICS[self.config.run.metric]
         plots.save_metric(self.directory / f"{metric.name}.png", metric, self.epochs, self.alone)
         if self.federation is not None and self.alphas:
