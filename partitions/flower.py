@@ -201,7 +201,9 @@ class RelabelPartitioner(EqualPartitioner):
         mine, column = names[self._clusters[partition_id]], self._column
 
         def rename(labels: list[int]) -> dict[str, list[int]]:
-            return {column: mine[labels].tolist()}
+            return {
+                column: mine[np.asarray(labels, dtype=np.int64)].tolist()
+            }  # True and False, too
 
         return share.map(rename, batched=True, input_columns=column, features=share.features)
 
