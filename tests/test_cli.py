@@ -148,6 +148,22 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
     assert invoke("report", str(output)).output == f"{output}/report.html\n"
 
 
+@pytest.mark.parametrize(("more", "told"), [
+    ((), True), (("--set", "nodes=2"), False), (("--set", "cluster-sizes=3,2,2"), False),
+])  # fmt: skip
+def test_many_silos_on_few_cores_are_told_of_nodes(more, told, monkeypatch, tmp_path):
+    def end(config, num_silos, show):
+        raise SpcacwError("The end.")
+
+    monkeypatch.setattr(launch, "run", end)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    keys = ("--set", "cluster-sizes=3,3,3", "--set", "samples-per-silo=9", *more)
+    done = invoke("run", *keys, "--output", str(tmp_path / "run"))
+    assert done.output.endswith("spcacw: The end.\n")
+    assert ("9 silos are as many Flower nodes, on 2 cores: --set nodes=2 computes the same" in
+            done.output) is told  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [(SpcacwError("The sentence."), 1, "spcacw: The sentence."), (KeyboardInterrupt(), 130, "")],
