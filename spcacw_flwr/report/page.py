@@ -130,22 +130,23 @@ def _silo_table(weights: Weights) -> Table:
     rest, rows = weights.peers[MOST_SILOS:], []
     for silo in [weights.target, *weights.peers[:MOST_SILOS]]:
         name = weights.names[silo] + " (target)" * (silo == weights.target)
-        columns = [weights.final, weights.mean, *figures.values()]
+        cells = [_decimal(column[silo]) for column in (weights.final, weights.mean)]
+        cells += [_decimal(column[silo], 3) for column in figures.values()]
         group = "–" if weights.groups[silo] is None else f"{weights.groups[silo]:g}{unit}"
-        rows.append([name, *(_decimal(column[silo]) for column in columns), *[group] * known])
+        rows.append([name, *cells, *[group] * known])
     caption = "Each silo's weight after the last update, its mean over the run"
     caption += ", and what was found out about it" if figures else ""
     if rest:  # shares add up; of the others the mean is telling
         found = [_decimal(one[rest].sum()) for one in (weights.final, weights.mean)]
         for values in figures.values():
-            found.append(_decimal(np.mean(values[rest])))
+            found.append(_decimal(np.mean(values[rest]), 3))
         rows.append([f"{len(rest)} others", *found, *["–"] * known])
         caption += "; of the others, sums of weights and means of the rest"
     return Table(f"{caption}.", head, rows)
 
 
-def _decimal(value: np.floating[Any]) -> str:
-    return "–" if math.isnan(value) else f"{value:.4f}"
+def _decimal(value: np.floating[Any], places: int = 4) -> str:
+    return "–" if math.isnan(value) else f"{value:.{places}f}"
 
 
 def absence_table(found: LeaveOneOut) -> Table:
