@@ -23,7 +23,7 @@ from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-CROWD = 4
+CROWD = 16
 """Flower nodes per core from which on they hinder each other."""
 ELSEWHERE = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of a command whose arguments another module reads."""

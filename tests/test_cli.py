@@ -157,10 +157,10 @@ def test_many_silos_on_few_cores_are_told_of_nodes(more, told, monkeypatch, tmp_
 
     monkeypatch.setattr(launch, "run", end)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    keys = ("--set", "cluster-sizes=3,3,3", "--set", "samples-per-silo=9", *more)
+    keys = ("--set", "cluster-sizes=20,20", "--set", "samples-per-silo=9", *more)
     done = invoke("run", *keys, "--output", str(tmp_path / "run"))
     assert done.output.endswith("spcacw: The end.\n")
-    assert ("9 silos are as many Flower nodes, on 2 cores: --set nodes=2 computes the same" in
+    assert ("40 silos are as many Flower nodes, on 2 cores: --set nodes=2 computes the same" in
             done.output) is told  # fmt: skip
 
 
