@@ -50,7 +50,6 @@ CASES |= {
         "as-shipped": {"samples_per_silo": 200},
         "reg": {"method": "spcacw-reg", "gamma": 50.0},
         "closed-form": {"method": "spcacw-closed-form"},
-        "corrected": {"bias_correction": True},
         "sketch": {"sketch": 1000},
         "sketch-sampled": {"sketch": 1000, "participation": 0.6},
         "ftal": {"solver": "ftal"},

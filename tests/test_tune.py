@@ -238,9 +238,9 @@ def test_scores_are_means_over_all_seeds_of_trials_of_one_length(tmp_path):
 
 
 def test_a_row_of_the_table_is_tuned_with_its_own_keys_on_data_held_out():
-    config = jobs_of("spcacw-corrected", {"eta": 0.05})[0].config()
+    config = jobs_of("spcacw-every-round", {"eta": 0.05})[0].config()
     assert config.run.holdout == HOLDOUT == 0.2
-    assert (config.run.method, config.spcacw.bias_correction) == ("spcacw", True)
+    assert (config.run.method, config.spcacw.update_every) == ("spcacw", 1)
     assert config.training.eta == 0.05
 
 

@@ -29,7 +29,6 @@ from spcacw_flwr.silos.protocol import Replies, Request
 from .problems import Array, Quadratics
 from .trials import (
     AUTARKY,
-    CORRECTED,
     HARMONIC,
     LEARNED,
     ORACLE,
@@ -253,7 +252,7 @@ def rivals(problem: Quadratics, T: int) -> list[Variant]:
     eta = Trial(problem, alone(AUTARKY), T, 0, 2.0).eta
     lemma = optimal_weights(norms**2, variances, eta, problem.smoothness).alpha
     return [
-        alone(SPCACW), alone(CORRECTED), own(Fixed, "Lemma 3.1, told b and σ", values=told(lemma)),
+        alone(SPCACW), own(Fixed, "Lemma 3.1, told b and σ", values=told(lemma)),
         own(Cosine, "cosine of mean gradients", LEARNED), alone(UNIFORM),
         own(Fixed, "inverse variance, told σ", values=told(1 / variances / (1 / variances).sum())),
         AUTARKY,
@@ -306,7 +305,7 @@ def bounded() -> list[Cell]:
         known = {"B = ‖b‖": norms, "B = 3‖b‖": 3 * norms, "B = ‖b‖/3": norms / 3,
                  "B = ‖b‖ + .2": loose}  # fmt: skip
         rules = [own(Bounded, label, LEARNED | QUIET, values=told(B)) for label, B in known.items()]
-        for rule in (*rules, alone(SPCACW), alone(CORRECTED), ORACLE):
+        for rule in (*rules, alone(SPCACW), ORACLE):
             variant, label = replace(rule, helpers="cluster"), f"{name}: {rule.label}"
             cells += repeated(0, problem, variant, ROUNDS, SEEDS, label=label)
     return cells

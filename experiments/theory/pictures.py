@@ -18,7 +18,7 @@ from .trials import best
 LOOKS = {
     "Autarky": ("0.35", "s"), "uniform FL": ("tab:purple", "D"),
     "Oracle (α uniform on I₀)": ("black", "x"), "SP-CACW, β = 1/t": ("tab:blue", "o"),
-    "SP-CACW, β = .1": ("tab:cyan", "v"), "SP-CACW, β = .1, corrected": ("tab:pink", "h"),
+    "SP-CACW, β = .1": ("tab:cyan", "v"),
     "SP-CACW, β = 1/t, FTAL": ("tab:green", "^"),
     "SP-CACW, β = 1/t, T × 4": ("navy", "o"), "FC, told n₀": ("tab:orange", "P"),
     "FC, told n₀, Δ = 4σ": ("tab:brown", "P"), "FC, τ = √(σΔ)": ("tab:red", "*"),

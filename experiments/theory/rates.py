@@ -35,7 +35,6 @@ from .problems import Logistic, Pool, Problem, Quadratics
 from .trials import (
     AUTARKY,
     CONSTANT,
-    CORRECTED,
     FACTOR,
     FTAL,
     HARMONIC,
@@ -59,7 +58,7 @@ from .trials import (
 FACTORS, LOGISTIC_FACTORS = (0.5, 1.0, 2.0), (1.0, 2.0, 4.0)
 """η as multiples of the formula's. The logistic silos' noise falls as w nears the minimum, so that
 larger steps do well."""
-VARIANTS = (AUTARKY, UNIFORM, ORACLE, SPCACW, CONSTANT, CORRECTED, FTAL)
+VARIANTS = (AUTARKY, UNIFORM, ORACLE, SPCACW, CONSTANT, FTAL)
 
 
 def over_rounds(
@@ -104,9 +103,9 @@ def quadratics_n() -> list[Cell]:
 
 THEORY = {
     "T": {AUTARKY.label: -0.5, ORACLE.label: -0.5, SPCACW.label: -0.5, CONSTANT.label: -0.5,
-          CORRECTED.label: -0.5, FTAL.label: -0.5, "FC, told n₀, Δ = 4σ": -0.5},
+          FTAL.label: -0.5, "FC, told n₀, Δ = 4σ": -0.5},
     "n₀": {AUTARKY.label: 0.0, ORACLE.label: -0.5, SPCACW.label: -0.5, CONSTANT.label: -0.5,
-           CORRECTED.label: -0.5, f"{SPCACW.label}, T × 4": -0.5, FTAL.label: -0.5},
+           f"{SPCACW.label}, T × 4": -0.5, FTAL.label: -0.5},
 }  # fmt: skip
 """Exponents of the paper's bounds; of those with several terms there is none.
 

@@ -48,7 +48,6 @@ UNIFORM = Variant("uniform FL", "fedavg", helpers="all")
 ORACLE = Variant("Oracle (α uniform on I₀)", "oracle-averaged")
 SPCACW = Variant("SP-CACW, β = 1/t", "spcacw", LEARNED | HARMONIC)
 CONSTANT = Variant("SP-CACW, β = .1", "spcacw", LEARNED)
-CORRECTED = Variant("SP-CACW, β = .1, corrected", "spcacw", {**LEARNED, "bias_correction": True})
 FTAL = Variant("SP-CACW, β = 1/t, FTAL", "spcacw", {**LEARNED, **HARMONIC, "solver": "ftal"})
 
 

@@ -27,75 +27,46 @@ def differences(products: Matrix, silos: tuple[int, ...], target: int, num_silos
 
 
 class Evidence:
-    """Running means over rounds of the products of the bᵢ, freed of noise, and of Σ.
-
-    Those of a silo, or a pair, are of the rounds since it was first heard.
-    """
+    """Means over rounds of ‖bᵢ‖² and σᵢ²; of a silo, over those since it was known."""
 
     def __init__(self, num_silos: int, target: int) -> None:
         self.noise = NoiseTracker(num_silos, target)
-        self.target = target
-        self._covariance, self._rounds = np.zeros((2, num_silos, num_silos))
-        self._squares, self._sampling = np.zeros((2, num_silos))
-        self._total = 0.0
+        self._rounds, self._squares, self._noise, self._sampling = np.zeros((4, num_silos))
 
-    def add(
-        self, products: Matrix, differences: Matrix, betas: Vector, *, counts: bool = True,
-        sampling: Vector | float = 0.0, level: Vector | float = 1.0,
-    ) -> Matrix:  # fmt: skip
-        """Fold in one round, and return B̂B̂ᵀ without its noise, (M, M).
+    def add(self, sampling: Vector) -> None:
+        """Count the round that ``noise`` heard last; ``sampling`` is (1/p − 1)‖gᵢ‖², (M,)."""
+        known = self.noise.known
+        self._rounds += known
+        self._squares += known * self.noise.biases().diagonal()
+        self._noise += known * self.noise.variances()
+        self._sampling += known * sampling
 
-        The arrays are those of :meth:`NoiseTracker.update`; ``sampling`` is (1/p − 1)‖gᵢ‖², (M,),
-        the variance that sampling adds to g̃ᵢ, ``level`` that of the :class:`BiasTracker`. A round
-        before T_start (``counts`` is false) teaches what the noise is, and nothing else.
-        """
-        self.noise.update(products, differences, betas)
-        corrected = self.noise.corrected()
-        if counts:
-            heard = betas > 0
-            heard[self.target] = True
-            news = self.noise.known | np.outer(heard, heard)
-            own = news.diagonal()
-            self._covariance += np.where(news, self.noise.covariance, 0.0)
-            self._rounds += news
-            self._squares += own * corrected.diagonal() * np.square(level)
-            self._sampling += own * sampling
-            self._total += 1.0
-        return corrected
+    def _mean(self, total: Vector) -> Vector:
+        none = np.full(len(total), np.nan)
+        return np.divide(total.clip(0.0), self._rounds, out=none, where=self._rounds > 0)
 
     @property
     def squared_biases(self) -> Vector:
         """‖bᵢ‖², (M,), ≥ 0; NaN for a silo that was not heard twice, 0 for the target."""
-        return self._known(self._squares * self._scale.diagonal())
+        return self._mean(self._squares)
 
     @property
     def variances(self) -> Vector:
         """σᵢ², (M,); NaN for a silo that was not heard twice."""
-        return self._known(self.noise.variances(self._covariance * self._scale))
-
-    @property
-    def _scale(self) -> Matrix:
-        """What makes sums those of all rounds: more than 1 for who was not heard from the first."""
-        none = np.zeros_like(self._rounds)
-        return np.divide(self._total, self._rounds, out=none, where=self._rounds > 0)
-
-    def _known(self, total: Vector) -> Vector:
-        known = self.noise.seen & (self._rounds.diagonal() > 0)
-        mean: Vector = np.where(known, np.maximum(total, 0.0) / max(self._total, 1.0), np.nan)
-        return mean
+        return self._mean(self._noise)
 
     def closed_form(self, eta: float, smoothness: float) -> Vector:
         """The lemma's α, (M,): 0 for silos not heard twice, all to the target at first.
 
         σᵢ² is that of g̃ᵢ: to the noise of a peer's gradient comes what sampling adds.
         """
-        biases, variances = self.squared_biases, self.variances
+        biases, variances = self.squared_biases, self.variances + self._mean(self._sampling)
+        known = np.isfinite(biases)
         alpha = np.zeros(len(biases))
-        if not (known := np.isfinite(biases)).any():
-            alpha[self.target] = 1.0
-            return alpha
-        variances += self._known(self._sampling * self._scale.diagonal())
-        alpha[known] = optimal_weights(biases[known], variances[known], eta, smoothness).alpha
+        if known.sum() < 2:
+            alpha[self.noise.target] = 1.0
+        else:
+            alpha[known] = optimal_weights(biases[known], variances[known], eta, smoothness).alpha
         return alpha
 
     def figures(self, eta: float, smoothness: float) -> dict[str, Vector]:

@@ -7,14 +7,12 @@ b̂ᵢ of whole gradients are bᵢ + eᵢ − e₀, so that for weights α on th
     E‖Σ αᵢ(∇fᵢ + eᵢ) − ∇f₀‖² = ‖Σ αᵢ bᵢ‖² + Σ αᵢ² Fᵢ,    E⟨b̂ᵢ, b̂ⱼ⟩ = ⟨bᵢ, bⱼ⟩ + F₀ + [i = j] Fᵢ.
 
 Everything is estimated from the M × M products that SP-CACW has at hand: K = B̂B̂ᵀ of the running
-means b̂ᵢ = Σ_t w_t δᵢ,ₜ of δᵢ = gᵢ − g₀, and D, the products of a round's δ.
+means of gᵢ − g₀, and D, those of a round.
 
-* Without the products of a round with itself, Q = Σ_t w_t² D_t, what is left of K has no noise
-  of single rounds: U = (K − Q) / (s² − c), s = Σ w, c = Σ w², is unbiased for ⟨b̂ᵢ, b̂ⱼ⟩ whatever the
-  noise, if rounds are independent. Within a pass they are not: drawn without replacement,
-  deviations cancel, and U has only 1 − ρ of the F in it, ρ being the share of pairs of rounds of
-  one pass.
-* The mean of D less U is the covariance of the δ, σᵢ² + σ₀² on its diagonal and σ₀² elsewhere.
+* U, the products of b̂ without their noise (:mod:`spcacw_flwr.alpha.noise`), is unbiased for those
+  of whole gradients, if rounds are independent. Within a pass they are not: drawn without
+  replacement, deviations cancel, and U has only 1 − ρ of the F in it, ρ being the share of pairs of
+  rounds of one pass.
 * The mean of the R batches of a pass has the variance Fᵢ = σᵢ² / (Rᵢ − 1 + ρᵢ).
 """
 
@@ -23,17 +21,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from spcacw_flwr.alpha.noise import LEAST, Matrix, NoiseTracker, Vector
 from spcacw_flwr.alpha.solver import minimise
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
-_LEAST = 1e-9  # of a sum of weights: below it, nothing was seen
-SHRINKAGE = 0.5
+SHRINKAGE = 0.75
 """Of the target's error, for the weights are chosen by biases that have the same error in them.
 
-With one peer the step has α = 1 − cF₀/‖b̂‖², which is James and Stein's estimator: for c = ½ it is
-better than the target alone, whatever the bias, if tr Σ ≥ (8/3) λ_max(Σ) for the covariance Σ of
-the target's error (W. James and C. Stein, Estimation with quadratic loss, 1961; docs/plus.md).
+With one peer the step has α₀ = 1 − cF₀/‖b̂‖², which is James and Stein's estimator: for c = ¾ it is
+better than the target alone, whatever the bias, if tr Σ ≥ 3.2 λ_max(Σ) for the covariance Σ of the
+target's error (W. James and C. Stein, Estimation with quadratic loss, 1961; docs/plus.md).
 """
 
 
@@ -52,72 +48,32 @@ def positive_part(matrix: Matrix, scales: Vector | float = 1.0) -> Matrix:
 class Population:
     """Biases between populations, noise, and errors of finite samples, and the weights they earn.
 
-    ``passes`` (M,) are the rounds Rᵢ of a pass of each silo over its data, ``sizes`` (M,) its nᵢ,
-    ``told`` (M,) the variance of noise that silos add on purpose, which is no error of their data.
+    ``noise`` is the caller's, who updates it first. ``passes`` (M,) are the rounds Rᵢ of a pass of
+    each silo over its data, ``sizes`` (M,) its nᵢ, ``told`` (M,) the variance of noise that silos
+    add on purpose, which is no error of their data.
     """
 
-    def __init__(self, target: int, passes: Vector, sizes: Vector, told: Vector) -> None:
-        self.target, self.passes, self.sizes, self.told = target, passes, sizes, told
-        M = len(passes)
-        self._own, self._cross, self._spread, self._seen = np.zeros((4, M, M))  # Q, c, D, its share
-        self._sum, self._pass, self._same = np.zeros((3, M))  # s; of the pass; pairs of one pass
+    def __init__(self, noise: NoiseTracker, passes: Vector, sizes: Vector, told: Vector) -> None:
+        self.noise, self.passes, self.sizes, self.told = noise, passes, sizes, told
+        self.target, M = noise.target, len(passes)
+        self._pass, self._same = np.zeros((2, M))  # s of the pass; pairs of rounds of one pass
         self._norm = 0.0
-        self._biases, self._weight, self._gradients = np.zeros((3, M, M))
-        self._errors, self._left = np.zeros((2, M))
+        self._biases, self._weight = np.zeros((2, M, M))
+        self._errors, self._left, self._noise = np.zeros((3, M))
         self._total = 0.0
 
-    def update(
-        self, K: Matrix, D: Matrix, betas: Vector, round_: int, squared_norm: float
-    ) -> None:  # fmt: skip
-        """Fold in round t: K after it, D (0 for who did not report), βᵢ (0 for who did not), ‖g₀‖².
-
-        The target reports in every round; its rows of K and D are 0.
-        """
+    def update(self, betas: Vector, round_: int, squared_norm: float) -> None:
+        """Fold in round t, after ``noise``: βᵢ (0 for who did not report) and ‖g₀‖²."""
         keep = 1.0 - betas
-        kept, new = np.outer(keep, keep), np.outer(betas, betas)
-        self.products = K
-        self._own = kept * self._own + new * D
-        self._cross = kept * self._cross + new
-        self._sum = keep * self._sum + betas
         self._pass[(round_ - 1) % self.passes == 0] = 0.0
         self._same = keep * (keep * self._same + 2.0 * betas * self._pass)
         self._pass = keep * self._pass + betas
-        rate = np.sqrt(new)
-        self._spread += rate * (D - self._spread)
-        self._seen += rate * (1.0 - self._seen)
         self._norm += betas[self.target] * (squared_norm - self._norm)
-
-    @property
-    def known(self) -> NDArray[np.bool_]:
-        """(M,) who was heard in two rounds at least."""
-        known: NDArray[np.bool_] = self._sum**2 - self._cross.diagonal() > _LEAST
-        return known
-
-    def biases(self) -> Matrix:
-        """Return U (M, M), which may be indefinite; 0 for pairs that are not known."""
-        pairs = np.outer(self._sum, self._sum) - self._cross
-        seen = np.outer(self.known, self.known) & (pairs > _LEAST)
-        return np.divide(self.products - self._own, pairs, out=np.zeros_like(pairs), where=seen)
-
-    def variances(self) -> Vector:
-        """Return σᵢ² (M,) ≥ 0 of a round's gradients; 0 for who is not known."""
-        peers = self._peers() & self.known
-        none = np.zeros_like(self._spread)
-        covariance = np.divide(self._spread, self._seen, out=none, where=self._seen > _LEAST)
-        covariance -= self.biases()
-        pairs = np.outer(peers, peers) & (self._seen > _LEAST)
-        np.fill_diagonal(pairs, False)
-        own = covariance.diagonal()
-        # With one peer, the noise of its difference is put down to both silos in equal parts.
-        shared = covariance[pairs].mean() if pairs.any() else 0.5 * own[peers].max(initial=0.0)
-        variances = np.where(peers, np.maximum(own - shared, 0.0), 0.0)
-        variances[self.target] = max(float(shared), 0.0)
-        return variances
 
     def repeats(self) -> Vector:
         """Return ρ (M,), the share of pairs of rounds in which a silo was within one pass."""
-        pairs = self._sum**2 - self._cross.diagonal()
-        return np.divide(self._same, pairs, out=np.zeros_like(pairs), where=pairs > _LEAST)
+        pairs = self.noise.pairs.diagonal()
+        return np.divide(self._same, pairs, out=np.zeros_like(pairs), where=pairs > LEAST)
 
     def errors(self) -> Vector:
         """Return F (M,), the squared error of each silo's whole gradient.
@@ -127,29 +83,30 @@ class Population:
         the latter no less than that.
         """
         several = self.passes > 1
-        noise = np.maximum(self.variances() - self.told, 0.0)
+        noise = np.maximum(self.noise.variances() - self.told, 0.0)
         rounds = np.where(several, self.passes - 1.0 + self.repeats(), 1.0)
         errors = np.where(several, noise / rounds, 0.0)
-        others = several & self._peers() & self.known
+        others = several & self.noise.peers & self.noise.known
         least = (errors * self.sizes)[others].min(initial=np.inf)
         least = np.where(np.isfinite(least), least, 0.0) / self.sizes
         errors = np.where(several, errors, least)
         errors[self.target] = max(errors[self.target], least[self.target])
         return errors
 
-    def add(self, gradients: Matrix) -> None:
-        """Add a round to what weights are learned from; ``gradients`` is ηκ E G̃G̃ᵀ (M, M).
+    def add(self, step: float, sampling: Vector) -> None:
+        """Add a round to what weights are learned from.
 
-        The round counts in units of the running mean of ‖g₀‖²: early gradients are long, and would
-        outweigh late ones.
+        ``step`` is ηκ/(1 − μ), the weight of noise, and ``sampling`` (M,) the (1/p − 1)‖gᵢ‖² that
+        sampling adds to it. The round counts in units of the running mean of ‖g₀‖²: early gradients
+        are long, and would outweigh late ones.
         """
-        norm = self._norm / self._sum[self.target]
+        norm = self._norm / self.noise.sums[self.target]
         if norm <= 0.0:
             return
-        share, errors = 1.0 / norm, self.errors()
-        self._biases += share * self.biases()
-        self._weight += share * np.outer(self.known, self.known)
-        self._gradients += share * gradients
+        share, errors, known = 1.0 / norm, self.errors(), self.noise.known
+        self._biases += share * self.noise.biases()
+        self._weight += share * np.outer(known, known)
+        self._noise += share * step * np.where(known, self.noise.variances() + sampling, 0.0)
         self._errors += share * errors
         self._left += share * (1.0 - self.repeats()) * errors
         self._total += share
@@ -157,24 +114,25 @@ class Population:
     def weights(self) -> Vector:
         """Return the α (M,) of least risk; 0 for silos not heard twice, all to the target at first.
 
-        The target's error counts by :data:`SHRINKAGE`. A peer whose bias is more than the whole of
-        it, alone worse than the target, cannot mend it: their errors count as one.
+        The target's error counts by :data:`SHRINKAGE`. A peer whose bias is larger is, alone, worse
+        than the target, and does not mend it: from ½ to 3/2 of the error, growing parts of both
+        errors count as one.
         """
         known = self._weight.diagonal() > 0.0
-        peers = np.flatnonzero(self._peers() & known)
+        peers = np.flatnonzero(self.noise.peers & known)
         alpha = np.zeros(len(known))
         alpha[self.target] = 1.0
         if not len(peers):
             return alpha
         biases = self._biases_among(peers)
-        errors = self._errors / np.where(known, self._weight.diagonal(), self._total)
-        far = peers[biases.diagonal() > errors[self.target]]
-        shared = SHRINKAGE * errors[self.target]
-        errors[self.target] = 0.0
-        risk = self._gradients / self._total + np.diag(errors)
+        rounds = np.where(known, self._weight.diagonal(), self._total)
+        errors, noise = self._errors / rounds, self._noise / rounds
+        own, errors[self.target] = errors[self.target], 0.0
+        shared = np.zeros(len(known))  # of the target's error
+        shared[peers] = (biases.diagonal() - 0.5 * own).clip(0.0, own) / (own or 1.0)
+        shared[self.target] = 1.0
+        risk = np.diag(errors + noise) + SHRINKAGE * own * np.outer(shared, shared)
         risk[np.ix_(peers, peers)] += biases
-        with_target = np.append(far, self.target)
-        risk[np.ix_(with_target, with_target)] += shared
         some = np.append(peers, self.target)
         alpha[some] = minimise(risk[np.ix_(some, some)]).alpha
         return alpha
@@ -189,13 +147,10 @@ class Population:
         none = np.zeros_like(weight)
         found = np.divide(self._biases[np.ix_(peers, peers)], weight, out=none, where=weight > 0.0)
         found -= np.diag(self._left[peers] / weight.diagonal())
-        variances = self.variances()
+        variances = self.noise.variances()
         scales = np.sqrt(variances[peers] + variances[self.target])
         scales = np.where(scales > 0.0, scales, scales.max(initial=0.0) or 1.0)
         part = positive_part(found, scales)
         best = minimise(part).alpha
         luck = SHRINKAGE * self._left[self.target] / self._total
         return positive_part(found - min(luck, float(best @ part @ best)), scales)
-
-    def _peers(self) -> NDArray[np.bool_]:
-        return np.arange(len(self.passes)) != self.target

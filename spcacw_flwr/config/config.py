@@ -103,7 +103,7 @@ COMMON = (
     "threads", "data-dir", "output", "resume", "checkpoint-every", "compare-alone", "metric",
     "tensorboard", "mlflow", "wandb", "round-timeout", "eta", "momentum", "weight-decay",
     "max-norm", "batch-size", "model", "loss", "participation", "silos", "samples-per-silo",
-    "test-samples", "beta", "update-every", "solver", "bias-correction", "curvature", "guard",
+    "test-samples", "beta", "update-every", "solver", "curvature", "guard",
     "privacy-noise", "exchange", "wire",
 )  # fmt: skip
 """The keys that matter most."""

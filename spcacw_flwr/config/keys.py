@@ -270,9 +270,6 @@ class SPCACWKeys:
         "max-norm/√p where silos clip and none adds noise, and the largest norm seen elsewhere.",
         least=0,
     )
-    bias_correction: bool = key(
-        False, "Take the noise of the bias estimates out of the cost (ours: docs/theory.md)."
-    )
     probe: float = key(
         1.0,
         "Chance that a peer of weight 0 is asked in a round (of the p of participation): less "

@@ -1,8 +1,8 @@
 """The cost matrix of a round of SP-CACW, and the book that is kept of all of them.
 
-Eq. (CostDef) with estimated biases: L̂_t(α) = αᵀ H_t α, H_t = B̂B̂ᵀ + ηL E G̃G̃ᵀ. Three switches of the
-run config act here: ``participation`` (Prop. partial participation), ``bias-correction`` (the noise
-of b̂ is taken out of B̂B̂ᵀ) and ``diagnostics`` (regret, and what is known of each silo).
+Eq. (CostDef) with estimated biases: L̂_t(α) = αᵀ H_t α, H_t = B̂B̂ᵀ + ηL E G̃G̃ᵀ. Two switches of the
+run config act here: ``participation`` (Prop. partial participation) and ``diagnostics`` (regret,
+and what is known of each silo).
 
 With g̃ᵢ = gᵢ zᵢ/p and draws zᵢ that are independent, the target's z = 1, the mean over the draws is
 
@@ -25,7 +25,6 @@ from torch import Tensor
 from spcacw_flwr.alpha import (
     BiasTracker,
     Evidence,
-    PositivePart,
     RegretMeter,
     cost,
     cost_matrix,
@@ -37,6 +36,7 @@ from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.silos.protocol import Federation
 
 Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
 LOGGED = 1000
 """Most silos of which diagnostics are kept: beyond, their M × M matrices outgrow the gradients."""
 
@@ -69,14 +69,13 @@ class CostBook:
         self.eta = config.training.eta
         diagnostics = keys.diagnostics and silos <= LOGGED
         self.evidence: Evidence | None = None
-        if diagnostics or keys.bias_correction or evidence:
+        if diagnostics or evidence:
             self.evidence = Evidence(silos, self.target)
-        self.positive = PositivePart(silos) if keys.bias_correction else None
         self.regret: RegretMeter | None = None
         if diagnostics:
             self.regret = RegretMeter(silos, self.eta, bound, every)
-        self.last: tuple[Matrix, Matrix, NDArray[np.float64]]
-        """B̂B̂ᵀ, GGᵀ and (1/p − 1)‖gᵢ‖² of the last round: (M, M), (M, M), (M,)."""
+        self.last: tuple[Matrix, Vector, Vector]
+        """GGᵀ (M, M), βᵢ (0 for who did not report) and (1/p − 1)‖gᵢ‖² of the last round, (M,)."""
         self._costs: list[float] = []
         self._silent = np.ones(silos, dtype=bool)  # when asked last; at first nobody was
         self._last: Tensor | None = None  # (M, d), each silo's last gradient, if some are not asked
@@ -99,19 +98,16 @@ class CostBook:
         biases, products = self._products(heard)
         sampling = (1.0 / self.config.training.participation - 1.0) * products.diagonal()
         sampling[self.target] = 0.0
-        self.last = biases, products, sampling
-        level = self.bias.level()
+        betas = np.zeros(self.num_silos)
+        betas[list(heard.silos)] = self.bias.rates(heard.silos)
+        self.last = products, betas, sampling
         if self.evidence:
-            silos, betas = heard.silos, np.zeros(self.num_silos)
-            betas[list(silos)] = self.bias.rates(silos)
-            betas[self.target] = 0.0
-            part = products[np.ix_(silos, silos)]
-            differing = differences(part, silos, self.target, self.num_silos)
-            corrected = self.evidence.add(
-                biases, differing, betas, counts=counts, sampling=sampling, level=level
-            )
-            if self.positive and counts:
-                biases = self.positive.add(corrected)
+            part = products[np.ix_(heard.silos, heard.silos)]
+            differing = differences(part, heard.silos, self.target, self.num_silos)
+            self.evidence.noise.update(biases, differing, betas)
+            if counts:
+                self.evidence.add(sampling)
+        level = self.bias.level()
         if (level != 1.0).any():
             biases = np.outer(level, level) * biases
         matrix = cost_matrix(biases, products, self.eta, smoothness)

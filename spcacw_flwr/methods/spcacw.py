@@ -77,7 +77,7 @@ class SPCACWMethod(WeightedGradients):
                 "or ftal."
             )
         forgets = keys.beta_schedule == "constant" and keys.beta == 1
-        if forgets and (keys.bias_correction or self.needs_evidence):
+        if forgets and self.needs_evidence:
             raise SpcacwError(
                 "With beta = 1 nothing is averaged, and the noise of the bias estimates cannot be "
                 "told from the biases: set beta below 1."

@@ -84,7 +84,7 @@ class Opening(Wandering):
 CASES = [
     *({"method": name} for name in (*METHODS, f"{HERE}:Wandering")),
     {"sketch": 64},
-    {"bias_correction": True, "probe": 0.5},
+    {"method": "spcacw-plus", "probe": 0.5},
     {"solver": "ftal", "update_every": 3},
     {"solver": "ons", "update_every": 2},
     {"solver": "eg", "update_every": 2},

@@ -285,7 +285,6 @@ def test_weights_in_quarantine_are_zero_and_are_earned_again(solver, monkeypatch
         max_strikes=2,
         quarantine_probe=1.0,
         solver=solver,
-        bias_correction=True,
     )
     peer = 2
     pool = spoiled_pool(monkeypatch, config, peer, range(10, 14))

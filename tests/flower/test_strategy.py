@@ -58,8 +58,8 @@ def bare(config: Config, rounds: int = ROUNDS):
 @pytest.mark.parametrize(
     "keys",
     [
-        {"bias_correction": True, "probe": 0.5, "participation": 0.6},
-        {"bias_correction": True, "curvature": "noise", "smoothness_interval": 3},
+        {"method": "spcacw-plus", "probe": 0.5, "participation": 0.6},
+        {"method": "spcacw-plus", "smoothness_interval": 3},
         {"solver": "ftal"},
         {"solver": "ons"},
         {"solver": "eg"},

@@ -231,7 +231,7 @@ CLOSED = {"method": "spcacw-closed-form"}
     ("keys", "message"),
     [
         ({"method": "spcacw-reg", "solver": "ons"}, "cubic term"),
-        ({"beta": 1, "bias_correction": True}, "beta below 1"),
+        ({"beta": 1, "method": "spcacw-plus"}, "beta below 1"),
         ({"beta": 1} | CLOSED, "beta below 1"),
         ({"sketch": 5000}, "sketch = 5000 is more than the model's 4810 parameters"),
         ({"guard": 1}, "guard = 1 is not allowed: of the 200 training samples"),

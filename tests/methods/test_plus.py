@@ -35,9 +35,7 @@ def test_curvature_is_that_of_noise_by_default_and_a_key_still_wins():
     assert Config.from_keys(method="spcacw-plus", curvature="largest").spcacw.curvature == "largest"
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("solver", "ftal"), ("bias_correction", True), ("g_max", 1.0), ("beta", 1.0)]
-)
+@pytest.mark.parametrize(("key", "value"), [("solver", "ftal"), ("g_max", 1.0), ("beta", 1.0)])
 def test_keys_that_are_not_its_own_are_refused(key, value):
     with pytest.raises(SpcacwError, match=key.replace("_", "-").split("-")[0]):
         make("spcacw-plus", **{key: value})
@@ -59,7 +57,7 @@ def test_rounds_before_t_start_teach_the_noise_and_no_weights():
     for round_ in range(1, 5):
         play(method, round_, (1.0 + rng.standard_normal((3, 2))).tolist())
     assert method.alpha.tolist() == [1.0, 0.0, 0.0]
-    assert method.population.known.all()
+    assert method.population.noise.known.all()
 
 
 def test_large_steps_count_noise_as_the_largest_step_of_the_theorems():
