@@ -28,8 +28,8 @@ def write(folder, name, last, gain, weight, *, width=2.0, seconds=1.0, state="fi
 
 @pytest.fixture
 def folder(tmp_path):
-    write(tmp_path, "a", 80.0, 5.0, 0.5, seconds=9.0, beta=0.1)
-    write(tmp_path / "deep", "b", 90.0, -3.0, 0.9, seconds=2.0, beta=0.2)
+    write(tmp_path, "a", 80.0, 5.0, 0.5, seconds=9.0, beta=0.1, threads=1)
+    write(tmp_path / "deep", "b", 90.0, -3.0, 0.9, seconds=2.0, beta=0.2, threads=2)
     write(tmp_path, "c", 70.0, 1.0, 0.7, state="failed", beta=0.2)
     return tmp_path
 
