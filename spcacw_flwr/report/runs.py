@@ -142,7 +142,11 @@ def runs_below(folder: Path, where: Sequence[str], sort: str) -> list[Run]:
 def differing(runs: Sequence[Run]) -> list[str]:
     """Return the keys that are not the same in all runs, but for those that say where they run."""
     names = dict.fromkeys(name for run in runs for name in run.config if name not in FREE)
-    return [name for name in names if len({str(run.config.get(name)) for run in runs}) > 1]
+    return [
+        name
+        for name in names
+        if len({str(run.config[name]) for run in runs if name in run.config}) > 1
+    ]
 
 
 def listing(runs: Sequence[Run], folder: Path) -> Table:
