@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 
 from spcacw_flwr.config.config import absolute, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.console import new_console, one_sentence, say
 
 from . import conf, federations, pages, ranks, readings, studies, table1
 from .attacks import ATTACKS, study
@@ -49,28 +49,20 @@ def more_keys(data_dir: Path | None, engine: str, assignments: list[str] | None)
     return {**where, "engine": engine, **parse_assignments(assignments or [])}
 
 
-def one_sentence(command: Callable[..., list[Path]]) -> Callable[..., None]:
+def files_of(command: Callable[..., list[Path]]) -> Callable[..., None]:
     """Print the files that a command made, or the one sentence that says why it could not."""
 
     @functools.wraps(command)
-    def guarded(*args: Any, **kwargs: Any) -> None:
-        console = Console()
-        try:
-            files = command(*args, **kwargs)
-        except SpcacwError as error:
-            console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            console.print("[bold red]spcacw:[/] stopped; the same command goes on from here.")
-            raise typer.Exit(130) from None
-        for file in files:
-            console.print(str(file), soft_wrap=True, highlight=False)
+    @one_sentence("stopped; the same command goes on from here.")
+    def printed(*args: Any, **kwargs: Any) -> None:
+        for file in command(*args, **kwargs):
+            say(str(file))
 
-    return guarded
+    return printed
 
 
 @app.command("table1")
-@one_sentence
+@files_of
 def table(
     columns: Columns = "", rows: Rows = "", seeds: Seeds = 5, data_dir: DataDir = None,
     output: Annotated[Path, typer.Option(help="directory of all results")] = Path("runs/table1"),
@@ -89,14 +81,14 @@ def table(
     where = Where(output, tuple(names(device)), workers, report_only, 60 * minutes)
     if targets:
         jobs = table1.silo_jobs(of, which, range(seeds), more, targets, tuned)
-        return table1.report_silos(jobs, where.run(jobs, Console()), of, which, output)
+        return table1.report_silos(jobs, where.run(jobs, new_console()), of, which, output)
     jobs = conf.make_jobs(of, which, range(seeds), more, tuned=tuned, validation=validation)
-    runs = where.run(jobs, Console())
+    runs = where.run(jobs, new_console())
     return table1.report(jobs, runs, of, which, output, "table1-tuned" if tuned else "table1")
 
 
 @app.command("federations")
-@one_sentence
+@files_of
 def selfish(
     setting: Annotated[str, typer.Option(help="comma-separated; empty is all listed")] = "",
     methods: Rows = "",
@@ -118,11 +110,11 @@ def selfish(
         plan = listed.get(name, other) | {key: value for key, value in asked.items() if value}
         jobs += federations.jobs_of(name, plan, list(dict.fromkeys(["local", *of])), more)
     where = Where(output, ("cpu",), workers, report_only, 60 * minutes)
-    return federations.federations(jobs, where, Console())
+    return federations.federations(jobs, where, new_console())
 
 
 @app.command("studies")
-@one_sentence
+@files_of
 def run_studies(
     which: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="none is all")] = None,
     data_dir: DataDir = None,
@@ -134,7 +126,7 @@ def run_studies(
     report_only: ReportOnly = False, set_: Set = None,
 ) -> list[Path]:  # fmt: skip
     """Run what the tables of the studies lack, a line of CSV for each run."""
-    console, more = Console(), more_keys(data_dir, "in-process", set_)
+    console, more = new_console(), more_keys(data_dir, "in-process", set_)
     where, listed = Where(runs, tuple(names(device)), workers, report_only), conf.read(file)
     made: list[Path] = []
     failed = 0
@@ -145,7 +137,7 @@ def run_studies(
         table = studies.table_of(name, listed[name], results)
         jobs = list(studies.jobs_of(name, listed[name], more))
         lacking = sum(table.lacks(job.place) for job in jobs)
-        console.print(f"{name}: {lacking} of {len(jobs)} runs are missing", highlight=False)
+        console.print(f"{name}: {lacking} of {len(jobs)} runs are missing")
         failed += len(where.fill(table, jobs, studies.figures, console))
         made += [table.path] * bool(lacking and not report_only)
         made += studies.write(name, table.path, picture)
@@ -155,7 +147,7 @@ def run_studies(
 
 
 @app.command("attacks")
-@one_sentence
+@files_of
 def attack(
     table: Annotated[Path, typer.Argument(help="CSV to add to")],
     columns: Columns = "digits-relabel", methods: Rows = "",
@@ -178,7 +170,7 @@ def attack(
 
 
 @app.command("pages")
-@one_sentence
+@files_of
 def fill_pages(
     check: Annotated[bool, typer.Option("--check", help="write nothing; fail if one is stale")] = (
         False

@@ -34,7 +34,7 @@ from .conf import Job
 
 IRRELEVANT = (
     "output", "data-dir", "device", "threads", "nodes", "node-gpus", "node-timeout",
-    "round-timeout", "tensorboard", "resume", "checkpoint-every",
+    "round-timeout", "tensorboard", "mlflow", "wandb", "resume", "checkpoint-every",
 )  # fmt: skip
 """Keys that change where or how fast a run is made, and what it computes by rounding at most: a
 table may have one column from a CPU and another from a GPU (``summary.json`` says which)."""

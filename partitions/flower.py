@@ -43,6 +43,9 @@ __all__ = [
 class RowsPartitioner(Partitioner):
     """A split into rows of the data set, which is drawn when it is first asked for."""
 
+    argument = "partition_by"
+    """What names the column."""
+
     def __init__(self, num_partitions: int, seed: int, column: str) -> None:
         """Keep what the split depends on; reads no data."""
         super().__init__()
@@ -77,8 +80,8 @@ class RowsPartitioner(Partitioner):
         if self._column not in self.dataset.features:
             raise SpcacwError(
                 f"The data set has no column {self._column!r}, only "
-                f"{', '.join(self.dataset.features)}: name the right one where you make the "
-                f"{type(self).__name__}."
+                f"{', '.join(self.dataset.features)}: make the {type(self).__name__} with "
+                f"{self.argument}= one of these."
             )
 
     def labels(self) -> Ints:
@@ -201,7 +204,8 @@ class RelabelPartitioner(EqualPartitioner):
         mine, column = names[self._clusters[partition_id]], self._column
 
         def rename(labels: list[int]) -> dict[str, list[int]]:
-            return {column: mine[labels].tolist()}
+            numbers = np.asarray(labels, dtype=np.int64)  # True and False, too
+            return {column: mine[numbers].tolist()}
 
         return share.map(rename, batched=True, input_columns=column, features=share.features)
 
@@ -213,6 +217,8 @@ class RotatePartitioner(EqualPartitioner):
     they are looked at. ``samples_per_partition`` are those of each silo (0: as many as there are),
     and ``seed`` draws the shares.
     """
+
+    argument = "image"
 
     def __init__(
         self, num_partitions: int = 89, step: float = 4.0, *, samples_per_partition: int = 0,

@@ -220,7 +220,7 @@ def _numbers(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
 
 
 def _labels(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
-    if y.dtype not in (*_WHOLE, torch.uint8):
+    if y.dtype not in (*_WHOLE, torch.uint8, torch.bool):
         raise SpcacwError(
             f"{where}: labels are {y.dtype}; they must be whole numbers, or "
             "classes = 1 for numbers to be predicted."

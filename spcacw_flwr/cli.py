@@ -23,6 +23,8 @@ from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+CROWD = 16
+"""Flower nodes per core from which on they hinder each other."""
 ELSEWHERE = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of a command whose arguments another module reads."""
 
@@ -71,6 +73,7 @@ def train(flat: dict[str, Any]) -> None:
     from spcacw_flwr.engine.simulate import simulate
     from spcacw_flwr.flower import launch
     from spcacw_flwr.report.terminal import reported
+    from spcacw_flwr.report.words import counted
     from spcacw_flwr.silos.batches import find_device
     from spcacw_flwr.silos.setup import checked_setting
 
@@ -83,6 +86,10 @@ def train(flat: dict[str, Any]) -> None:
     setting.prepare()
     find_device(config.run.device)
     claim_directory(Path(output), bool(config.run.resume))
+    cores = os.cpu_count() or 1
+    if config.run.engine == "ray" and not config.run.nodes and setting.num_silos > CROWD * cores:
+        say(f"{setting.num_silos} silos are as many Flower nodes, on {counted(cores, 'core')}: "
+            f"--set nodes={cores} computes the same, and faster.")  # fmt: skip
     end_like_ctrl_c()
     with reported(new_console(), Path(output), f"'spcacw run --resume {output}'") as show:
         if config.run.engine == "in-process":
@@ -106,12 +113,48 @@ def report(
     """Write report.html for a run: who helped, in plain words and pictures."""
     from spcacw_flwr.report.leave_one_out import leave_one_out as rerun_without
     from spcacw_flwr.report.page import write_report
+    from spcacw_flwr.report.terminal import print_left_out
 
     if leave_one_out or lowest:
         given = {"data-dir": data_dir and absolute(str(data_dir)), "device": device}
         changes = {name: value for name, value in given.items() if value is not None}
         rerun_without(directory, leave_one_out, lowest, seeds, changes, say)
+        print_left_out(new_console(), directory)
     say(str(write_report(directory)))
+
+
+@app.command()
+@one_sentence()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="a folder of runs, at any depth")] = Path("runs"),
+    sort: Annotated[str, typer.Option(help="run, value, gain, alpha or seconds")] = "run",
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="only runs with this key, or state=finished"),
+    ] = None,
+) -> None:
+    """List the runs of a folder: how good, how much better than alone, weights, cost."""
+    from spcacw_flwr.report.runs import listing, runs_below
+
+    new_console().print(listing(runs_below(folder, where or [], sort), folder))
+
+
+@app.command()
+@one_sentence()
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="A B …", help="runs' directories")],
+    output: Annotated[Path, typer.Option(help="picture to draw")] = Path("compare.png"),
+) -> None:
+    """Compare runs: metrics, weights, keys that differ; and draw them into a picture."""
+    from spcacw_flwr.report.runs import comparison, difference, draw, read_run
+
+    found = [read_run(directory) for directory in directories]
+    console = new_console()
+    console.print(comparison(found))
+    for one in found[1:]:
+        console.print(difference(found[0], one))
+    draw(found, output)
+    say(str(output))
 
 
 @app.command()

@@ -25,15 +25,14 @@ def say(text: str | Text) -> None:
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
-    """End the command with a user's error as its sentence and 1, or with 130 on Ctrl-C."""
+def one_sentence(stopped: str = "stopped.") -> Iterator[None]:
+    """End the command with a user's error as its sentence and 1, on Ctrl-C ``stopped`` and 130."""
     try:
         yield
     except (SpcacwError, KeyboardInterrupt) as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        sentence = "stopped." if stopped else str(error)
-        say(Text.assemble(("spcacw:", "bold red"), " ", sentence))
-        raise typer.Exit(130 if stopped else getattr(error, "exit_code", 1)) from None
+        ends = isinstance(error, KeyboardInterrupt)
+        say(Text.assemble(("spcacw:", "bold red"), " ", stopped if ends else str(error)))
+        raise typer.Exit(130 if ends else getattr(error, "exit_code", 1)) from None
 
 
 def end_like_ctrl_c() -> None:

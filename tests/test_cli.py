@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,7 @@ def test_the_display_shows_epochs_live_or_line_by_line(terminal):
     assert "91.50 %" in said
     if terminal:
         assert "9/14" in said
+        assert re.search(r"left\s+(-|\d)", said)
     else:
         assert said.count("epoch 1/2") == 1
 
@@ -126,7 +128,7 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
             "holdout": 0.0, "metric": "auroc", "test-cases": 48, "alpha": [1.0, 0.0], "rounds": 14,
             "metrics": {"auroc": {"best": 0.9, "best_epoch": 1, "last": 0.89,
                                   "interval": [0.78, 0.95]}},
-            "groups": [None, 1.0], "names": ["a [/b]", "c [red]"], "epochs": 2, "seconds": 1.0,
+            "groups": [None, 1.0], "names": ["a [/b]", "c [red]"], "epochs": 1, "seconds": 1.0,
             "target_gradients": 14, "floats": 0,
         }  # fmt: skip
         (output / "summary.json").write_text(json.dumps(summary))
@@ -139,10 +141,27 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
     assert "silo 0 a [/b] by local, 48 test cases" in done.output
     assert " 1 c [red] │" in done.output
     assert "0.890 │ 0.780 to 0.950" in done.output
+    assert "1 epoch, 14 rounds, 1.0 s; 14 gradients at the target" in done.output
     assert "known with hindsight: 1, AUROC 0.900" in done.output
     assert str(output) in done.output
     (output / "config.toml").write_text("")
     assert invoke("report", str(output)).output == f"{output}/report.html\n"
+
+
+@pytest.mark.parametrize(("more", "told"), [
+    ((), True), (("--set", "nodes=2"), False), (("--set", "cluster-sizes=3,2,2"), False),
+])  # fmt: skip
+def test_many_silos_on_few_cores_are_told_of_nodes(more, told, monkeypatch, tmp_path):
+    def end(config, num_silos, show):
+        raise SpcacwError("The end.")
+
+    monkeypatch.setattr(launch, "run", end)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    keys = ("--set", "cluster-sizes=20,20", "--set", "samples-per-silo=9", *more)
+    done = invoke("run", *keys, "--output", str(tmp_path / "run"))
+    assert done.output.endswith("spcacw: The end.\n")
+    assert ("40 silos are as many Flower nodes, on 2 cores: --set nodes=2 computes the same" in
+            done.output) is told  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -152,14 +171,22 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
 def test_a_run_that_ends_early_says_where_its_results_are(
     error, code, words, monkeypatch, tmp_path
 ):
+    learned = f"What was learned so far is in {tmp_path / 'run'}"
+
     def end(config):
+        (tmp_path / "run" / "metrics.jsonl").touch()
         raise error
 
-    fake_launch(monkeypatch, end)
-    done = invoke("run", "--output", str(tmp_path / "run"))
-    assert done.exit_code == code
-    assert words in done.output
-    assert f"What was learned so far is in {tmp_path / 'run'}" in done.output
+    def end_later(config):
+        (tmp_path / "run" / "metrics.jsonl").write_text("{}")
+        raise error
+
+    for ending, tells in ((end, False), (end_later, True)):
+        fake_launch(monkeypatch, ending)
+        done = invoke("run", "--output", str(tmp_path / "run"))
+        assert done.exit_code == code
+        assert words in done.output
+        assert (learned in done.output) is tells
 
 
 def refused(config):
@@ -186,6 +213,7 @@ def test_what_users_type_is_printed_as_it_is(text, tmp_path):
     """In a setting, a value, a key, a method, a directory of a run, and one of results."""
     (tmp_path / "file").touch()
     for given in (
+        ("table1", "--columns", f"x{text}"), ("federations", "--setting", f"x{text}"),
         ("run", "--setting", f"x{text}"), ("run", "--set", f"metric={text}"),
         ("run", "--set", f"x{text}=1"), ("keys", f"x{text}"), ("keys", "--method", f"x:{text}"),
         ("run", "--resume", str(tmp_path / text)), ("report", str(tmp_path / text)),

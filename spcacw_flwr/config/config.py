@@ -101,10 +101,10 @@ def own_fields(owner: Any) -> tuple[dataclasses.Field[Any], ...]:
 COMMON = (
     "setting", "method", "seed", "target", "epochs", "holdout", "engine", "nodes", "device",
     "threads", "data-dir", "output", "resume", "checkpoint-every", "compare-alone", "metric",
-    "tensorboard", "round-timeout", "eta", "momentum", "weight-decay", "max-norm", "batch-size",
-    "model", "loss", "participation", "silos", "samples-per-silo", "test-samples", "beta",
-    "update-every", "solver", "curvature", "guard", "privacy-noise", "exchange",
-    "wire",
+    "tensorboard", "mlflow", "wandb", "round-timeout", "eta", "momentum", "weight-decay",
+    "max-norm", "batch-size", "model", "loss", "participation", "silos", "samples-per-silo",
+    "test-samples", "beta", "update-every", "solver", "curvature", "guard",
+    "privacy-noise", "exchange", "wire",
 )  # fmt: skip
 """The keys that matter most."""
 
@@ -254,13 +254,13 @@ class Config:
         return flat | ({"own": json.dumps(own)} if own else {})
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str, Any]:
     """Read ``key=value`` pairs, the values in TOML; a value that is not TOML is a text."""
     table: dict[str, Any] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
         if not separator:
-            raise SpcacwError(f"--set {assignment} must have the form key=value.")
+            raise SpcacwError(f"{option} {assignment} must have the form key=value.")
         try:
             table[name.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

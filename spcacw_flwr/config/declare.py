@@ -60,7 +60,7 @@ def import_by_path(path: str, what: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise SpcacwError(
             f"The {what} {path!r} cannot be imported ({error}): give it as package.module:Class, "
-            "with the package on Python's path."
+            "in the directory where the command is given, or installed."
         ) from error
 
 

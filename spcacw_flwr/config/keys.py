@@ -16,7 +16,7 @@ ENGINES = ("ray", "in-process")
 PASS, SAMPLED = "pass", "sampled"
 MESSAGE, STREAM = "message", "stream"
 FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
-METRICS = ("accuracy", "balanced", "auroc", "log-loss", "brier", "r2", "mse")
+METRICS = ("accuracy", "balanced", "auroc", "calibration", "log-loss", "brier", "r2", "mse")
 WIRES = (FLOAT32, FLOAT16, BFLOAT16, INT8)
 
 
@@ -84,10 +84,14 @@ class RunKeys:
     metric: str = key(
         "accuracy",
         "What a run is judged by, on the target's test data: its best epoch, tables and report; r2 "
-        "and mse are for labels that are numbers, auroc for two classes.",
+        "and mse are for labels that are numbers, auroc and calibration for two classes.",
         choices=METRICS,
     )
     tensorboard: bool = key(False, "Write TensorBoard scalars beside the other results.")
+    mlflow: bool = key(
+        False, "Log to MLflow: MLFLOW_TRACKING_URI, or mlflow.db beside the run's directory."
+    )
+    wandb: bool = key(False, "Log to Weights & Biases: WANDB_PROJECT, or the project spcacw.")
     node_timeout: float = key(
         120.0, "Seconds to wait for nodes that hold all silos before giving up.", above=0
     )

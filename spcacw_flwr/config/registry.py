@@ -60,6 +60,7 @@ SETTINGS = {
     "landmine": "spcacw_flwr.partitions.natural:Landmine",
     "own": "spcacw_flwr.partitions.own:OwnSilos",
     "files": "spcacw_flwr.partitions.files:SiloFiles",
+    "hf": "spcacw_flwr.partitions.hub:HubSilos",
 }
 SOLVERS = {
     "ftl": "spcacw_flwr.alpha.learners:FollowTheLeader",

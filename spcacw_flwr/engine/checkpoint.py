@@ -37,8 +37,8 @@ FORMAT = 3
 DIRECTORY, NOTES = "checkpoint", "checkpoint.json"
 FREE = (
     "engine", "nodes", "node-gpus", "device", "threads", "output", "resume", "data-dir",
-    "compare-alone", "tensorboard", "node-timeout", "round-timeout", "checkpoint-every", "exchange",
-    "stream-address", "stream-certificate", "stream-key",
+    "compare-alone", "tensorboard", "mlflow", "wandb", "node-timeout", "round-timeout",
+    "checkpoint-every", "exchange", "stream-address", "stream-certificate", "stream-key",
 )  # fmt: skip
 """Keys that say where and how fast a run is made, or what is made beside it."""
 SECONDS, SHARE = 10.0, 0.05

@@ -28,6 +28,7 @@ from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.engine import directory as places
 from spcacw_flwr.engine.checkpoint import Keeper
 from spcacw_flwr.engine.directory import Stop, Stopped, claim_directory, write_atomically
+from spcacw_flwr.engine.loggers import Loggers
 from spcacw_flwr.engine.loop import History
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS
@@ -94,7 +95,7 @@ class Recorder(History):
         self.directory, self.engine, self._show = directory, engine, show
         self.flower_run = flower_run
         self._told = self._started
-        self._scalars: Any = None
+        self._loggers: Loggers | None = None
         self._keeper: Keeper | None = None
         own = places.is_own(directory, flower_run)
         self._resumes = bool(config.run.resume) or own
@@ -128,11 +129,7 @@ class Recorder(History):
         if checkpoints:
             keeper.check_room()
             self._keeper = keeper
-        if self.config.run.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter  # slow to import, rarely wanted
-
-            where = str(self.directory / "tensorboard")
-            self._scalars = SummaryWriter(where, purge_step=self.round + 1 if done else None)
+        self._loggers = Loggers(self.directory, self.config, self.round if done else 0)
         self._asks = False
         super().start(federation, rounds, objects)
         self._status("training")
@@ -181,9 +178,11 @@ class Recorder(History):
         if alpha is None:
             return
         self._append("alpha.csv", [[round_, *map(repr, alpha.tolist())]])
-        if self._scalars:
-            for silo, weight in enumerate(alpha):
-                self._scalars.add_scalar(f"alpha/silo_{silo}", weight, round_)
+        self._log({f"alpha/silo_{silo}": weight for silo, weight in enumerate(alpha)}, round_)
+
+    def _log(self, values: Mapping[str, float], round_: int) -> None:
+        if self._loggers:
+            self._loggers.scalars(values, round_)
 
     def progress(self, round_: int) -> None:
         """Note the round on disk, at most five times a second."""
@@ -203,9 +202,7 @@ class Recorder(History):
             file.write(as_json(self.epochs[-1]) + "\n")
         content = save({name: part.contiguous() for name, part in parameters.items()})
         write_atomically(self.directory / "model.safetensors", content)
-        if self._scalars:
-            for name, value in report.items():
-                self._scalars.add_scalar(name, value, round_)
+        self._log(report, round_)
         self._status("training")
 
     def _write_figures(self, figures: Mapping[str, NDArray[np.float64]]) -> None:
@@ -220,6 +217,10 @@ class Recorder(History):
         from spcacw_flwr.engine import plots  # not before: Matplotlib takes a second
 
         self._write("summary.json", as_json(self.summary(), indent=2))
+        for epoch, line in enumerate(self.epochs):
+            curves = {name: self.alone[name][epoch] for name in METRICS if name in self.alone}
+            named = {f"alone/{name}": value for name, value in curves.items()}
+            self._log(named, int(line["round"]))
         metric = METRICS[self.config.run.metric]
         plots.save_metric(self.directory / f"{metric.name}.png", metric, self.epochs, self.alone)
         if self.federation is not None and self.alphas:
@@ -239,8 +240,8 @@ class Recorder(History):
             self._close("failed", error=sentence)
 
     def _close(self, state: str, **more: Any) -> None:
-        if self._scalars:
-            self._scalars.close()
+        if self._loggers:
+            self._loggers.close(state == "finished")
         try:
             self._status(state, **more)
         finally:

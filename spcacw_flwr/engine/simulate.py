@@ -12,8 +12,10 @@ messages, and needs PyTorch and the scientific stack alone::
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,7 +54,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     setting.prepare()
     output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)
-    with history.failing():
+    with history.failing(), logged(output):
         pool = SiloPool(config, setting, range(setting.num_silos))
         method = method_for(config, pool.describe(), pool)
         with threads(config.run.threads, setting.num_silos * config.samples_per_round, pool):
@@ -61,6 +63,29 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
                 history.alone = train_alone(config, pool, method.personal)
         history.finish()
     return history
+
+
+@contextmanager
+def logged(directory: Path | None) -> Iterator[None]:
+    """Keep in a run's ``run.log`` what is logged in the block; who shows it already goes on."""
+    if directory is None:
+        yield
+        return
+    log, file = logging.getLogger("spcacw_flwr"), logging.FileHandler(directory / "run.log")
+    file.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    level, alone = log.level, not log.hasHandlers()
+    added = [file, *([logging.lastResort] if alone and logging.lastResort else [])]
+    if alone:  # nobody has said what is to be logged
+        log.setLevel(logging.INFO)
+    for handler in added:
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        for handler in added:
+            log.removeHandler(handler)
+        file.close()
 
 
 def method_for(config: Config, silos: Iterable[SiloInfo], pool: SiloPool) -> Method:

@@ -23,6 +23,9 @@ ENOUGH_SEEDS = 3
 """Seeds from which on they tell how much of a difference is chance."""
 MOST_SILOS = 12
 """Silos that are drawn or listed one by one; of the others a summary."""
+THEORY = "closed_form"
+"""A figure that people are not shown: the weight that a peer would earn alone by the lemma "Optimal
+Weights", 0 for all that are useful together only. It is in ``silos.csv``."""
 SETTLED = 0.01
 """Share of the weight below which an update counts as small."""
 Interval = tuple[float, float]
@@ -85,12 +88,28 @@ class Weights:
     mean: Vector
     """The mean over all rounds of the α that they used."""
     figures: dict[str, Vector]
-    """bias (‖b̂‖), sigma (noise), closed_form (the weight that both would earn), if known."""
+    """bias (‖b̂‖), sigma (noise) and others, if known; see :data:`THEORY`."""
     groups: list[float | None]
     group_kind: str
     """cluster, angle or none, as of :class:`partitions.Setting`."""
     names: list[str]
     """What each silo is called: its number, and its name if it has one."""
+
+    def called(self, some: Iterable[int]) -> list[str]:
+        """Return what some silos are called."""
+        return [self.names[silo] for silo in some]
+
+    @property
+    def unlike(self) -> list[int]:
+        """Peers whose gradients stray from the target's by more than its mini-batches vary.
+
+        One mini-batch of the target's own is then a better guide than all that such a peer sends.
+        In order of distance, the nearest first; none where either is not known.
+        """
+        bias, sigma = (self.figures.get(name) for name in ("bias", "sigma"))
+        if bias is None or sigma is None or not sigma[self.target] > 0:
+            return []
+        return sorted((i for i in self.peers if bias[i] > sigma[self.target]), key=bias.item)
 
     @property
     def final(self) -> Vector:
@@ -129,7 +148,8 @@ class Weights:
 class Absence:
     """What became of the target without one peer, over the seeds that were tried."""
 
-    silo: int
+    silo: str
+    """What the peer is called."""
     alpha: float
     """The peer's last α with all silos, mean over seeds."""
     value: float
@@ -206,15 +226,18 @@ class Facts:
         return self.run.alphas.shape[1] if len(self.run.alphas) else len(groups)
 
     @property
-    def rejections(self) -> dict[int, dict[str, int]] | None:
-        """How many replies of each silo were not used, by reason; None if not recorded."""
-        counts = self.run.summary.get("rejections")
-        return None if counts is None else {int(silo): by for silo, by in counts.items()}
+    def rejections(self) -> dict[str, dict[str, int]] | None:
+        """How many replies of each silo were not used, by its name and the reason, if recorded."""
+        return None if self.run.summary.get("rejections") is None else self._by_silo("rejections")
 
     @property
-    def privacy(self) -> dict[int, dict[str, Any]]:
-        """The privacy that each private silo has spent: epsilon, delta and its mechanism."""
-        return {int(silo): by for silo, by in (self.run.summary.get("privacy") or {}).items()}
+    def privacy(self) -> dict[str, dict[str, Any]]:
+        """What each private silo has spent, by its name: epsilon, delta and its mechanism."""
+        return self._by_silo("privacy")
+
+    def _by_silo(self, name: str) -> dict[str, Any]:
+        table = {int(silo): by for silo, by in (self.run.summary.get(name) or {}).items()}
+        return {called(self.run.summary, silo): table[silo] for silo in sorted(table)}
 
     @property
     def seconds(self) -> float | None:
@@ -265,7 +288,8 @@ def _weights(run: Artefacts, target: int) -> Weights | None:
     end = max(int(run.status.get("round") or 0), int(run.rounds[-1]))
     held = np.diff([*run.rounds, end]).astype(float)  # rounds that used each α
     mean = held @ run.alphas / held.sum() if held.sum() else run.alphas[-1]
-    figures = {name: np.array(v) for name, v in run.silos.items() if len(v) == silos}
+    known = {name: v for name, v in run.silos.items() if len(v) == silos and name != THEORY}
+    figures = {name: np.array(values) for name, values in known.items()}
     setting = str(run.config.get("setting"))
     kind = setting_class(setting).group_kind if setting in SETTINGS else "none"
     groups = run.summary.get("groups") or [None] * silos
@@ -283,12 +307,12 @@ def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:
     samples, mean = int(rows[0]["test_samples"]), float(np.mean([*whole.values()]))
     for silo in dict.fromkeys(row["without"] for row in rows if row["without"]):
         some = [row for row in rows if row["without"] == silo and row["seed"] in whole]
-        values = [float(row[metric.name]) for row in some]
+        values, name = [float(row[metric.name]) for row in some], called(run.summary, int(silo))
         lost = [sign * (whole[row["seed"]] - v) for row, v in zip(some, values, strict=True)]
         alpha = [float(row["alpha"]) for row in some if row["alpha"]]
         chance = [float(row.get("chance") or _unpaired(mean, samples)) for row in some]
         absences.append(Absence(
-            int(silo), float(np.mean(alpha)) if alpha else math.nan, float(np.mean(values)),
+            name, float(np.mean(alpha)) if alpha else math.nan, float(np.mean(values)),
             np.array(lost), float(np.mean(chance)),
         ))  # fmt: skip
     last = next((line[metric.name] for line in reversed(run.epochs) if metric.name in line), None)

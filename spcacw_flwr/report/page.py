@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spcacw_flwr.report.pictures import Picture
 
 NAME = "report.html"
-COLUMNS = {"bias": "bias ‖b̂‖", "sigma": "noise σ", "closed_form": "closed form", "epsilon": "ε"}
+COLUMNS = {"bias": "bias ‖b̂‖", "sigma": "noise σ", "epsilon": "ε"}
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ def sections(facts: Facts) -> Iterator[Section]:
     from spcacw_flwr.report import pictures  # not before: Matplotlib takes a second
 
     course, weights = facts.course, facts.weights
+    if said := [*sentences.advice(facts)]:
+        yield Section("advice", "Go on with these peers?", said)
     if course.values:
         yield Section("result", "How good the model became", sentences.learning(course),
                       [pictures.course(course)], [_metrics_table(course)])  # fmt: skip
-    if said := [*sentences.advice(course)]:
-        yield Section("advice", "Go on with these peers?", said)
     if weights is None and course.values:
         method = facts.run.config.get("method")
         none = f"The method {method} puts no weight on silos, so this run cannot tell who helped."
         yield Section("helpers", "Who helped", [none])
     if weights is not None and len(weights.final) > 1:
-        said = [*sentences.helpers(weights), *sentences.closed_form(weights)]
+        said = [*sentences.helpers(weights), *sentences.unlike(weights)]
         yield Section("helpers", "Who helped", said, [pictures.helpers(weights)],
                       [_silo_table(weights)])  # fmt: skip
         if (picture := pictures.truth(weights)) and (said := [*sentences.truth(weights)]):
@@ -76,7 +76,7 @@ def sections(facts: Facts) -> Iterator[Section]:
                           [pictures.over_time(weights)])  # fmt: skip
     if (found := facts.leave_one_out) and found.absences:
         yield Section("without", "With and without each peer", sentences.without(found),
-                      [pictures.leave_one_out(found)], [_absence_table(found)])  # fmt: skip
+                      [pictures.leave_one_out(found)], [absence_table(found)])  # fmt: skip
     yield Section("replies", "Replies that were not used", sentences.replies(facts),
                   tables=[_reply_table(facts)])  # fmt: skip
     if said := [*sentences.cost(facts)]:
@@ -85,34 +85,37 @@ def sections(facts: Facts) -> Iterator[Section]:
     yield _configuration(facts)
 
 
-def tiles(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield the few figures at the top: a label and a value each."""
+def tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
+    """Yield the few figures at the top: a label, a value, and how sure it is."""
     course, weights, metric = facts.course, facts.weights, facts.course.metric
     if course.values:
-        yield f"{metric.label} at the end", metric.text(course.values[-1])
-    if course.interval and course.cases:
-        yield f"95 % interval, {course.on}", span(metric, course.interval)
+        sure = f"{span(metric, course.interval)}, " if course.interval else ""
+        yield f"{metric.label} at the end", metric.text(course.values[-1]), sure + course.on
     if course.alone and facts.run.config.get("method") != "local":
-        yield "training alone", metric.text(course.alone[-1])
+        yield "training alone", metric.text(course.alone[-1]), course.on
     if course.gain is not None:
-        unit = " points" if metric.percent else ""
-        yield "better than alone by", signed(metric, course.gain) + unit
-    if course.gain_interval:
-        yield "95 % interval of that", span(metric, course.gain_interval, signs=True)
+        ends, unit = course.gain_interval, "points" if metric.percent else ""
+        sure = span(metric, ends, signs=True) if ends else unit
+        yield "better than alone by", signed(metric, course.gain), sure
     if weights is not None and weights.shares:
-        yield "weight of the peers", percent(float(weights.final[weights.peers].sum()))
+        yield "weight of the peers", percent(float(weights.final[weights.peers].sum())), ""
     if facts.seconds:
-        yield "time", duration(facts.seconds)
+        yield "time", duration(facts.seconds), ""
 
 
 def _metrics_table(course: Course) -> Table:
     """List all metrics, that of the run first; of runs of older versions none is known."""
-    cells = metric_rows(course.table, course.metric.name)
-    rows = [[metric.label, *row] for metric, row in cells]
-    head = ["metric", "at the end", "95 % interval"]
-    caption = f"The last model on {course.on}, by every metric that applies to them."
+    rows, head = [], ["metric", "at the end"]
+    caption = f"The last model on {course.on}, by every metric that applies to them"
+    caption += "; below each, its 95 % interval."
+    for metric, row in metric_rows(course.table, course.metric.name, unit=False):
+        last, ends, *more = row
+        rows.append([metric.label, f"{last}\n{ends}"])
+        if more:
+            alone, gain, ends = more
+            rows[-1] += [alone, f"{gain}\n{ends}"]
     if rows and len(rows[0]) > len(head):
-        head += ["alone", "better by", "95 % interval"]
+        head += ["alone", "better by"]
         caption += " Better by: than training alone, on the same cases; less than 0 is worse."
     return Table(caption, head, rows)
 
@@ -127,28 +130,30 @@ def _silo_table(weights: Weights) -> Table:
     rest, rows = weights.peers[MOST_SILOS:], []
     for silo in [weights.target, *weights.peers[:MOST_SILOS]]:
         name = weights.names[silo] + " (target)" * (silo == weights.target)
-        columns = [weights.final, weights.mean, *figures.values()]
+        cells = [_decimal(column[silo]) for column in (weights.final, weights.mean)]
+        cells += [_decimal(column[silo], 3) for column in figures.values()]
         group = "–" if weights.groups[silo] is None else f"{weights.groups[silo]:g}{unit}"
-        rows.append([name, *(_decimal(column[silo]) for column in columns), *[group] * known])
+        rows.append([name, *cells, *[group] * known])
     caption = "Each silo's weight after the last update, its mean over the run"
     caption += ", and what was found out about it" if figures else ""
     if rest:  # shares add up; of the others the mean is telling
         found = [_decimal(one[rest].sum()) for one in (weights.final, weights.mean)]
-        for name, values in figures.items():
-            found.append(_decimal((np.sum if name == "closed_form" else np.mean)(values[rest])))
+        for values in figures.values():
+            found.append(_decimal(np.mean(values[rest]), 3))
         rows.append([f"{len(rest)} others", *found, *["–"] * known])
         caption += "; of the others, sums of weights and means of the rest"
     return Table(f"{caption}.", head, rows)
 
 
-def _decimal(value: np.floating[Any]) -> str:
-    return "–" if math.isnan(value) else f"{value:.4f}"
+def _decimal(value: np.floating[Any], places: int = 4) -> str:
+    return "–" if math.isnan(value) else f"{value:.{places}f}"
 
 
-def _absence_table(found: LeaveOneOut) -> Table:
+def absence_table(found: LeaveOneOut) -> Table:
+    """List what the target lost without each peer that was left out."""
     metric = found.metric
     rows = [
-        [str(one.silo), f"{one.alpha:.4f}".replace("nan", "–"), metric.text(one.value),
+        [one.silo, f"{one.alpha:.4f}".replace("nan", "–"), metric.text(one.value),
          signed(metric, one.mean), f"± {metric.text(one.margin).removesuffix(' %')}"]
         for one in found.absences
     ]  # fmt: skip
@@ -160,8 +165,8 @@ def _absence_table(found: LeaveOneOut) -> Table:
 
 def _reply_table(facts: Facts) -> Table:
     rows = [
-        [str(silo), REASONS.get(reason, reason), f"{count:,}"]
-        for silo, reasons in sorted((facts.rejections or {}).items())
+        [silo, REASONS.get(reason, reason), f"{count:,}"]
+        for silo, reasons in (facts.rejections or {}).items()
         for reason, count in reasons.items()
     ]
     return Table("Replies that were not used.", ["silo", "what came", "times"], rows)
@@ -169,8 +174,8 @@ def _reply_table(facts: Facts) -> Table:
 
 def _privacy_table(facts: Facts) -> Table:
     rows = [
-        [str(silo), f"{line['epsilon']:.3g}", f"{line['delta']:.1g}", f"{line['answers']:,}"]
-        for silo, line in sorted(facts.privacy.items())
+        [silo, f"{line['epsilon']:.3g}", f"{line['delta']:.1g}", f"{line['answers']:,}"]
+        for silo, line in facts.privacy.items()
     ]
     what = "What each private silo has spent"
     caption = f"{what}: the smaller ε, the less its answers tell of any record."
@@ -261,12 +266,14 @@ h2 { font-size: 1.3rem; line-height: 1.25; margin: 3rem 0 .6rem; padding-top: 1.
   border-top: 1px solid var(--line); }
 .lead { font-size: 1.2rem; line-height: 1.5; margin: 0 0 1.4rem; }
 p { margin: 0 0 1rem; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.4rem, 1fr)); gap: .6rem;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.2rem, 1fr)); gap: .6rem;
   margin: 0; }
 .tiles div { background: var(--card); border-radius: .5rem; padding: .7rem .85rem;
   display: flex; flex-direction: column-reverse; justify-content: flex-end; }
 .tiles dt { color: var(--soft); font-size: .82rem; line-height: 1.3; }
 .tiles dd { margin: 0; font-size: 1.15rem; font-weight: 650; font-variant-numeric: tabular-nums; }
+.tiles .sure { order: -1; color: var(--soft); font-size: .82rem; font-weight: 400;
+  line-height: 1.3; }
 figure { margin: 1.1rem 0; background: #ffffff; border-radius: .5rem; }
 figure img { display: block; width: 100%; max-width: 33rem; height: auto; margin: 0 auto; }
 @media (prefers-color-scheme: dark) { figure { padding: .7rem; } }
@@ -281,14 +288,17 @@ thead th { font-weight: 600; color: var(--soft); vertical-align: bottom; line-he
 tbody th { font-weight: 500; }
 th:first-child, td:first-child, .texts th, .texts td { text-align: left; }
 th:first-child { padding-left: 0; }
-.figures th, .figures td { white-space: nowrap; overflow-wrap: normal; }
+.figures th, .figures td { white-space: pre; overflow-wrap: normal; }
+.figures td { color: var(--soft); } .figures td::first-line { color: var(--ink); }
+.figures thead th, .figures th:first-child { white-space: normal; }
 .figures th:first-child { position: sticky; left: 0; background: var(--paper); }
 details { margin: .8rem 0; }
 summary { cursor: pointer; color: var(--accent); }
 .words dt { font-weight: 600; margin-top: .7rem; }
 .words dd { margin: 0; color: var(--soft); }
 @media (max-width: 30rem) { main { padding: 1.4rem 1rem 2rem; } h1 { font-size: 1.6rem; }
-  .lead { font-size: 1.1rem; } h2 { margin-top: 2.2rem; } }
+  .lead { font-size: 1.1rem; } h2 { margin-top: 2.2rem; }
+  table { font-size: .78rem; } th, td { padding: .34rem .2rem; } }
 @media print {
   :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #f2f2f2;
     color-scheme: light; }
@@ -314,8 +324,8 @@ PAGE = """<!DOCTYPE html>
 <p class="lead">{{ headline | join(" ") }}</p>
 {%- if tiles %}
 <dl class="tiles">
-{%- for label, value in tiles %}
-<div><dt>{{ label }}</dt><dd>{{ value }}</dd></div>
+{%- for label, value, sure in tiles %}
+<div><dt>{{ label }}</dt><dd class="sure">{{ sure }}</dd><dd>{{ value }}</dd></div>
 {%- endfor %}
 </dl>
 {%- endif %}
@@ -364,9 +374,6 @@ is for; the others are its peers. Their data stay with them: they send gradients
 target's has little. It includes some noise of measurement.</dd>
 <dt>Noise (σ)</dt>
 <dd>How much a silo's gradients vary from one mini-batch to the next.</dd>
-<dt>Closed form</dt>
-<dd>The weight that a silo's bias and noise alone would earn it, each silo judged by itself, with
-no regard to how biases cancel each other.</dd>
 <dt>Epoch, round</dt>
 <dd>An epoch is the target's pass over its own data; a round is one step of its model.</dd>
 </dl>

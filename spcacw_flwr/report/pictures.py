@@ -70,24 +70,20 @@ def course(found: Course) -> Picture:
 
 @matplotlib.rc_context(STYLE)
 def helpers(weights: Weights) -> Picture:
-    """Draw the last α of the heaviest peers as bars, with their mean and closed-form weights."""
+    """Draw the last α of the heaviest peers as bars, with their mean weights."""
     shown = weights.peers[:MOST_SILOS]
-    lemma = weights.figures.get("closed_form")
     figure = new_figure(WIDTH, 1.5 + 0.27 * len(shown), DPI)
     axes, rows = figure.add_subplot(), np.arange(len(shown))
     axes.barh(rows, weights.final[shown], color=BLUE, height=0.62, label="at the end")
     axes.plot(weights.mean[shown], rows, "|", color="black", ms=12, mew=2,
               label="mean over the run", clip_on=False)  # fmt: skip
-    if lemma is not None:
-        axes.plot(lemma[shown], rows, "D", mfc="white", mec=ORANGE, mew=1.6, ms=6,
-                  label="closed form", clip_on=False)  # fmt: skip
     axes.set_yticks(rows, [f"silo {weights.names[i]}" for i in shown])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0, pad=8)  # a mark at 0 must not hide the name
     _weight_axis(axes, weights, "x")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend([handles[-1], *handles[:-1]], [labels[-1], *labels[:-1]], frameon=False,
-                  loc="outside upper center", ncols=3, columnspacing=1.1, handletextpad=0.5,
+                  loc="outside upper center", ncols=2, columnspacing=1.1, handletextpad=0.5,
                   handlelength=1.5)  # fmt: skip
     rest = weights.peers[MOST_SILOS:]
     some = f"The {len(shown)} heaviest peers" if rest else "Peers"

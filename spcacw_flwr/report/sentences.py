@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from spcacw_flwr.config.keys import RunKeys
 from spcacw_flwr.report.facts import ENOUGH_SEEDS, SETTLED, Course, Facts, LeaveOneOut, Weights
-from spcacw_flwr.report.words import duration, listed, percent, silos, size, span
+from spcacw_flwr.report.words import called, counted, duration, listed, percent, silos, size, span
+from spcacw_flwr.silos.metrics import METRICS
 
 Sentences = Iterator[str]
 
@@ -77,30 +79,58 @@ def _chance(course: Course) -> Sentences:
     yield f"On {course.on}, the same for both, the 95 % interval of the gain is {ends}: {told}."
 
 
-def advice(course: Course) -> Sentences:
-    """Answer whether to go on with these peers; nothing where that cannot be said."""
-    gain, verdict, metric = course.gain, course.verdict, course.metric
-    if gain is None or course.gain_interval is None or not course.cases:
+def advice(facts: Facts) -> Sentences:
+    """Answer whether to go on with these peers, why, and what to try; nothing of training alone."""
+    course, metric = facts.course, facts.course.metric
+    if not course.values or facts.run.config.get("method") == "local":
         return
-    low, high = course.gain_interval
-    half = (high - low) / 2
-    if verdict > 0:
-        least = f"Go on: with these peers the target is better by at least {metric.gap(low)}"
-        yield f"{least}, as far as {course.on} can tell."
-    elif verdict < 0:
-        yield (
-            "Stop, or change something first: these peers made the target's model worse. Try a "
-            "smaller eta, the key guard, or the method local, and look at who has weight below."
-        )
-    else:
-        little = f"Too little data to say: {course.on} tell a difference only from about"
-        yield f"{little} {metric.gap(half)} on."
-        if gain and (needed := POWER * course.cases * (half / gain) ** 2) < MOST_CASES:
-            cases = f"{_rounded(needed)} cases would tell it four times out of five."
-            yield f"If the difference is what it seems, {cases}"
+    if course.gain is None:
+        done = facts.state == "finished"
+        again = "set compare-alone = true" if done else "let it run to its end"
+        yield f"This run cannot say, for training alone was not run beside it: {again}."
+    elif course.gain_interval is not None and course.cases:
+        low, high = course.gain_interval
+        if course.verdict > 0:
+            least = f"Go on: with these peers the target is better by at least {metric.gap(low)}"
+            yield f"{least}, as far as {course.on} can tell."
+        elif course.verdict < 0:
+            least = f"these peers made the target's model worse by at least {metric.gap(high)}"
+            yield f"Stop, or change something first: {least}, as far as {course.on} can tell."
+            yield f"What may help: {', '.join(_other_ways(facts))}."
         else:
-            yield "What was seen is so small that it hardly matters which of both is used."
-        yield "Going on costs the peers' time and privacy; going on alone costs nothing."
+            yield from _too_little(course, course.gain, course.cases, (high - low) / 2)
+
+
+def _other_ways(facts: Facts) -> Iterator[str]:
+    """Yield what may help where peers did harm."""
+    if (found := facts.weights) and (
+        far := [i for i in sorted(found.unlike) if found.final[i] > SETTLED]
+    ):
+        yield f"a run without {silos(found.called(far))}, unlike the target but with weight"
+    if facts.run.config.get("method") != RunKeys.method:
+        yield "the default method"
+    yield from ("a smaller eta", "the key guard")
+
+
+def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentences:
+    """Say what so many test cases can tell, and how many would tell more."""
+    metric, finer = course.metric, METRICS["log-loss"]
+    little = f"Too little data to say: {course.on} tell a difference only from about"
+    yield f"{little} {metric.gap(half)} on."
+    if gain and (needed := POWER * cases * (half / gain) ** 2) < MOST_CASES:
+        would = f"{_rounded(needed)} cases would tell it four times out of five."
+        yield f"If the difference is what it seems, {would}"
+    else:
+        yield "What was seen is so small that it hardly matters which of both is used."
+    low, high = course.table.get(finer.name, {}).get("gain_interval") or (0, 0)
+    if metric != finer and low * high > 0:
+        way, ends = "better" if low > 0 else "worse", span(finer, (low, high), signs=True)
+        sure = f"The {finer.label}, which also counts how sure the model is, did get {way}"
+        yield f"{sure} ({ends}): a hint, no more."
+    yield (
+        "Try more test cases, or more seeds. Going on costs the peers' time and privacy; going on "
+        "alone costs nothing."
+    )
 
 
 POWER = ((1.960 + 0.842) / 1.960) ** 2
@@ -119,8 +149,7 @@ def learning(course: Course) -> Sentences:
     """Say how the metric went over the epochs."""
     values, metric, tail = course.values, course.metric, course.tail
     best, last = metric.best(values), metric.text(values[-1])
-    epochs = f"{len(values)} epoch{'s' * (len(values) != 1)}"
-    yield f"After {epochs} the {metric.label} was {last}{_within(course)}."
+    yield f"After {counted(len(values), 'epoch')} the {metric.label} was {last}{_within(course)}."
     if values[best] != values[-1]:
         which = f"The best epoch was {course.epochs[best]} ({metric.text(values[best])})"
         yield f"{which}, which is known only with hindsight."
@@ -166,32 +195,40 @@ def changes(weights: Weights) -> Sentences:
 
 
 def _traffic(weights: Weights) -> Sentences:
-    """Say which silos got a weight, lost it, or never had one."""
+    """Say since when silos have had a weight, or none, and which end with hardly any."""
     positive, rounds = weights.alphas > 0, weights.rounds
     joined: dict[int, list[int]] = {}
     dropped: dict[int, list[int]] = {}
-    never = []
+    never, little = [], []
     for silo in sorted(weights.peers):
         with_weight, without_weight = (np.flatnonzero(positive[:, silo] == is_) for is_ in (1, 0))
         if not len(with_weight):
             never.append(silo)
         elif not positive[-1, silo]:
             dropped.setdefault(int(rounds[with_weight[-1] + 1]), []).append(silo)
+        elif weights.final[silo] < SETTLED:
+            little.append(silo)
         elif len(without_weight):
             joined.setdefault(int(rounds[without_weight[-1] + 1]), []).append(silo)
-    yield from _by_round(joined, "joined for good")
-    yield from _by_round(dropped, "dropped out for good")
+    yield from _by_round(weights, joined, "some")
+    yield from _by_round(weights, dropped, "no")
+    if little:
+        end = "ends" if len(little) == 1 else "end"
+        some = silos(weights.called(little), capital=True)
+        yield f"{some} {end} with less than {percent(SETTLED)}."
     if never:
-        yield f"{silos(never, capital=True)} never had any weight."
+        yield f"{silos(weights.called(never), capital=True)} never had any weight."
 
 
-def _by_round(found: dict[int, list[int]], what: str) -> Sentences:
+def _by_round(weights: Weights, found: dict[int, list[int]], what: str) -> Sentences:
     if len(found) > MOVES:
-        everyone = silos(sorted(silo for some in found.values() for silo in some), capital=True)
-        yield f"{everyone} {what} between rounds {min(found)} and {max(found)}."
+        rounds = f"a round between {min(found)} and {max(found)}"
+        parts = [(sorted(silo for some in found.values() for silo in some), rounds)]
     else:
-        for round_ in sorted(found):
-            yield f"{silos(found[round_], capital=True)} {what} in round {round_}."
+        parts = [(found[round_], f"round {round_}") for round_ in sorted(found)]
+    for some, since in parts:
+        has = "has" if len(some) == 1 else "have"
+        yield f"{silos(weights.called(some), capital=True)} {has} had {what} weight since {since}."
 
 
 CARRY = 0.8
@@ -223,20 +260,22 @@ def helpers(weights: Weights) -> Sentences:
         share = float(final[some].sum())
         carry = "carries" if len(some) == 1 else "carry"
         what = "all of that" if total - share < EQUAL else percent(share)
-        yield f"{silos(some, capital=True)} {carry} {what}."
+        yield f"{silos(weights.called(some), capital=True)} {carry} {what}."
     if none := sorted(i for i in peers if final[i] == 0):
         have = "has" if len(none) == 1 else "have"
-        yield f"{silos(none, capital=True)} {have} no weight at all."
+        yield f"{silos(weights.called(none), capital=True)} {have} no weight at all."
 
 
-def closed_form(weights: Weights) -> Sentences:
-    """Compare the learned weights with those in closed form, where both are shares."""
-    lemma = weights.figures.get("closed_form")
-    if lemma is not None and np.isfinite(lemma).all() and weights.shares:
-        given, learned = (percent(float(a[weights.peers].sum())) for a in (lemma, weights.final))
+def unlike(weights: Weights) -> Sentences:
+    """Name the peers who look unlike the target, with the evidence; nothing where it has none."""
+    if far := weights.unlike:
+        bias, own = weights.figures["bias"], weights.figures["sigma"][weights.target]
+        one, ends = len(far) == 1, dict.fromkeys(f"{bias[i]:.2f}" for i in (far[0], far[-1]))
         yield (
-            f"Judged one by one, by bias and noise alone, the peers would have earned {given} of "
-            f"the weight (closed form); learned together they have {learned}."
+            f"{silos(weights.called(sorted(far)), capital=True)} look{'s' * one} unlike the "
+            f"target: {'its' if one else 'their'} gradients stray from the target's by "
+            f"{' to '.join(ends)} on average, more than its own mini-batches vary ({own:.2f}). "
+            "Ask whether cases are selected, measured and labelled there as at the target's."
         )
 
 
@@ -261,8 +300,8 @@ def truth(weights: Weights) -> Sentences:
         are, have = ("is", "has") if len(kin) == 1 else ("are", "have")
         share, even = percent(float(final[kin].sum() / total)), percent(len(kin) / len(peers))
         yield (
-            f"{silos(kin, capital=True)} {are} of the target's true group and {have} {share} of "
-            f"the peers' weight; spread evenly it would be {even}."
+            f"{silos(weights.called(kin), capital=True)} {are} of the target's true group and "
+            f"{have} {share} of the peers' weight; spread evenly it would be {even}."
         )
 
 
@@ -280,7 +319,7 @@ def replies(facts: Facts) -> Sentences:
         came = "1 reply was" if total == 1 else f"{total:,.0f} replies were"
         yield f"{came} not used; training went on without."
         if counts:
-            yield f"They came from {silos(sorted(counts))}."
+            yield f"They came from {silos([*counts])}."
     kept_out = [line.get("quarantined") or 0 for line in facts.run.epochs]
     if any(kept_out):
         now, most = kept_out[-1], max(kept_out)
@@ -314,21 +353,21 @@ def privacy(facts: Facts) -> Sentences:
     most = max(spent, key=lambda silo: spent[silo]["epsilon"])
     amount = f"ε = {spent[most]['epsilon']:.3g} at δ = {spent[most]['delta']:.1g}"
     alike = len({(line["epsilon"], line["delta"]) for line in spent.values()}) == 1
-    yield f"{silos(sorted(spent), capital=True)} added noise to every answer."
+    yield f"{silos([*spent], capital=True)} added noise to every answer."
     yield f"{'This cost' if alike else f'Silo {most} spent the most privacy,'} {amount}."
-    others = facts.num_silos - len({*spent, facts.target})
+    others = facts.num_silos - len({*spent, called(facts.run.summary, facts.target)})
     if others > 0:
-        yield f"{others} other peer{'s' if others > 1 else ''} recorded no guarantee."
+        yield f"{counted(others, 'other peer')} recorded no guarantee."
 
 
 def cost(facts: Facts) -> Sentences:
     """Say what the run took: time, gradients, traffic."""
     if facts.seconds:
         rounds = facts.total("round") or 0
-        yield f"The run took {duration(facts.seconds)} for {rounds:,.0f} rounds."
+        yield f"The run took {duration(facts.seconds)} for {counted(rounds, 'round')}."
     gradients, floats = facts.total("target_gradients"), facts.total("floats")
     if gradients is not None:
-        yield f"The target's silo computed {gradients:,.0f} gradients."
+        yield f"The target's silo computed {counted(gradients, 'gradient')}."
     if (count := facts.total("bytes")) is not None:
         yield f"{size(count)} went between the target and its peers."
     elif floats:
@@ -373,11 +412,11 @@ def without(found: LeaveOneOut) -> Sentences:
 
 def _told_from_chance(found: LeaveOneOut) -> str:
     """Say which losses differ from 0 by more than test cases and seeds let them."""
-    found_to: dict[str, list[int]] = {WORSE: [], BETTER: [], UNCLEAR: []}
+    found_to: dict[str, list[str]] = {WORSE: [], BETTER: [], UNCLEAR: []}
     for one in found.absences:
         clear = abs(one.mean) > one.margin
         found_to[UNCLEAR if not clear else WORSE if one.mean > 0 else BETTER].append(one.silo)
-    parts = [f"leaving out {silos(sorted(some))} {what}" for what, some in found_to.items() if some]
+    parts = [f"leaving out {silos(some)} {what}" for what, some in found_to.items() if some]
     chance = f"the draw of {found.test_samples:,} test samples"
     if found.seeds >= ENOUGH_SEEDS:
         chance += f" and of {found.seeds} seeds"

@@ -10,21 +10,29 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import write_atomically
-from spcacw_flwr.report.facts import MOST_SILOS
-from spcacw_flwr.report.page import write_report_if_possible
-from spcacw_flwr.report.words import called, metric_rows
+from spcacw_flwr.report.facts import MOST_SILOS, THEORY, facts_of
+from spcacw_flwr.report.page import absence_table, write_report_if_possible
+from spcacw_flwr.report.read import read
+from spcacw_flwr.report.words import called, counted, metric_rows
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS
 
 LARGEST = 4
 """Weights shown while training: the current largest ones."""
-COLUMNS = {"bias": "bias ‖b‖", "sigma": "noise σ", "closed_form": "closed form", "epsilon": "ε"}
+COLUMNS = {"bias": "bias ‖b‖", "sigma": "noise σ", "epsilon": "ε"}
 """Titles of what is found out about each silo."""
 
 
@@ -35,7 +43,8 @@ class Display:
         self.console = console
         self.progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("rounds"), TimeElapsedColumn(), console=console,
+            TextColumn("rounds"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=console,
         )  # fmt: skip
         self.task = self.progress.add_task("starting", total=None)
         self.line, self.epoch = "", 0
@@ -99,7 +108,8 @@ def alpha_table(summary: dict[str, Any]) -> Table:
     """Return the final α with each silo's true cluster or angle, heaviest first."""
     alpha, groups = summary["alpha"], summary["groups"]
     some = f", the {MOST_SILOS} heaviest" if len(alpha) > MOST_SILOS else ""
-    figures = summary.get("figures") or {}
+    known = summary.get("figures") or {}
+    figures = {name: values for name, values in known.items() if name != THEORY}
     table = Table(title=f"final α of {len(alpha)} silos{some}")
     truth = ["true group"] if any(group is not None for group in groups) else []
     for name in ("silo", *truth, "α", *(COLUMNS.get(name, name) for name in figures)):
@@ -111,6 +121,16 @@ def alpha_table(summary: dict[str, Any]) -> Table:
         rest = ("–" if value is None else f"{value:.4f}" for value in values)
         table.add_row(f"{called(summary, silo)}{mark}", *group, f"{alpha[silo]:.4f}", *rest)
     return table
+
+
+def print_left_out(console: Console, directory: Path) -> None:
+    """Print what the target lost without each peer that was left out of a run."""
+    if found := facts_of(read(directory)).leave_one_out:
+        content = absence_table(found)
+        table = Table(*content.head, caption=content.caption)
+        for row in content.rows:
+            table.add_row(*row)
+        console.print(table)
 
 
 def print_report(console: Console, directory: Path) -> None:
@@ -127,8 +147,9 @@ def print_report(console: Console, directory: Path) -> None:
     if summary["alpha"] is not None:
         console.print(alpha_table(summary))
     console.print(
-        f"{summary['epochs']} epochs, {summary['rounds']} rounds, {summary['seconds']:.1f} s; "
-        f"{summary['target_gradients']:,} gradients at the target, {summary['floats']:.3g} floats "
+        f"{counted(summary['epochs'], 'epoch')}, {counted(summary['rounds'], 'round')}, "
+        f"{summary['seconds']:.1f} s; {counted(summary['target_gradients'], 'gradient')} at the "
+        f"target, {summary['floats']:.3g} floats "
         "to and from peers. Results:"
     )
     console.print(str(directory), soft_wrap=True)
@@ -147,7 +168,8 @@ def reported(console: Console, output: Path, again: str) -> Iterator[Callable[..
         with display.running():
             yield display.show
     except (SpcacwError, KeyboardInterrupt):
-        console.print(f"What was learned so far is in {output}", soft_wrap=True)
+        if (lines := output / "metrics.jsonl").exists() and lines.stat().st_size:
+            console.print(f"What was learned so far is in {output}", soft_wrap=True)
         if checkpoint.exists(output / checkpoint.DIRECTORY):
             console.print(f"{again} goes on from the last checkpoint.", soft_wrap=True)
         raise

@@ -69,12 +69,17 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def silos(numbers: Sequence[int], capital: bool = False) -> str:
-    """Name silos as in ``silos 1, 2 and 6``; of many, count them."""
-    if len(numbers) > MOST_NAMES:
-        return f"{len(numbers)} silos"
+def counted(count: float, noun: str) -> str:
+    """Return ``1 epoch`` or ``1,200 epochs``."""
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
+
+
+def silos(names: Sequence[str], capital: bool = False) -> str:
+    """Name silos, by what they are called, as in ``silos 1, 2 and 6``; of many, count them."""
+    if len(names) > MOST_NAMES:
+        return f"{len(names)} silos"
     word = "Silo" if capital else "silo"
-    return f"{word}{'s' if len(numbers) > 1 else ''} {listed([str(i) for i in numbers])}"
+    return f"{word}{'s' if len(names) > 1 else ''} {listed(names)}"
 
 
 def called(summary: Mapping[str, Any], silo: int) -> str:

@@ -43,6 +43,10 @@ def _margin(outputs: Tensor, y: Tensor) -> Tensor:
     return outputs[:, 1] - outputs[:, 0]
 
 
+def _excess(outputs: Tensor, y: Tensor) -> Tensor:
+    return outputs.softmax(-1)[:, 1] - y
+
+
 def _brier(outputs: Tensor, y: Tensor) -> Tensor:
     wrong = outputs.softmax(-1) - torch.nn.functional.one_hot(y, outputs.shape[-1])
     each = wrong.square().sum(-1) / (2 if outputs.shape[-1] == 2 else 1)
@@ -55,6 +59,12 @@ def _mean(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
         return Found(float(value), scores - value, 1 / len(scores))
     value, share = (scores @ weight) / weight.sum(), weight / weight.mean()
     return Found(float(value), share * (scores - value), float(share.max()) / len(scores))
+
+
+def _distance(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
+    """Return how far the mean is from 0."""
+    value, influence, _ = _mean(scores, y, weight)
+    return Found(abs(value), influence * math.copysign(1, value), 0.0)
 
 
 def _balanced(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
@@ -154,6 +164,15 @@ METRICS = {
         Metric("accuracy", "accuracy", _right, percent=True),
         Metric("balanced", "balanced accuracy", _right, _balanced, percent=True),
         Metric("auroc", "AUROC", _margin, _auroc),
+        Metric(
+            "calibration",
+            "calibration error",
+            _excess,
+            _distance,
+            higher=False,
+            share=False,
+            percent=True,
+        ),
         Metric("log-loss", "log-loss", losses_of, higher=False, share=False),
         Metric("brier", "Brier score", _brier, higher=False, share=False),
         Metric("r2", "R²", squared_errors, _r2, share=False),
@@ -169,7 +188,7 @@ def applying(y: Tensor, classes: int) -> list[Metric]:
     elif y.ndim > 1:
         names = ["accuracy", "log-loss", "brier"]
     else:
-        both = ["auroc"] if classes == 2 and len(y.unique()) == 2 else []
+        both = ["auroc", "calibration"] if classes == 2 and len(y.unique()) == 2 else []
         names = ["accuracy", "balanced", *both, "log-loss", "brier"]
     return [METRICS[name] for name in names]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Container
@@ -82,6 +83,19 @@ def test_without_output_nothing_is_written(tmp_path, monkeypatch):
     result = simulate(config(compare_alone=False))
     assert (result.directory, result.accuracy_alone, len(result.accuracy)) == (None, [], 2)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_in_process_keeps_its_log(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger("spcacw_flwr"), "propagate", False)  # as without pytest
+    spoil(monkeypatch, 5, range(3, 99))
+    simulate(Config.from_keys(epochs=1, compare_alone=False, output=str(tmp_path)))
+    lines = (tmp_path / "run.log").read_text().splitlines()
+    assert any(line.startswith("INFO round 7: accuracy") for line in lines)
+    assert any(line.startswith("WARNING Round 3 goes on without silo 5") for line in lines)
+    shown = capsys.readouterr().err
+    assert "goes on without silo 5" in shown
+    assert "round 7" not in shown
+    assert logging.getLogger("spcacw_flwr").handlers == []
 
 
 def spoil(monkeypatch, silo: int, rounds: Container[int], owner=SiloPool) -> None:

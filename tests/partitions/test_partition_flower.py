@@ -1,9 +1,14 @@
 """The Partitioners, as a Flower user has them: with flwr-datasets, on a data set in memory."""
 
+import inspect
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from flwr_datasets import FederatedDataset
+from flwr_datasets.visualization import plot_label_distributions
 from PIL import Image as Picture
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2.functional import rotate
@@ -73,10 +78,14 @@ def test_labels_need_not_be_class_labels():
         (RotatePartitioner(21, image="id", samples_per_partition=1), "21 silos × 1"),
         (RotatePartitioner(21, image="id"), "21 silos × 1"),
         (RelabelPartitioner(samples_per_partition=3), "7 silos × 3 samples"),
-        (RelabelPartitioner(), "no column 'label', only id, fine_label: .* RelabelPartitioner"),
+        (
+            RelabelPartitioner(),
+            "no column 'label', only id, fine_label: make the "
+            "RelabelPartitioner with partition_by= one of these",
+        ),
         (LatentClusterPartitioner(partition_by="x"), "no column 'x'"),
         (RolePartitioner(), "no column 'character_id'"),
-        (RotatePartitioner(2), "no column 'image'"),
+        (RotatePartitioner(2), "no column 'image'.* with image= one of these"),
         (RelabelPartitioner((1,) * 5, partition_by="fine_label"), "5 clusters"),
     ],
 )
@@ -168,3 +177,29 @@ needed = "partitions", "config", "silos.s", "silos"
 mine = {m.removeprefix("spcacw_flwr.") for m in sys.modules if m.startswith("spcacw_flwr.")}
 sys.exit(" ".join(m for m in mine if not m.startswith(needed[:3]) and m != needed[3]) or 0)
 """)
+
+
+@pytest.mark.parametrize("made", [
+    LatentClusterPartitioner((2, 2), 0.01, partition_by="label"), RelabelPartitioner((1, 2)),
+    RolePartitioner(3, 2, least_samples=5, partition_by="role"),
+    RotatePartitioner(3),
+])  # fmt: skip
+def test_flwr_datasets_own_functions_plot_them(made):
+    rows = {"label": np.arange(400) % 10, "role": [f"r{i % 40}" for i in range(400)],
+            "image": [np.zeros((2, 2), np.uint8)] * 400}  # fmt: skip
+    kinds = {"label": ClassLabel(num_classes=10), "role": Value("string"), "image": Image()}
+    features = Features(kinds)
+    figure, _, table = plot_label_distributions(
+        assigned(made, Dataset.from_dict(rows, features=features)), label_name="label"
+    )
+    assert table.shape == (made.num_partitions, 10)
+    assert figure.axes
+
+
+def test_the_page_lists_every_argument_with_its_default():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    for made in (LatentClusterPartitioner, RolePartitioner, RelabelPartitioner, RotatePartitioner):
+        (line,) = [one for one in page.splitlines() if one.startswith(f"| `{made.__name__}`")]
+        told = [f"`{name}={one.default!r}`".replace("'", '"')
+                for name, one in inspect.signature(made).parameters.items()]  # fmt: skip
+        assert re.findall(r"`\w+=[^`]*`", line) == told

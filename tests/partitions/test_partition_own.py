@@ -53,6 +53,11 @@ def own(**changes):
     return make_setting("own", PartitionKeys(**keys), 0)
 
 
+def test_labels_may_be_true_and_false():
+    returned[0] = ((X, Y > 0), (X, Y > 0))
+    assert own(classes=2).train(0).y.tolist() == [0, 1, 1, 0, 1, 1]
+
+
 def test_tensors_and_datasets_are_the_same():
     returned[1] = (TensorDataset(X, Y), Samples(X.double().numpy(), Y))
     returned[2] = ([X.double().numpy(), Y.int().numpy()], (X.tolist(), Y.tolist()))

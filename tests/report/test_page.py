@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
@@ -96,7 +98,7 @@ def test_a_full_report_is_one_well_formed_file(tmp_path):
     ]  # fmt: skip
     assert len(page.images) == 5
     for words in (
-        "0 (target) 0.7000 0.7667 0.0000 0.4000 1.0000 0 1 0.2500", "2 larger than allowed 3",
+        "0 (target) 0.7000 0.7667 0.000 0.400 0 1 0.2500", "2 larger than allowed 3",
         "1 0.2500 85.00 % +5.00 ± 2.63", "1 2 1e-05 21", "torch 2.14",
         "seed 3 0",  # differs from its default
     ):  # fmt: skip
@@ -181,6 +183,9 @@ def test_the_run_and_its_rerun_by_the_command_line(tmp_path):
     done = spcacw("report", run, "--leave-one-out", "1", "--lowest")
     assert done.exit_code == 0, done.output
     assert "Leave-one-out: 3 runs in this process" in done.output
+    rows = [line.split("│")[1].strip() for line in done.output.splitlines() if line[0] == "│"]
+    assert len(rows) == 2
+    assert "without silo" in done.output
     page = Page((run / "report.html").read_text())
     assert "With and without each peer" in page.titles
     assert "The recorded run ended" not in page.text  # the rerun with all silos is the run
@@ -221,3 +226,46 @@ def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monke
     assert "3 replies were not used; training went on without. They came from silo 5." in page.text
     assert "1 silo was in quarantine at the end" in page.text
     assert "5 not a number, or infinite 3" in page.text
+
+
+MEASURE = """<!DOCTYPE html><body><script>
+const page = PAGE;
+for (const width of [390, 1280]) {
+  const frame = document.createElement("iframe");
+  frame.width = width; frame.height = 20000; frame.srcdoc = page;
+  frame.onload = () => {
+    const inside = frame.contentDocument;
+    const wide = [inside.documentElement, ...inside.querySelectorAll(".wide")]
+      .filter(one => one.scrollWidth > one.clientWidth + 1);
+    const said = document.createElement("p");
+    said.textContent = `at ${width}: ${wide.length} scroll, ${frame.clientWidth} wide`;
+    document.body.append(said);
+  };
+  document.body.append(frame);
+}
+</script>"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium here")
+def test_nothing_scrolls_sideways_on_a_phone_or_a_screen(tmp_path):
+    found = {"last": 90.0, "interval": [88.12, 91.88], "alone": 86.5, "gain": -13.5,
+             "gain_interval": [-23.41, -12.62]}  # fmt: skip
+    share = {"last": 0.9, "interval": [0.881, 0.919], "alone": 0.865, "gain": -0.135,
+             "gain_interval": [-0.234, -0.126]}  # fmt: skip
+    table = dict.fromkeys(("accuracy", "balanced", "calibration"), found)
+    table |= dict.fromkeys(("auroc", "log-loss", "brier"), share)
+    figures = {"bias": [0, 0.2, 0.7, 0.6], "sigma": [0.4, 0.5, 0.6, 0.7], "epsilon": [1.0] * 4}
+    names = ["Cleveland Clinic", "Budapest", "Zürich and Basel", "VA Long Beach"]
+    run = write_run(tmp_path / "run", metrics=table, figures=figures, names=names)
+    page = page_of(run)
+    assert "90.00 % 88.1 to 91.9 86.50 % −13.50 −23.4 to −12.6" in page.text
+    whole = json.dumps((run / "report.html").read_text()).replace("</", "<\\/")
+    (tmp_path / "measure.html").write_text(MEASURE.replace("PAGE", whole))
+    told = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000",
+         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
+         f"file://{tmp_path / 'measure.html'}"],
+        capture_output=True, text=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert "<p>at 390: 0 scroll, 390 wide</p>" in told
+    assert "<p>at 1280: 0 scroll, 1280 wide</p>" in told

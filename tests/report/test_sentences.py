@@ -10,7 +10,7 @@ import pytest
 from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.read import read
-from spcacw_flwr.report.words import duration, percent, signed, silos, size, span
+from spcacw_flwr.report.words import counted, duration, percent, signed, silos, size, span
 from spcacw_flwr.silos.metrics import METRICS
 from tests.conftest import one_sentence
 from tests.report.artefacts import write_csv, write_run
@@ -24,8 +24,8 @@ def facts(tmp_path, **keys):
 
 def said(part, found) -> str:
     """What a part of the report says, all of it."""
-    of = {"advice": "course", "learning": "course", "without": "leave_one_out"}
-    of |= dict.fromkeys(("helpers", "closed_form", "truth", "changes"), "weights")
+    of = {"learning": "course", "without": "leave_one_out"}
+    of |= dict.fromkeys(("helpers", "unlike", "truth", "changes"), "weights")
     about = getattr(found, of[part]) if part in of else found
     return " ".join(getattr(sentences, part)(about))
 
@@ -35,7 +35,9 @@ FAILED = {"state": "failed", "error": "Target silo 0 did not answer."}
 MOVING = (10.0, 70.0, 88.0, *[90.0] * 8, 89.0)
 PRIVATE = {"1": {"epsilon": 2.0, "delta": 1e-5, "answers": 21},
            "3": {"epsilon": 7.25, "delta": 1e-5, "answers": 21}}  # fmt: skip
-LEMMA = [0.4, 0.3, 0.2, 0.1]
+# Silos 2 and 3 stray by more than the target's own mini-batches vary; of silo 1 it is not known.
+FAR = {"bias": [0, math.nan, 0.7, 0.6], "sigma": [0.4, math.nan, 0.9, 0.9]}
+NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
 
 
 @pytest.mark.parametrize(("part", "keys", "words"), [
@@ -62,12 +64,22 @@ LEMMA = [0.4, 0.3, 0.2, 0.1]
      "The best epoch was 2 (93.00 %), which is known only with hindsight."),
     ("helpers", {"alphas": [(0, [1.0, -0.5]), (7, [0.9, 0.4])], "groups": None},
      "not shares of a whole"),
-    ("closed_form", {"figures": {"closed_form": LEMMA}}, "would have earned 60 % of the weight "
-     "(closed form); learned together they have 30 %"),
+    ("unlike", {"figures": FAR, **NAMED}, "Silos 2 Zürich and 3 Basel look unlike the target: "
+     "their gradients stray from the target's by 0.60 to 0.70 on average, more than its own "
+     "mini-batches vary (0.40). Ask whether"),
+    ("unlike", {"figures": FAR | {"bias": [0, 0.1, 0.4, 0.6]}},
+     "Silo 3 looks unlike the target: its gradients stray from the target's by 0.60 on average"),
+    ("advice", {"alone": None}, "This run cannot say, for training alone was not run beside it: "
+     "set compare-alone = true."),
+    ("advice", {"accuracy": (50.0,), "alone": None, **FAILED}, "let it run to its end."),
     # ½(.4 + .2 + .1 + .1) = .4 at round 7; ½(.1 + .05 + .1 + .05) = .15 at round 14; then none.
     ("changes", {}, "divided anew 3 times; the largest moves were in rounds 7 (40 %) and 14 "
-     "(15 %). After round 14 no update moved more than 1.0 %. Silos 1 and 3 joined for good in "
-     "round 7. Silo 2 dropped out for good in round 14."),
+     "(15 %). After round 14 no update moved more than 1.0 %. Silos 1 and 3 have had some weight "
+     "since round 7. Silo 2 has had no weight since round 14."),
+    ("changes", {"alphas": [(0, [1, 0, 0]), (7, [0.7, 0.295, 0.005])], "groups": None, **NAMED},
+     "Silo 1 Cleveland has had some weight since round 7. Silo 2 Zürich ends with less than"),
+    ("helpers", NAMED, "Silo 1 Cleveland carries 25 %. Silo 2 Zürich has no weight at all."),
+    ("replies", {"rejections": {"2": {"shape": 1}}, **NAMED}, "They came from silo 2 Zürich."),
     ("changes", {"alphas": [(0, [1, 0, 0]), (7, [0.8, 0.2, 0]), (14, [0.5, 0.5, 0])],
                  "groups": None}, "They had not settled: the last update still moved 30 %."),
     ("changes", {"alphas": [(0, [1, 0, 0]), (7, [0.8, 0.2, 0])], "groups": None},
@@ -95,7 +107,9 @@ def test_a_part_says(part, keys, words, tmp_path):
 
 @pytest.mark.parametrize(("part", "keys", "words"), [
     ("truth", {"groups": [None] * 4, "kind": "none"}, ""),
-    ("closed_form", {"figures": {"closed_form": [0.4, 0.3, math.nan, 0.1]}}, ""),
+    ("unlike", {"figures": FAR | {"bias": [0, 0.1, 0.2, 0.4]}}, ""),
+    ("unlike", {"figures": FAR | {"sigma": [0.0] * 4}}, ""),  # a target that sees all its data
+    ("advice", {"config": {"method": "local"}}, ""),
     ("changes", {"alphas": [(0, [0.5, 0.5]), (7, [0.5, 0.5])], "groups": None},
      "The weights never changed."),
     ("replies", {"rejections": {}, "lines": {"rejected": 0}}, "Every reply that came was used."),
@@ -127,7 +141,7 @@ def test_what_is_said_only_where_it_is_so(tmp_path):
     np.testing.assert_allclose(mean, [2.3 / 3, 0.45 / 3, 0.1 / 3, 0.15 / 3])
 
 
-def judged(tmp_path, gain, low, high, cases=48, metric="auroc", alone=0.8):
+def judged(tmp_path, gain, low, high, cases=48, metric="auroc", alone=0.8, finer=None, **more):
     """A run of 3 epochs with a gain over alone and its interval."""
     sign = -1 if metric in ("log-loss", "brier", "mse") else 1
     last = alone + sign * gain
@@ -135,8 +149,9 @@ def judged(tmp_path, gain, low, high, cases=48, metric="auroc", alone=0.8):
              "test-cases": cases}  # fmt: skip
     table = {metric: {"last": last, "interval": [last - 0.1, last + 0.05], "alone": alone,
                       "gain": gain, "gain_interval": [low, high]}}  # fmt: skip
+    table |= {"log-loss": {"gain_interval": finer}} if finer else {}
     return facts(tmp_path, config={"metric": metric}, lines=lines, metrics=table,
-                 alone_of={metric: [alone]})  # fmt: skip
+                 alone_of={metric: [alone]}, **more)  # fmt: skip
 
 
 def test_a_difference_that_few_cases_cannot_tell_is_not_called_one(tmp_path):
@@ -151,6 +166,11 @@ def test_a_difference_that_few_cases_cannot_tell_is_not_called_one(tmp_path):
         "Too little data to say: 48 test cases tell a difference only from about 0.070 of AUROC "
         "on. If the difference is what it seems, 1,100 cases would tell it four times out of five."
     )
+    assert "hint" not in said("advice", found)
+    unclear = judged(tmp_path, -0.021, -0.091, 0.049, finer=[-0.01, 0.2])
+    assert "hint" not in said("advice", unclear)
+    finer = said("advice", judged(tmp_path, -0.021, -0.091, 0.049, finer=[0.01, 0.2]))
+    assert "did get better (+0.010 to +0.200): a hint, no more." in finer
     zero = judged(tmp_path, 0.0, -0.07, 0.07)
     assert "exactly as well as" in said("headline", zero)
     assert "so small" in said("advice", zero)
@@ -162,7 +182,15 @@ def test_a_difference_that_the_cases_tell(tmp_path):
     assert "better by at least 0.010 of AUROC" in said("advice", helped)
     harmed = judged(tmp_path, -0.05, -0.09, -0.01, cases=300)
     assert "the target is better off alone" in said("headline", harmed)
-    assert said("advice", harmed).startswith("Stop")
+    assert said("advice", harmed) == (
+        "Stop, or change something first: these peers made the target's model worse by at least "
+        "0.010 of AUROC, as far as 300 test cases can tell. What may help: the default method, a "
+        "smaller eta, the key guard."
+    )
+    far = judged(tmp_path, -0.05, -0.09, -0.01, cases=300, figures=FAR)  # silo 2 has no weight
+    assert "help: a run without silo 3, unlike the target but with weight, the" in said(
+        "advice", far
+    )
 
 
 def test_where_less_is_better_a_gain_is_a_fall(tmp_path):
@@ -288,8 +316,9 @@ def test_numbers_as_people_read_them():
     assert span(accuracy, (-9.12, 4.9), signs=True) == "−9.1 to +4.9 points"
     assert span(auroc, (0.7, 0.9)) == "0.700 to 0.900"
     assert span(auroc, (None, 0.9)) == METRICS["mse"].text(None) == "–"
-    assert silos([1]) == "silo 1"
-    assert silos([1, 2, 6], capital=True) == "Silos 1, 2 and 6"
-    assert silos(range(9)) == "9 silos"
+    assert silos("1") == "silo 1"
+    assert silos("126", capital=True) == "Silos 1, 2 and 6"
+    assert silos("012345678") == "9 silos"
+    assert [counted(n, "round") for n in (1, 1200)] == ["1 round", "1,200 rounds"]
     assert [duration(s) for s in (0.83, 56.8, 700, 9000)] == ["0.8 s", "57 s", "12 min", "2.5 h"]
     assert [size(n) for n in (999, 80.8e6, 3e12)] == ["999 bytes", "80.8 MB", "3 TB"]

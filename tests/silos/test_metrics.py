@@ -55,6 +55,7 @@ def test_five_cases_by_hand():
     right = np.where(Y.numpy() == 1, p, 1 - p)
     assert value["log-loss"] == pytest.approx(-np.log(right).mean(), rel=1e-6)
     assert value["brier"] == pytest.approx(((1 - right) ** 2).mean(), rel=1e-6)
+    assert value["calibration"] == pytest.approx(abs(p.mean() - 2 / 5), rel=1e-6)
 
 
 def test_delongs_error_by_hand():
@@ -107,9 +108,9 @@ def test_a_paired_gain_by_hand():
 
 def test_gains_are_more_where_less_is_better():
     good, y = random(200, 2)
-    gains = cases(good * 1.5, y).gains(cases(-good, y))
+    gains = cases(good * 1.5, y).gains(cases(-good - torch.tensor([0.0, 1.0]), y))
     assert all(low > 0 for _, low, _ in gains.values())
-    assert {"auroc", "log-loss", "brier"} < set(gains)
+    assert {"auroc", "calibration", "log-loss", "brier"} < set(gains)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -129,6 +130,7 @@ def test_values_are_scikit_learns(classes, weighted):
     }
     if classes == 2:
         expected["auroc"] = metrics.roc_auc_score(y, outputs[:, 1] - outputs[:, 0], **some)
+        expected["calibration"] = abs(np.average(p[:, 1] - y.numpy(), weights=weight))
         assert expected["brier"] == pytest.approx(metrics.brier_score_loss(y, p[:, 1], **some))
     assert values(outputs, y, weight) == pytest.approx(expected)
 
@@ -143,7 +145,7 @@ def test_regression_is_scikit_learns(weighted):
     assert values(outputs, y, weight) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["balanced", "auroc", "log-loss", "brier", "r2"])
+@pytest.mark.parametrize("name", ["balanced", "auroc", "calibration", "log-loss", "brier", "r2"])
 def test_errors_are_those_of_leaving_each_case_out(name):
     """The influence of a case is n − 1 times what its absence changes, up to 1/n."""
     outputs, y = random(60, 2)
@@ -184,7 +186,7 @@ def test_what_applies_depends_on_the_labels():
     def names(y, classes):
         return [one.name for one in applying(y, classes)]
 
-    assert names(Y, 2) == ["accuracy", "balanced", "auroc", "log-loss", "brier"]
+    assert names(Y, 2) == ["accuracy", "balanced", "auroc", "calibration", "log-loss", "brier"]
     assert "auroc" not in names(Y, 3)
     assert "auroc" not in names(torch.zeros(4, dtype=torch.int64), 2)
     assert names(torch.zeros(4, 3, dtype=torch.int64), 5) == ["accuracy", "log-loss", "brier"]
@@ -201,7 +203,7 @@ def test_of_a_sequence_each_position_counts_alike():
 def test_a_model_that_has_diverged_has_no_probabilities():
     figures = cases(torch.full((5, 2), math.nan), Y).figures()
     assert figures["accuracy"] == 60  # the first class
-    for name in ("auroc", "log-loss", "brier"):
+    for name in ("auroc", "calibration", "log-loss", "brier"):
         assert all(math.isnan(figures[f"{name}{end}"]) for end in ("", "-low", "-high"))
     assert METRICS["auroc"].best([math.nan, 0.5, 0.7, 0.7]) == 2
     assert METRICS["mse"].best([math.nan, 0.5, 0.7]) == 1

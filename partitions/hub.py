@@ -1,0 +1,182 @@
+"""A Hugging Face dataset split by a Partitioner of flwr-datasets, by keys alone.
+
+    setting = "hf", silos = 5, hf.dataset = "scikit-learn/iris", hf.label = "Species",
+    hf.partitioner = "DirichletPartitioner",
+    hf.arguments = '{"partition_by": "Species", "alpha": 0.5}'
+
+Each silo keeps a share of its own rows for its test, so that it is tested on what it has.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path, key
+from spcacw_flwr.silos.streams import SPLIT, stream
+
+from .allocation import Ints
+from .natural import standardised, stratified
+from .own import OwnSilos
+
+
+@dataclass(frozen=True)
+class HubKeys:
+    """Own keys of a Hugging Face dataset."""
+
+    dataset: str = key(
+        "",
+        "Its name on the hub; or a path: a file (.csv, .parquet, .json), a folder that "
+        "load_dataset reads, or one that save_to_disk wrote.",
+    )
+    split: str = key("train", "The split whose rows the silos share.")
+    partitioner: str = key(
+        "IidPartitioner",
+        "A Partitioner of flwr-datasets by its name, or 'package.module:Class', such as "
+        "spcacw_flwr.partitions.flower:LatentClusterPartitioner.",
+    )
+    arguments: str = key(
+        "", "Its arguments in JSON; num_partitions is silos, and seed is seed, if it has them."
+    )
+    features: str = key(
+        "",
+        "Comma-separated columns of numbers, which each silo scales by its own training rows; or "
+        "one column of images, vectors or tokens. Empty: all but the label.",
+    )
+    label: str = key("label", "The column of labels: classes, texts, or numbers to be predicted.")
+    test_share: float = key(0.2, "Share of a silo's rows that it is tested on.", above=0, below=1)
+
+
+class HubSilos(OwnSilos):
+    """A Hugging Face dataset and any Partitioner of flwr-datasets: table ``hf``; ``silos`` is M."""
+
+    name = "hf"
+    Keys = HubKeys
+    defaults: ClassVar[dict[str, Any]] = {"samples_per_silo": 0}
+
+    def _named(self) -> str:
+        if not self.own.dataset:
+            raise SpcacwError("setting = 'hf' needs a dataset: set hf.dataset to a name or a path.")
+        return repr(self.own.dataset)
+
+    @property
+    def num_classes(self) -> int:
+        """C, as the column of labels says; 1 of numbers to be predicted."""
+        return self._labels[1]
+
+    @num_classes.setter
+    def num_classes(self, said: int) -> None:
+        """Whatever the key ``classes`` says, the data know better."""
+
+    @cached_property
+    def _rows(self) -> Any:
+        """Return the whole split."""
+        import datasets  # here: it takes a second, and no other setting needs it
+
+        here = Path(os.environ.get("SPCACW_PATH", ""))  # where the command was given
+        where, split = here / Path(self.own.dataset).expanduser(), self.own.split
+        kinds = {".csv": "csv", ".parquet": "parquet", ".json": "json", ".jsonl": "json"}
+        try:
+            if where.is_file() and where.suffix in kinds:
+                files = {"data_files": str(where)}
+                return datasets.load_dataset(kinds[where.suffix], split="train", **files)
+            if (where / "state.json").exists():
+                return datasets.load_from_disk(str(where))
+            if (where / "dataset_dict.json").exists():
+                return datasets.load_from_disk(str(where))[split]
+            return datasets.load_dataset(self.own.dataset, split=split)
+        except Exception as error:  # a network, a file, a split: whatever a loader meets
+            raise SpcacwError(
+                f"hf.dataset = {self.own.dataset!r}, split {split!r}, cannot be loaded "
+                f"({type(error).__name__}: {error})."
+            ) from error
+
+    @cached_property
+    def _partitioner(self) -> Any:
+        """Return the Partitioner with its rows; SpcacwError if it is not for ``silos`` silos."""
+        from flwr_datasets import partitioner
+
+        named = self.own.partitioner
+        if ":" in named:
+            made = import_by_path(named, "partitioner")
+        elif (made := getattr(partitioner, named, None)) is None:
+            raise SpcacwError(f"hf.partitioner = {named!r} is not in flwr_datasets.partitioner"
+                              f"{did_you_mean(named, dir(partitioner))}.")  # fmt: skip
+        takes = inspect.signature(made).parameters
+        ours = {"num_partitions": self._silos, "seed": self.seed}
+        try:
+            given = json.loads(self.own.arguments or "{}")
+            found = made(**{name: ours[name] for name in ours if name in takes} | given)
+            found.dataset = self._rows
+            count = found.num_partitions
+        except Exception as error:  # a user's arguments may be anything
+            raise SpcacwError(
+                f"{named} cannot be made with hf.arguments = {self.own.arguments!r} "
+                f"({type(error).__name__}: {error})."
+            ) from error
+        if count != self._silos:
+            raise SpcacwError(f"{named} makes {count} silos of this dataset: set silos={count}.")
+        return found
+
+    def _column(self, name: str, rows: Any = None) -> NDArray[Any]:
+        """Return a column as an array (n, …); SpcacwError if there is none, or it is ragged."""
+        if name not in self._rows.column_names:
+            known = self._rows.column_names
+            raise SpcacwError(f"{self._source} has no column {name!r}{did_you_mean(name, known)}: "
+                              f"it has {', '.join(known)}.")  # fmt: skip
+        values = [np.asarray(value) for value in (self._rows if rows is None else rows)[name]]
+        if len({value.shape for value in values}) > 1:
+            raise SpcacwError(f"Column {name!r} of {self._source} has values of several shapes.")
+        return np.stack(values)
+
+    @cached_property
+    def _labels(self) -> tuple[list[str], int]:
+        """Return the texts that stand for labels 0, 1, … (none of numbers), and C."""
+        values, feature = self._column(self.own.label), self._rows.features[self.own.label]
+        if values.dtype.kind in "US":
+            texts = np.unique(values).tolist()
+            return texts, len(texts)
+        if values.dtype.kind == "f":
+            return [], 1
+        return [], int(getattr(feature, "num_classes", 0) or values.max() + 1)
+
+    def _function(self, silo: int) -> Any:
+        """Return (train, test) of a silo, by the seed; each share has its part of each class."""
+        rows, (texts, classes) = self._partitioner.load_partition(silo), self._labels
+        y = self._column(self.own.label, rows)
+        y = np.searchsorted(texts, y) if texts else y if classes == 1 else y.astype(np.int64)
+        draw = stream(self.seed, SPLIT, silo)
+        order = draw.permutation(len(y)) if classes == 1 else stratified(y, draw)
+        cut = len(y) - max(1, round(len(y) * self.own.test_share))
+        train = order[: min(cut, self.keys.samples_per_silo or cut)]
+        test = order[cut:][: self.keys.test_samples or None]
+        x, labels = torch.from_numpy(self._inputs(rows, train)), torch.from_numpy(y)
+        return (x[train], labels[train]), (x[test], labels[test])
+
+    def _inputs(self, rows: Any, train: Ints) -> NDArray[Any]:
+        """Return the inputs (n, …): scaled columns of numbers, images (n, c, h, w), or tokens."""
+        import datasets
+
+        named = [one.strip() for one in self.own.features.split(",") if one.strip()]
+        names = named or [one for one in self._rows.column_names if one != self.own.label]
+        columns = [self._column(name, rows) for name in names]
+        for name, column in zip(names, columns, strict=True):
+            if column.dtype.kind not in "iufb" or (column.ndim > 1 and len(names) > 1):
+                raise SpcacwError(
+                    f"Column {name!r} of {self._source} cannot be an input beside others, or holds "
+                    "no numbers: name columns of numbers, or a single other one, in hf.features."
+                )
+        x = columns[0]
+        if isinstance(self._rows.features[names[0]], datasets.Image):
+            x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+            return np.ascontiguousarray(x, dtype=np.float32) / 255
+        return x if x.ndim > 1 else standardised(np.stack(columns, axis=1).astype(float), train)

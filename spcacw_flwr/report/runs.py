@@ -1,0 +1,249 @@
+"""Many runs beside each other: a line for each run of a folder, and two or more compared.
+
+A line is made from a run's ``config.toml``, ``status.json`` and ``summary.json`` alone, so that a
+folder of hundreds is listed at once. Of the keys those are shown that differ between the runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from rich.table import Table
+
+from spcacw_flwr.config.config import MOVED, flattened, parse_assignments, read_toml
+from spcacw_flwr.config.declare import SpcacwError, did_you_mean
+from spcacw_flwr.engine import plots
+from spcacw_flwr.engine.checkpoint import FREE
+from spcacw_flwr.report.read import read
+from spcacw_flwr.report.words import counted, duration, metric_rows, signed, size, span
+from spcacw_flwr.silos.metrics import METRICS, Metric
+
+SORTS = ("run", "value", "gain", "alpha", "seconds")
+SAME = ("setting", "target", "metric", "holdout")
+"""Keys by which two runs are tested on the same kind of cases."""
+NAMING = ("setting", "method")
+"""Keys that are said even if all runs have the same."""
+MOST_KEYS = 4
+"""Differing keys that have a column."""
+MOST_SILOS = 20
+"""Silos whose weights are listed and drawn."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run without reading its growing files."""
+
+    directory: Path
+    config: dict[str, Any]
+    status: dict[str, Any]
+    summary: dict[str, Any]
+
+    @property
+    def metric(self) -> Metric:
+        """What the run is judged by."""
+        return METRICS[self.config.get("metric", "accuracy")]
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """What the summary says of that metric: last, interval, gain, gain_interval."""
+        return dict((self.summary.get("metrics") or {}).get(self.metric.name) or {})
+
+    @property
+    def value(self) -> float:
+        """The metric after the last epoch, NaN before the first one."""
+        value = self.found.get("last", self.status.get("value"))
+        return math.nan if value is None else float(value)
+
+    @property
+    def gain(self) -> float:
+        """By how much it is better than training alone, NaN if not known."""
+        return float(self.found.get("gain", math.nan))
+
+    @property
+    def alpha(self) -> list[float]:
+        """The last weights, none of a method without."""
+        return list(self.summary.get("alpha") or self.status.get("alpha") or [])
+
+    @property
+    def own_weight(self) -> float:
+        """α of the target itself, NaN if not known."""
+        target = int(self.config.get("target", 0))
+        return self.alpha[target] if target < len(self.alpha) else math.nan
+
+    @property
+    def seconds(self) -> float:
+        """What it took, NaN if it has not finished."""
+        return float(self.summary.get("seconds", math.nan))
+
+    @property
+    def state(self) -> str:
+        """finished, failed, or where it is."""
+        state, done = str(self.status.get("state", "unknown")), self.status.get("epoch", 0)
+        return state if state == "finished" else f"{state}, epoch {done}"
+
+    def rank(self, by: str) -> tuple[bool, float | str]:
+        """Return what sorts it, the best first and the unknown last."""
+        sign = -1 if self.metric.higher else 1
+        values = {"run": 0.0, "value": sign * self.value, "gain": -self.gain,
+                  "alpha": -self.own_weight, "seconds": self.seconds}  # fmt: skip
+        return math.isnan(values[by]), str(self.directory) if by == "run" else values[by]
+
+
+def read_run(directory: Path) -> Run:
+    """Read the short files of a run; SpcacwError if there is none, or one is damaged."""
+
+    def table(name: str) -> dict[str, Any]:
+        path = directory / name
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        except (OSError, ValueError) as error:
+            raise SpcacwError(f"{path} cannot be read: {error}.") from error
+
+    if not (directory / "config.toml").is_file():
+        raise SpcacwError(f"{directory} holds no run: there is no config.toml in it.")
+    config = flattened(read_toml(directory / "config.toml", "The run's"))
+    config = {MOVED.get(name, name): value for name, value in config.items()}
+    return Run(directory, config, table("status.json"), table("summary.json"))
+
+
+def runs_below(folder: Path, where: Sequence[str], sort: str) -> list[Run]:
+    """Return the runs in a folder, at any depth, that have the keys ``where``, in order.
+
+    Raises SpcacwError if there is none, or an option is wrong.
+    """
+    if sort not in SORTS:
+        raise SpcacwError(f"--sort {sort} is not known{did_you_mean(sort, SORTS)}: choose one of "
+                          f"{', '.join(SORTS)}.")  # fmt: skip
+    found = [read_run(path.parent) for path in sorted(folder.rglob("config.toml"))]
+    if not found:
+        raise SpcacwError(f"There is no run in {folder}: name the folder that holds the runs.")
+    wanted = parse_assignments(list(where), "--where")
+    known = {"state", *(name for run in found for name in run.config)}
+    if unknown := [name for name in wanted if name not in known]:
+        raise SpcacwError(f"--where: no run has the key {unknown[0]!r}"
+                          f"{did_you_mean(unknown[0], known)}.")  # fmt: skip
+    chosen = [run for run in found
+              if all((run.config | {"state": run.status.get("state")}).get(name) == value
+                     for name, value in wanted.items())]  # fmt: skip
+    if not chosen:
+        raise SpcacwError(
+            f"None of {counted(len(found), 'run')} in {folder} has {', '.join(where)}."
+        )
+    return sorted(chosen, key=lambda run: run.rank(sort))
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Return the keys that are not the same in all runs, but for those that say where they run."""
+    names = dict.fromkeys(name for run in runs for name in run.config if name not in FREE)
+    return [
+        name
+        for name in names
+        if len({str(run.config[name]) for run in runs if name in run.config}) > 1
+    ]
+
+
+def listing(runs: Sequence[Run], folder: Path) -> Table:
+    """Return a line per run: keys that differ, how good it is, how much better than alone, cost."""
+    keys = differing(runs)
+    common = (str(runs[0].config.get(name)) for name in NAMING if name not in keys)
+    more = f" Keys that differ, too: {', '.join(keys[MOST_KEYS:])}." if keys[MOST_KEYS:] else ""
+    said = f"{counted(len(runs), 'run')}. Below a value: its 95 % interval.{more}"
+    table = Table(title=", ".join(common), caption=said)
+    table.add_column("run", overflow="fold")
+    for name in keys[:MOST_KEYS]:
+        table.add_column(name, overflow="fold")
+    for name in ("value", "gain", "α of target", "cost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in runs:
+        place = str(run.directory.relative_to(folder))
+        ends = span(run.metric, run.found.get("interval") or [None], unit=False)
+        gain = span(run.metric, run.found.get("gain_interval") or [None], signs=True, unit=False)
+        sent = run.summary.get("bytes")
+        cost = [duration(run.seconds) if run.summary else run.state, size(sent) if sent else ""]
+        table.add_row(
+            place, *(str(run.config.get(name, "")) for name in keys[:MOST_KEYS]),
+            f"{run.metric.text(run.value)}\n{ends}", f"{signed(run.metric, run.gain)}\n{gain}",
+            "–" if math.isnan(run.own_weight) else f"{run.own_weight:.4f}", "\n".join(cost),
+        )  # fmt: skip
+    return table
+
+
+def comparison(runs: Sequence[Run]) -> Table:
+    """Return a column per run: each metric with its interval, gains, weights, keys that differ."""
+    table = Table("")
+    for run in runs:
+        table.add_column(run.directory.name, justify="right", overflow="fold")
+    parts = [_parts(run, differing(runs)) for run in runs]
+    for group in zip(*parts, strict=True):
+        for name in dict.fromkeys(name for part in group for name in part):
+            table.add_row(name, *(part.get(name, "–") for part in group))
+    return table
+
+
+def _parts(run: Run, keys: Sequence[str]) -> list[dict[str, str]]:
+    """Return what a column has: metrics, gains, weights, keys, cost."""
+    metrics = [*metric_rows(run.summary.get("metrics") or {}, run.metric.name, unit=False)]
+    names = run.summary.get("names") or [""] * len(run.alpha)
+    return [
+        {metric.label: "\n".join(cells[:2]) for metric, cells in metrics},
+        {f"{metric.label}, better than alone": "\n".join(cells[3:])
+         for metric, cells in metrics if cells[3:]},
+        {f"α of silo {silo} {names[silo]}".strip(): f"{weight:.4f}"
+         for silo, weight in enumerate(run.alpha[:MOST_SILOS])},
+        {name: str(run.config.get(name, "–")) for name in keys},
+        {"state": run.state, "time": duration(run.seconds) if run.summary else "–"},
+    ]  # fmt: skip
+
+
+def difference(first: Run, second: Run) -> str:
+    """Say by how much the second run is better, with an interval as of two draws of test cases.
+
+    A run keeps no test case, so that the two cannot be paired: the interval is a wide one.
+    """
+    metric = first.metric
+    ends = [run.found["interval"] for run in (first, second) if "interval" in run.found]
+    both = f"{first.directory.name} and {second.directory.name}"
+    if other := [name for name in SAME if first.config.get(name) != second.config.get(name)]:
+        return f"{both} differ in {', '.join(other)}: neither can be called the better one."
+    if len(ends) < 2:
+        return f"{both} have not both finished: which is better cannot be told."
+    gap = (1 if metric.higher else -1) * (second.value - first.value)
+    half = math.hypot(*((high - low) / 2 for low, high in ends))
+    better = "better" if gap >= 0 else "worse"
+    clear = "by more than" if abs(gap) > half else "which may be"
+    interval = span(metric, (gap - half, gap + half), signs=True)
+    return (
+        f"{second.directory.name} is {metric.gap(gap)} {better} than {first.directory.name}, "
+        f"{clear} the draw of the test cases ({interval}, as if each had its own)."
+    )
+
+
+@matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False})
+def draw(runs: Sequence[Run], path: Path) -> None:
+    """Draw each run's metric over epochs, and its last weights, into a picture."""
+    figure = plots.new_figure(11, 4.2, dpi=120)
+    left, right = figure.subplots(1, 2)
+    width = 0.8 / len(runs)
+    for k, run in enumerate(runs):
+        lines = read(run.directory).epochs
+        name, colour = run.metric.name, f"C{k}"
+        shown = [line for line in lines if line.get(name) is not None]
+        at = [shown[i] for i in plots.thin(len(shown))] if shown else []
+        left.plot([line["epoch"] for line in at], [line[name] for line in at], color=colour,
+                  label=run.directory.name)  # fmt: skip
+        alpha = run.alpha[:MOST_SILOS]
+        right.bar(np.arange(len(alpha)) + (k - (len(runs) - 1) / 2) * width, alpha, width,
+                  color=colour)  # fmt: skip
+    left.set_xlabel("epoch")
+    left.set_ylabel(" / ".join(dict.fromkeys(run.metric.label for run in runs)))
+    left.legend(frameon=False, fontsize=8)
+    right.set_xlabel("silo")
+    right.set_ylabel("α at the end")
+    figure.savefig(path)

@@ -1,0 +1,116 @@
+"""MLflow, Weights & Biases and TensorBoard: what they are told, and what becomes of a run without.
+
+MLflow and wandb are stand-ins here, which note each call; docs/run.md says how to use the real.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.loggers import KINDS
+from spcacw_flwr.engine.simulate import simulate
+from tests.conftest import one_sentence
+
+
+def mlflow_of(calls: list, known: str = "m1") -> SimpleNamespace:
+    """A stand-in for mlflow, whose runs are called ``known``."""
+
+    def start_run(**how):
+        calls.append(("start", how))
+        return SimpleNamespace(info=SimpleNamespace(run_id=known))
+
+    return SimpleNamespace(
+        is_tracking_uri_set=lambda: False, start_run=start_run,
+        set_tracking_uri=lambda uri: calls.append(("uri", uri)),
+        log_params=lambda params: calls.append(("params", params)),
+        log_metrics=lambda values, step: calls.append((step, values)),
+        end_run=lambda state: calls.append(("end", state)),
+    )  # fmt: skip
+
+
+def wandb_of(calls: list) -> SimpleNamespace:
+    """A stand-in for wandb."""
+    run = SimpleNamespace(
+        id="w1", define_metric=lambda name, step_metric: calls.append((name, step_metric)),
+        log=lambda values: calls.append((values["round"], values)),
+        finish=lambda exit_code: calls.append(("end", exit_code)),
+    )  # fmt: skip
+    return SimpleNamespace(init=lambda **how: calls.append(("start", how)) or run)
+
+
+KEYS = {"epochs": 2, "mlflow": True, "wandb": True}
+
+
+def test_both_are_told_keys_weights_metrics_and_training_alone(tmp_path, monkeypatch):
+    told, noted = [], []
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow_of(told))
+    monkeypatch.setitem(sys.modules, "wandb", wandb_of(noted))
+    run = tmp_path / "run"
+    found = simulate(Config.from_keys(output=str(run), **KEYS))
+    names = [name for name, _ in told]
+    assert names == ["uri", "start", "params", 0, 7, 7, 14, 14, 7, 14, "end"]
+    assert told[0][1] == f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert told[1][1] == {"run_id": None, "run_name": "run", "nested": True}
+    assert told[2][1]["epochs"] == 2
+    assert told[3][1]["alpha/silo_0"] == 1
+    assert told[5][1]["accuracy"] == found.accuracy[0]
+    assert told[8][1]["alone/accuracy"] == found.accuracy_alone[0]
+    assert told[-1] == ("end", "FINISHED")
+    assert [name for name, _ in noted] == ["start", "*", 0, 7, 7, 14, 14, 7, 14, "end"]
+    how = noted[0][1]
+    assert (how["project"], how["name"], how["resume"]) == ("spcacw", "run", None)
+    assert noted[-1] == ("end", 0)
+    assert json.loads((run / "loggers.json").read_text()) == {"mlflow": "m1", "wandb": "w1"}
+
+
+def test_a_run_that_goes_on_goes_on_with_its_logs(tmp_path, monkeypatch):
+    for epochs, more in ((1, {"output": str(tmp_path)}), (2, {"resume": str(tmp_path)})):
+        told, noted = [], []
+        monkeypatch.setitem(sys.modules, "mlflow", mlflow_of(told))
+        monkeypatch.setitem(sys.modules, "wandb", wandb_of(noted))
+        simulate(Config.from_keys(**KEYS | {"epochs": epochs, "compare_alone": False}, **more))
+    assert dict(told[:2])["start"]["run_id"] == "m1"
+    assert "params" not in dict(told)  # MLflow's cannot change, and epochs did
+    assert (noted[0][1]["id"], noted[0][1]["resume"]) == ("w1", "allow")
+    assert [name for name, _ in told[2:]] == [14, 14, "end"]
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_what_is_not_installed_is_one_sentence_before_training(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with one_sentence(f"pip install 'spcacw-flwr[{name}]'"):
+        simulate(Config.from_keys(output=str(tmp_path), **{name: True}))
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_one_that_cannot_begin_is_one_sentence_and_the_other_is_closed(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow_of(told))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
+    with one_sentence("wandb = true: its log cannot begin"):
+        simulate(Config.from_keys(output=str(tmp_path), **KEYS))
+    assert told[-1] == ("end", "FAILED")
+
+
+def test_one_that_fails_later_is_left_out_and_training_goes_on(tmp_path, monkeypatch, caplog):
+    def fail(*_, **__):
+        raise ConnectionError("no route")
+
+    mlflow = mlflow_of([])
+    mlflow.log_metrics = fail
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    keys = {"epochs": 1, "mlflow": True, "tensorboard": True, "compare_alone": False}
+    simulate(Config.from_keys(output=str(tmp_path), **keys))
+    said = [line for line in caplog.messages if "mlflow" in line]
+    assert said == ["The log of mlflow ends here, training goes on (no route)."]
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "finished"
+    assert any((tmp_path / "tensorboard").iterdir())
+
+
+def test_each_has_a_key():
+    assert {*KINDS} <= Config.from_keys().to_flat().keys()

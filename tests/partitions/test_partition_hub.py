@@ -1,0 +1,157 @@
+"""A Hugging Face dataset from a local path, split by stock Partitioners and ours."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Sequence, Value
+from typer.testing import CliRunner
+
+from spcacw_flwr.cli import app
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.silos.setup import setting_of
+from tests.conftest import one_sentence
+
+DIRICHLET = {"partitioner": "DirichletPartitioner",
+             "arguments": json.dumps({"partition_by": "label", "alpha": 100.0})}  # fmt: skip
+
+
+def table(count: int = 120) -> dict:
+    rng = np.random.default_rng(0)
+    kind = np.arange(count) % 3
+    return {
+        "a": kind * 10 + rng.normal(size=count), "b": rng.normal(size=count),
+        "label": np.array(["oak", "ash", "elm"])[kind], "size": rng.normal(size=count),
+        "town": ["t0", "t1", "t2", "t3"] * (count // 4), "many": [True, False] * (count // 2),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder of save_to_disk."""
+    Dataset.from_dict(table()).save_to_disk(str(tmp_path / "trees"))
+    return tmp_path / "trees"
+
+
+def keys(path, silos=4, **own):
+    own = {"features": "a,b"} | own
+    flat = {f"hf.{name}": value for name, value in own.items()}
+    return {"setting": "hf", "silos": silos, "hf.dataset": str(path), **flat}
+
+
+def made(path, silos=4, seed=0, **own):
+    return setting_of(Config.from_flat(keys(path, silos, **own) | {"seed": seed}))
+
+
+def test_a_run_by_keys_alone(saved):
+    given = keys(saved, **DIRICHLET) | {
+        "epochs": 25,
+        "compare-alone": False,
+        "engine": "in-process",
+    }
+    assert simulate(Config.from_flat(given)).accuracy[-1] > 90
+
+
+def test_silos_share_the_rows_and_each_is_tested_on_its_own(saved):
+    setting = made(saved)
+    parts = [(setting.train(silo), setting.test(silo)) for silo in range(4)]
+    assert setting.num_classes == 3
+    assert [(len(train.y), len(test.y)) for train, test in parts] == [(24, 6)] * 4
+    train, test = parts[0]
+    np.testing.assert_allclose(train.x.mean(0), [0, 0], atol=1e-6)
+    np.testing.assert_allclose(train.x.std(0, correction=0), [1, 1], rtol=1e-5)
+    assert sorted(test.y.unique().tolist()) == [0, 1, 2]  # each label has its share
+    # ash, elm, oak are 0, 1, 2: those of a are about 10, 20 and 0.
+    means = [float(train.x[train.y == label, 0].mean()) for label in (2, 0, 1)]
+    assert means == sorted(means)
+    again, other = made(saved).train(1), made(saved, seed=1).train(1)
+    assert torch.equal(again.x, parts[1][0].x)
+    assert not torch.equal(other.x, parts[1][0].x)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "dict"])
+def test_other_forms_of_a_dataset(form, tmp_path):
+    whole = Dataset.from_dict(table())
+    path = tmp_path / f"trees.{form}"
+    if form == "dict":
+        DatasetDict({"train": whole.select(range(30)), "dev": whole}).save_to_disk(str(path))
+    else:
+        getattr(whole, f"to_{form}")(str(path))
+    setting = made(path, split="dev" if form == "dict" else "train")
+    assert len(setting.train(0).y) == 24
+    assert setting.num_classes == 3
+
+
+def test_natural_silos_and_our_own_partitioners(saved):
+    natural = json.dumps({"partition_by": "town"})
+    setting = made(saved, partitioner="NaturalIdPartitioner", arguments=natural)
+    assert len(setting.train(3).y) == 24
+    with one_sentence("NaturalIdPartitioner makes 4 silos of this dataset: set silos=4."):
+        made(saved, 5, partitioner="NaturalIdPartitioner", arguments=natural).train(0)
+    ours = "spcacw_flwr.partitions.flower:RelabelPartitioner"
+    given = json.dumps({"cluster_sizes": [1, 1], "partition_by": "many"})
+    assert len(made(saved, 2, label="many", partitioner=ours, arguments=given).train(0).y) == 48
+
+
+@pytest.mark.parametrize(("label", "classes", "kind"), [
+    ("size", 1, torch.float32), ("many", 2, torch.int64),
+])  # fmt: skip
+def test_labels_are_numbers_or_yes_and_no(saved, label, classes, kind):
+    setting = made(saved, label=label)
+    assert (setting.num_classes, setting.train(0).y.dtype) == (classes, kind)
+
+
+def test_images_vectors_and_tokens(tmp_path):
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (40, 6, 5, 3), dtype=np.uint8)
+    names = ClassLabel(names=["x", "y", "z"])
+    features = Features({
+        "image": Image(), "label": names, "grey": Image(), "vector": Sequence(Value("float32")),
+        "tokens": Sequence(Value("int64")),
+    })  # fmt: skip
+    rows = {"image": list(pictures), "label": [0, 1] * 20, "grey": list(pictures[..., 0]),
+            "vector": rng.normal(size=(40, 7)).tolist(), "tokens": [[1, 2, 3]] * 40}  # fmt: skip
+    Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "set"))
+    shapes = {"image": (3, 6, 5), "grey": (1, 6, 5), "vector": (7,), "tokens": (3,)}
+    for column, shape in shapes.items():
+        setting = made(tmp_path / "set", 2, features=column)
+        assert (setting.input_shape, setting.num_classes) == (shape, 3)
+    train = made(tmp_path / "set", 1, features="image").train(0)
+    assert 0 <= float(train.x.min()) < 0.01
+    assert 0.99 < float(train.x.max()) <= 1
+    assert setting.train(0).x.dtype == torch.int64
+    with one_sentence("Column 'vector' of"):
+        made(tmp_path / "set", 2, features="vector,tokens").train(0)
+
+
+@pytest.mark.parametrize(("own", "words"), [
+    ({"label": "lable"}, "has no column 'lable' (did you mean label?): it has a, b,"),
+    ({"features": "a,town"}, "Column 'town' of"),
+    ({"partitioner": "DirichletPartition"}, "did you mean DirichletPartitioner?"),
+    ({"partitioner": "DirichletPartitioner"}, "cannot be made with hf.arguments = ''"),
+    ({"arguments": "{"}, "IidPartitioner cannot be made with hf.arguments = '{'"),
+    ({"dataset": ""}, "set hf.dataset to a name or a path"),
+])  # fmt: skip
+def test_a_mistake_is_one_sentence(saved, own, words):
+    with one_sentence(words):
+        made(saved, **own).train(0)
+
+
+def test_what_cannot_be_loaded_is_one_sentence(tmp_path):
+    (tmp_path / "bad.csv").write_bytes(b"\xff\xfe\x00")
+    with one_sentence("cannot be loaded"):
+        made(tmp_path / "bad.csv").train(0)
+
+
+def test_a_relative_path_is_the_commands(tmp_path, monkeypatch):
+    Dataset.from_dict(table()).to_csv(str(tmp_path / "trees.csv"))
+    monkeypatch.chdir(tmp_path)
+    words = ["--set", "hf.features=a,b", "--set", "silos=3", "--epochs", "1", "--engine"]
+    given = ["run", "--setting", "hf", "--set", "hf.dataset=trees.csv", *words, "in-process"]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.output
+    assert "hf: silo 0 by spcacw-plus, 8 test cases" in done.output

@@ -1,0 +1,111 @@
+"""Runs beside each other: a folder listed, sorted and filtered, and two compared."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from spcacw_flwr.cli import app
+from spcacw_flwr.report.runs import difference, read_run, runs_below
+from tests.conftest import one_sentence
+from tests.report.artefacts import write_run
+
+
+def spcacw(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def write(folder, name, last, gain, weight, *, width=2.0, seconds=1.0, state="finished", **config):
+    """A run that ended at an accuracy, so much better than alone."""
+    table = {"last": last, "interval": [last - width, last + width], "alone": last - gain,
+             "gain": gain, "gain_interval": [gain - 1, gain + 1]}  # fmt: skip
+    alpha = [weight, 1 - weight, 0, 0]
+    return write_run(
+        folder / name, accuracy=(50.0, last), state=state, metrics={"accuracy": table},
+        alpha=alpha, seconds=seconds, bytes=2e6, config=config,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path, "a", 80.0, 5.0, 0.5, seconds=9.0, beta=0.1, threads=1)
+    write(tmp_path / "deep", "b", 90.0, -3.0, 0.9, seconds=2.0, beta=0.2, threads=2)
+    write(tmp_path, "c", 70.0, 1.0, 0.7, state="failed", beta=0.2)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("by", "order"), [
+    ("run", "acb"), ("value", "bac"), ("gain", "abc"), ("alpha", "bac"), ("seconds", "bac"),
+])  # fmt: skip
+def test_runs_are_sorted_the_best_first_and_the_unknown_last(folder, by, order):
+    """Run c failed: nothing but its keys is known."""
+    assert "".join(run.directory.name for run in runs_below(folder, [], by)) == order
+
+
+def test_less_is_better_of_some_metrics(tmp_path):
+    for name, value in (("a", 0.3), ("b", 0.2)):
+        write_run(tmp_path / name, config={"metric": "log-loss"},
+                  metrics={"log-loss": {"last": value}})  # fmt: skip
+    assert [run.directory.name for run in runs_below(tmp_path, [], "value")] == ["b", "a"]
+
+
+def test_a_folder_is_listed_with_the_keys_that_differ(folder):
+    done = spcacw("runs", folder)
+    assert done.exit_code == 0, done.output
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.output.splitlines()
+             if line.startswith("│")]  # fmt: skip
+    assert lines[0] == ["a", "0.1", "80.00 %", "+5.00", "0.5000", "9.0 s"]
+    assert lines[1] == ["", "", "78.0 to 82.0", "+4.0 to +6.0", "", "2 MB"]
+    assert lines[2][0] == "c"
+    assert lines[2][-1] == "failed, epoch 0"
+    assert lines[4][0] == "deep/b"
+    assert "  digits-relabel, spcacw  " in done.output
+
+
+def test_filters_are_keys_or_the_state(folder):
+    chosen = runs_below(folder, ["beta=0.2", "state=finished"], "run")
+    assert [run.directory.name for run in chosen] == ["b"]
+    for where, words in (("bta=1", "no run has the key 'bta' (did you mean beta?)"),
+                         ("beta=9", "None of 3 runs"), ("beta", "--where beta must")):  # fmt: skip
+        with one_sentence(words):
+            runs_below(folder, [where], "run")
+    with one_sentence("--sort vale is not known (did you mean value?)"):
+        runs_below(folder, [], "vale")
+    with one_sentence("There is no run in"):
+        runs_below(folder / "nowhere", [], "run")
+
+
+def test_two_runs_are_compared_and_drawn(folder):
+    picture = folder / "both.png"
+    done = spcacw("compare", folder / "a", folder / "deep" / "b", "--output", picture)
+    assert done.exit_code == 0, done.output
+    rows = {cells[1].strip(): [cell.strip() for cell in cells[2:4]]
+            for line in done.output.splitlines() if len(cells := line.split("│")) > 3}  # fmt: skip
+    assert rows["accuracy"] == ["80.00 %", "90.00 %"]
+    assert rows["accuracy, better than alone"] == ["+5.00", "−3.00"]
+    assert rows["α of silo 0"] == ["0.5000", "0.9000"]
+    assert rows["beta"] == ["0.1", "0.2"]
+    assert rows["time"] == ["9.0 s", "2.0 s"]
+    # Half widths 2 and 2: √8 = 2.8.
+    said = " ".join(done.output.split())
+    assert ("b is 10.0 points of accuracy better than a, by more than the draw of the test cases "
+            "(+7.2 to +12.8 points, as if each had its own).") in said  # fmt: skip
+    assert picture.read_bytes()[1:4] == b"PNG"
+
+
+def test_what_cannot_be_compared_is_said(folder):
+    a, b, c = (read_run(folder / name) for name in ("a", "deep/b", "c"))
+    assert "a and c have not both finished" in difference(a, c)
+    other = read_run(write(folder, "d", 90.0, 1.0, 0.5, setting="heart"))
+    assert "a and d differ in setting: neither can be called" in difference(a, other)
+    close = read_run(write(folder, "e", 81.0, 1.0, 0.5))
+    assert "e is 1.0 points of accuracy better than a, which may be the draw" in difference(
+        a, close
+    )
+    assert "worse" in difference(b, a)
+    (folder / "a" / "status.json").write_text("{")
+    with one_sentence("status.json cannot be read"):
+        read_run(folder / "a")
+    done = spcacw("compare", folder / "nowhere")
+    assert done.exit_code == 1
+    assert "holds no run" in done.output
