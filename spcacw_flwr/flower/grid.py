@@ -23,7 +23,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower import records
+from spcacw_flwr.flower import audit, records
 from spcacw_flwr.flower.discovery import Found
 from spcacw_flwr.flower.records import Arrays, Told
 from spcacw_flwr.silos import wire
@@ -87,6 +87,7 @@ class Gathering:
     def answers(self, rows: Tensor) -> Answers:
         """Return all answers in silo order; gradients in the first of ``rows`` (M, d)."""
         silos = tuple(sorted(self._found.keys() - self.faults.keys()))
+        self._note(silos)
         losses = [self._found[silo][1] for silo in silos]
         table = torch.stack(losses).to(rows.device) if losses else rows.new_empty(0)
         if self.request.want == LOSSES:
@@ -95,6 +96,20 @@ class Gathering:
             rows[k] = self._found[silo][0]
         replies = Replies(silos, rows[: len(silos)], table, self._smoothness)
         return Answers(replies, self.faults)
+
+    def _note(self, silos: Sequence[int]) -> None:
+        """Add a line to the host's audit log, if it has one: who was sent what, who said what."""
+        if log := audit.here():
+            request, shares = self.request, {}
+            for silo in silos:
+                row, losses = self._found[silo]
+                extra = silo == self.target and self._smoothness is not None
+                shares[str(silo)] = audit.share(row.numpy(), losses.numel() + extra, self.how)
+            shared = request.of([request.silos[0]]) if request.silos else request.points[:0]
+            log.note(
+                audit.HEARD, **audit.question(request), sent=shared.numel(), silos=shares,
+                silent=[silo for silo in request.silos if silo not in silos],
+            )  # fmt: skip
 
     def _open(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:
         request, judging = self.request, self.request.want == LOSSES

@@ -23,7 +23,7 @@ import grpc
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import TransportKeys
-from spcacw_flwr.flower import frames
+from spcacw_flwr.flower import audit, frames
 
 log = logging.getLogger(__name__)
 BESIDE = 1 << 20
@@ -188,6 +188,7 @@ class Service:
                 link.peer, self.links[link.node] = peer, link
         if isinstance(found, str):
             log.warning("A stream from %s was refused: %s.", peer, found)
+            audit.refused("stream", f"{peer}: {found}")
             context.abort(grpc.StatusCode.UNAUTHENTICATED, found)
         if before:
             self._break(before, "the node opened another one")

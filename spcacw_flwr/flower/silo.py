@@ -18,8 +18,9 @@ from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import threads
-from spcacw_flwr.flower import frames, records
+from spcacw_flwr.flower import audit, frames, records
 from spcacw_flwr.flower.service import is_loopback, silos_text
+from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.accounting import Ledger
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, Request, SiloInfo
@@ -64,8 +65,8 @@ def log_told(ledger: Ledger) -> None:
             silo, line["answers"], line["epsilon"], line["delta"])  # fmt: skip
 
 
-def note_told(pool: SiloPool, request: Request, context: Context) -> None:
-    """Add an answer to the account in the node's state, and log it."""
+def note_told(pool: SiloPool, request: Request, context: Context) -> Ledger:
+    """Add an answer to the account in the node's state, log it, and return the account."""
     ledger = ledger_of(pool)
     before = context.state.metric_records.get(records.PRIVACY)
     if before is not None:
@@ -74,6 +75,25 @@ def note_told(pool: SiloPool, request: Request, context: Context) -> None:
     ledger.note(request, request.silos)
     context.state[records.PRIVACY] = MetricRecord(dict(ledger.state()))
     log_told(ledger)
+    return ledger
+
+
+def audited(pool: SiloPool, request: Request, said: Said, ledger: Ledger | None) -> Said:
+    """Return an answer after a line in the host's audit log, if it has one."""
+    if log := audit.here():
+        metrics, arrays = said
+        silos, how = metrics["silos"], pool.config.transport.wire
+        numbers = len(metrics["loss"]) // len(silos)
+        rows = wire.received(arrays, how)
+        shares = {}
+        for silo, row in zip(silos, rows, strict=True):
+            extra = request.smoothness and silo == pool.config.run.target
+            more = {}
+            if ledger and silo in ledger.answers:
+                more["epsilon"] = ledger.epsilon(silo)
+            shares[str(silo)] = audit.share(row, numbers + extra, how, **more)
+        log.note(audit.ANSWER, **audit.question(request), silos=shares)
+    return said
 
 
 def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Iterator[bytes]:
@@ -85,6 +105,7 @@ def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Iterator
         told, arrays = _answered(pool, message, ledger)
     except SpcacwError as error:
         told, arrays = {records.ERROR: str(error)}, {}
+        audit.refused(message.kind, str(error))
     return frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))
 
 
@@ -99,9 +120,11 @@ def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
             f"node has silos {pool.silos} and a model of {pool.layout.size} parameters"
         )
     if message.kind == frames.EVALUATION:
-        return evaluation(pool, request.silos[0], points)
+        told, arrays = evaluation(pool, request.silos[0], points)
+        audit.told(message.kind, {request.silos[0]: told}, arrays)
+        return told, arrays
     ledger.note(request, request.silos)
-    return answer(pool, request)
+    return audited(pool, request, answer(pool, request), ledger)
 
 
 def channel_of(address: str, root_certificates: str, tls: bool) -> grpc.Channel:
