@@ -61,6 +61,12 @@ def note(event: str, **fields: Any) -> None:
         found.note(event, **fields)
 
 
+def seal() -> None:
+    """Sign what this process has written, before it may be killed."""
+    if found := here():
+        found.seal()
+
+
 def refused(kind: str, why: str) -> None:
     """Note what was asked for and is not let out, and the sentence that says why.
 

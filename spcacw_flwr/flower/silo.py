@@ -181,6 +181,7 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
             raise SpcacwError(_sentence(error, answered)) from error
         finally:
             log_told(ledger)
+            audit.seal()
             outgoing.put(None)
             call.cancel()
     raise SpcacwError(f"The target ended the stream without a word after {answered} answers.")
