@@ -134,6 +134,9 @@ def test_a_host_does_not_go_on_with_a_log_that_was_cut(host, tmp_path):
     path.write_bytes(b"".join(lines[: seals[-2] + 1]))
     with one_sentence("somebody changed one of them", "begin a new log"):
         log_in(tmp_path)
+    path.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b"seal", b"sael")]))
+    with one_sentence("somebody changed one of them"):
+        log_in(tmp_path)
     path.with_suffix(HEAD).unlink()
     with one_sentence("somebody changed one of them"):
         log_in(tmp_path)
@@ -177,23 +180,25 @@ def test_a_full_disk_stops_the_silo_and_leaves_no_half_line(host, tmp_path, monk
     checked(path)
 
 
-def _write(home: Path, run: str) -> None:
+def _write(home: Path, run: str, start) -> None:
     log = Log(home / LOG, home / certificates.SILO_KEY)
-    answered(log, 200, run=run)
+    start.wait()
+    answered(log, 500, run=run)
     log.seal()
 
 
 def test_the_programs_of_a_host_share_its_log(tmp_path):
     certificates.make_silo_key(tmp_path)
     context = multiprocessing.get_context("forkserver")
-    writers = [context.Process(target=_write, args=(tmp_path, run)) for run in "ab"]
+    start = context.Barrier(2)
+    writers = [context.Process(target=_write, args=(tmp_path, run, start)) for run in "ab"]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
     lines = checked(tmp_path / LOG)
     rounds = {run: [line["round"] for line in lines if line.get("run") == run] for run in "ab"}
-    assert rounds == {run: [*range(1, 201)] for run in "ab"}
+    assert rounds == {run: [*range(1, 501)] for run in "ab"}
 
 
 def test_a_program_that_is_no_hosts_keeps_no_log(tmp_path, monkeypatch):
