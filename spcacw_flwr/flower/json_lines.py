@@ -13,8 +13,8 @@ import sys
 from datetime import UTC, datetime
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-LINE = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b[^:]*:\s+(.*)")
-"""How Flower's loggers begin a line; a traceback's lines have no level."""
+LINE = re.compile(r"(?:\S+Z )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b[^:\[]*(?::|\[[\w.]+\])\s+(.*)")
+"""How loggers of Flower and of its web servers begin a line; one of a traceback has no level."""
 
 
 def as_object(line: str, program: str) -> dict[str, str]:
