@@ -39,6 +39,7 @@ def everything(host: Path) -> Log:
     told = {"3": {"floats": 11, "bytes": 48, "norm": 0.5, "epsilon": 1.5}}
     answered(log, 2, silos=told)
     answered(log, 2, audit.HEARD, silos=told, silent=[4])
+    log.note(audit.HEARD, run="1", round=2, want="losses", silos={}, silent=[])  # of one round
     log.note(audit.REFUSED, kind="question", why="it is not allowed")
     log.note(audit.REJECTED, round=2, silo=5, reason="too-long", words="it is long")
     log.note(
@@ -146,9 +147,11 @@ def test_a_log_that_was_begun_anew_and_one_that_is_being_written(tmp_path):
     with log.path.open("ab") as file:
         file.write(b'{"event":"open"')
     assert figures.read() == whole
+    with log.path.open("ab") as file:
+        file.write(b"}\n")
+    assert figures.read() == {**whole, ("program_starts_total", ()): 2}
     for path in (log.path, log.head):
         path.unlink()
-    assert figures.read() == whole
     log_in(tmp_path)
     assert figures.read() == {("program_starts_total", ()): 1}
     assert Figures(tmp_path / "nowhere").read() == {}
