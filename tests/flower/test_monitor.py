@@ -215,3 +215,9 @@ def test_without_a_key_there_is_nothing_to_count(tmp_path):
     assert not (tmp_path / certificates.SILO_KEY).exists()
     found = seen(monitor_of(tmp_path))
     assert set(found) == {"spcacw_memory_bytes", "spcacw_healthy", "spcacw_ready"}
+
+
+def test_the_page_names_every_metric():
+    section = (ROOT / "docs/deploy.md").read_text().split("## Watching it")[1].split("\n## ")[0]
+    table = [line for line in section.splitlines() if line.startswith("| ")]
+    assert METRICS.keys() <= {*re.findall(r"`(\w+)`", "".join(table))}
