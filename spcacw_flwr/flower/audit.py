@@ -129,35 +129,42 @@ class Log:
 
     def __init__(self, path: Path, key: Path) -> None:
         self.path, self.head = path, path.with_suffix(HEAD)
-        self._key, self._lock = private_key(key), threading.Lock()
+        self._key, self._writing, self._sealing = (
+            private_key(key),
+            threading.Lock(),
+            threading.Lock(),
+        )
         self._line, self._previous, self._size, self._sealed = 0, FIRST, 0, 0
         with self._told():
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with self._alone(self._find_head):
-            self._append({"event": OPEN, "pid": os.getpid()})
+            self._place = os.open(path.parent, os.O_RDONLY)
+        with self._alone(self._sealing, self._place):
+            with self._at_the_end(self._find_head):
+                self._append({"event": OPEN, "pid": os.getpid()})
             self._seal()
         atexit.register(self.seal)
         threading.Thread(target=self._seal_now_and_then, name="audit", daemon=True).start()
 
     def note(self, event: str, **fields: Any) -> None:
         """Append a line; SpcacwError if it cannot be written."""
-        with self._alone():
+        with self._at_the_end():
             self._append({"event": event} | _about | fields)
 
     def seal(self) -> None:
         """Sign what no seal covers yet, and copy the seal beside the log."""
-        with self._alone():
-            if self._sealed < self._line:
-                self._seal()
+        with self._alone(self._sealing, self._place):
+            self._seal()
 
     def _seal(self) -> None:
-        body = self._body({"event": SEAL, "at": self._size})
-        body["signature"] = self._key.sign(dumped(body), ALGORITHM).hex()
-        line = dumped(body) + b"\n"
-        self._write(line)
+        with self._at_the_end():
+            if self._sealed == self._line:
+                return
+            body = self._body({"event": SEAL, "at": self._size})
+            body["signature"] = self._key.sign(dumped(body), ALGORITHM).hex()
+            line = dumped(body) + b"\n"
+            self._write(line)
         os.fsync(self._file)  # or a host that loses its power has a head without its line
         write_atomically(self.head, line, flush=True)
-        self._sealed = self._line
 
     def _body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -178,18 +185,26 @@ class Log:
             self._line += 1
             self._size += len(line)
             self._previous = digest(line)
+            if b'"event":"seal"' in line:  # a text would have its quotes escaped
+                self._sealed = self._line
 
     @contextmanager
-    def _alone(self, first: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Keep the host's other threads and processes from writing, and see what they wrote."""
-        with self._lock, self._told():
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+    def _alone(self, lock: threading.Lock, file: int) -> Iterator[None]:
+        """Keep the host's other threads and processes from doing the same."""
+        with lock, self._told():
+            fcntl.flock(file, fcntl.LOCK_EX)
             try:
-                first()
-                self._catch_up()
                 yield
             finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+    @contextmanager
+    def _at_the_end(self, first: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Write where everybody else's lines end."""
+        with self._alone(self._writing, self._file):
+            first()
+            self._catch_up()
+            yield
 
     def _catch_up(self) -> None:
         size = os.fstat(self._file).st_size

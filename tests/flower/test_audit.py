@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,17 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.flower import audit, certificates
-from spcacw_flwr.flower.audit import ANSWER, HEAD, HEARD, LOG, OPEN, REFUSED, SEAL, Log
+from spcacw_flwr.flower.audit import (
+    ANSWER,
+    HEAD,
+    HEARD,
+    LOG,
+    OPEN,
+    REFUSED,
+    SEAL,
+    SEAL_SECONDS,
+    Log,
+)
 from spcacw_flwr.flower.auditing import app, checked, reconciled
 from spcacw_flwr.flower.frames import QUESTION, Exchange, heard
 from spcacw_flwr.flower.server_app import Audited
@@ -164,6 +175,14 @@ def test_a_seal_comes_within_seconds_of_a_line(tmp_path):
         checked(log.path)
     wait_until(lambda: b'"seal"' in log.path.read_bytes().splitlines()[-1], 10)
     checked(log.path)
+
+
+def test_two_programs_that_rest_do_not_sign_each_others_signatures(tmp_path):
+    logs = log_in(tmp_path), log_in(tmp_path)
+    answered(logs[0], 1)
+    time.sleep(2.5 * SEAL_SECONDS)
+    events = [line["event"] for line in checked(logs[0].path)]
+    assert events == [OPEN, SEAL, OPEN, SEAL, ANSWER, SEAL]
 
 
 def test_a_full_disk_stops_the_silo_and_leaves_no_half_line(host, tmp_path, monkeypatch):
