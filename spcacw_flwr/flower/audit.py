@@ -18,7 +18,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -48,6 +48,7 @@ OPEN, ANSWER, HEARD, REFUSED, REJECTED, RUN, EPOCH = (
 )  # fmt: skip
 """What happened: docs/trust.md says what each line holds."""
 _about: dict[str, Any] = {}
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def about(**fields: Any) -> None:
@@ -107,7 +108,7 @@ def of_home(home: str) -> Log | None:
 
 def dumped(table: Mapping[str, Any]) -> bytes:
     """Return the bytes of a line without its end."""
-    return json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encode(table).encode()
 
 
 def share(row: NDArray[np.float32], numbers: int, how: str, **more: Any) -> dict[str, Any]:
@@ -135,20 +136,24 @@ class Log:
             threading.Lock(),
         )
         self._line, self._previous, self._size, self._sealed = 0, FIRST, 0, 0
-        with self._told():
+        try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             self._place = os.open(path.parent, os.O_RDONLY)
+        except OSError as error:
+            raise SpcacwError(f"{path}, the audit log, cannot be opened: {error}.") from error
         with self._alone(self._sealing, self._place):
-            with self._at_the_end(self._find_head):
-                self._append({"event": OPEN, "pid": os.getpid()})
+            with self._alone(self._writing, self._file):
+                self._find_head()
+            self.note(OPEN, pid=os.getpid())
             self._seal()
         atexit.register(self.seal)
         threading.Thread(target=self._seal_now_and_then, name="audit", daemon=True).start()
 
     def note(self, event: str, **fields: Any) -> None:
         """Append a line; SpcacwError if it cannot be written."""
-        with self._at_the_end():
-            self._append({"event": event} | _about | fields)
+        with self._alone(self._writing, self._file):
+            self._catch_up()
+            self._append({"event": event, **_about, **fields})
 
     def seal(self) -> None:
         """Sign what no seal covers yet, and copy the seal beside the log."""
@@ -156,7 +161,8 @@ class Log:
             self._seal()
 
     def _seal(self) -> None:
-        with self._at_the_end():
+        with self._alone(self._writing, self._file):
+            self._catch_up()
             if self._sealed == self._line:
                 return
             body = self._body({"event": SEAL, "at": self._size})
@@ -191,20 +197,17 @@ class Log:
     @contextmanager
     def _alone(self, lock: threading.Lock, file: int) -> Iterator[None]:
         """Keep the host's other threads and processes from doing the same."""
-        with lock, self._told():
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with lock:
             try:
+                fcntl.flock(file, fcntl.LOCK_EX)
                 yield
+            except OSError as error:
+                raise SpcacwError(
+                    f"{self.path} cannot be written ({error}), and without its audit log this host "
+                    "lets nothing out: make room, or repair it."
+                ) from error
             finally:
                 fcntl.flock(file, fcntl.LOCK_UN)
-
-    @contextmanager
-    def _at_the_end(self, first: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Write where everybody else's lines end."""
-        with self._alone(self._writing, self._file):
-            first()
-            self._catch_up()
-            yield
 
     def _catch_up(self) -> None:
         size = os.fstat(self._file).st_size
@@ -236,16 +239,6 @@ class Log:
             f"{self.path} is not the file that {self.head.name} was made of: somebody changed one "
             "of them. Keep both for whoever looks into it, and move them away to begin a new log."
         )
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise SpcacwError(
-                f"{self.path} cannot be written ({error}), and without its audit log this host "
-                "lets nothing out: make room, or repair it."
-            ) from error
 
     def _seal_now_and_then(self) -> None:
         while True:
