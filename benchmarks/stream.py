@@ -65,9 +65,7 @@ def processor_seconds(made: Separate) -> tuple[float, float]:
     return time.process_time(), sum(used.user + used.system for used in silos)
 
 
-def measure(
-    silos: int, rounds: int, warm: int, *, audited: bool = False, **keys: object
-) -> dict[str, float]:
+def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, float]:
     """Return a row of the table."""
     config = Config.from_keys(
         setting="benchmarks.workload:RandomImages", method="spcacw", silos=silos, smoothness=1.0,
@@ -76,7 +74,7 @@ def measure(
     times: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as tls:
         shares = [[silo] for silo in range(silos)]
-        with separate(config, shares, tls=Path(tls), seconds=300, audited=audited) as made:
+        with separate(config, shares, tls=Path(tls), seconds=300) as made:
             method, gate, asker = made.method(), Gate(made.config, silos), made.asker
             for round_ in range(1, warm + 1):
                 play(asker, method, round_, gate)

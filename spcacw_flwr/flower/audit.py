@@ -25,10 +25,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import write_atomically
@@ -39,7 +37,8 @@ from spcacw_flwr.silos.protocol import Request
 
 log = logging.getLogger(__name__)
 LOG, HEAD = "audit.jsonl", ".head"
-SEAL, SEAL_SECONDS = "seal", 1.0
+SEAL, SEAL_SECONDS = "seal", 5.0
+"""Every second would cost 5 % of rounds a second where four hosts share a disk: it is flushed."""
 FIRST = "0" * 64
 """What the first line names in the place of a line before it."""
 ALGORITHM = ec.ECDSA(hashes.SHA384())
@@ -90,8 +89,10 @@ def told(kind: str, of: Mapping[int, Mapping[str, Any]], arrays: Arrays | None =
 
 def question(request: Request) -> dict[str, Any]:
     """Return what a line says of a question of a round: what both its sides know."""
-    names = "round", "draw", "number", "want"
-    return {name: getattr(request, name) for name in names}
+    return {
+        "round": request.round, "draw": request.draw, "number": request.number,
+        "want": request.want,
+    }  # fmt: skip
 
 
 def here() -> Log | None:
@@ -111,15 +112,15 @@ def dumped(table: Mapping[str, Any]) -> bytes:
     return _encode(table).encode()
 
 
-def share(row: NDArray[np.float32], numbers: int, how: str, **more: Any) -> dict[str, Any]:
-    """Return what a line says of an answer: its gradient (d,) and so many numbers beside it.
+def share(dimension: int, norm: float, numbers: int, how: str) -> dict[str, Any]:
+    """Return what a line says of an answer: a gradient (d,), and so many numbers beside it.
 
     ``bytes`` are those of the gradient as it travels (the key ``wire``), and 8 of each number.
     """
-    norm = float(np.sqrt(np.dot(row, row)))
-    size = wire.size_of(len(row), how) + 8 * numbers
-    told = {"floats": len(row) + numbers, "bytes": size}
-    return told | {"norm": norm if math.isfinite(norm) else None, **more}
+    return {
+        "floats": dimension + numbers, "bytes": wire.size_of(dimension, how) + 8 * numbers,
+        "norm": norm if math.isfinite(norm) else None,
+    }  # fmt: skip
 
 
 class Log:

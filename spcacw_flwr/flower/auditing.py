@@ -102,7 +102,7 @@ def checked(path: Path, keys: Sequence[Path] | None = None) -> list[Line]:
     if rest or signed < len(raw):
         raise SpcacwError(
             f"{path}: what comes after line {signed} is not signed. A program that runs signs it "
-            "within a second, one that was killed never did, or somebody else wrote it."
+            "within seconds, one that was killed never did, or somebody else wrote it."
         )
     return lines
 

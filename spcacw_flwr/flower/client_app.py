@@ -33,7 +33,7 @@ from spcacw_flwr.config.declare import Given, SpcacwError
 from spcacw_flwr.config.keys import PrivacyKeys
 from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import audit, records
-from spcacw_flwr.flower.silo import answer, audited, channel_of, evaluation, note_told, talk
+from spcacw_flwr.flower.silo import answer, channel_of, evaluation, note_told, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import Secret
@@ -168,10 +168,9 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     content = message.content
     config, points = content.config_records[records.CONFIG], records.content_to_points(content)
     request = records.config_to_request(config, points)
-    said = answer(pool, request)
-    private = records.PRIVATE in said[0] and not simulated()
+    private = pool.private.among(request.silos) and not simulated()
     ledger = note_told(pool, request, context) if private else None
-    return records.to_content(*audited(pool, request, said, ledger))
+    return records.to_content(*answer(pool, request, ledger))
 
 
 def evaluate(pool: SiloPool, message: Message, context: Context) -> RecordDict:

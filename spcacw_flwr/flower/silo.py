@@ -23,16 +23,24 @@ from spcacw_flwr.flower.service import is_loopback, silos_text
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.accounting import Ledger
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Federation, Request, SiloInfo
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, SiloInfo
 
 Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Metrics, and arrays as they travel."""
 
 
-def answer(pool: SiloPool, request: Request) -> Said:
-    """Return what a node says to a request: metrics and gradients, and which rows bear noise."""
-    replies, _ = pool.replies(request)
-    parts = pool.packed(request, replies)
+def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Said:
+    """Return what a node says to a request: metrics and gradients, and which rows bear noise.
+
+    ``ledger`` is what its private silos have told, this answer included.
+    """
+    replies, norms = pool.replies(request)
+    parts, how = pool.packed(request, replies), pool.config.transport.wire
+    if log := audit.here():
+        if how != wire.FLOAT32 and request.want != LOSSES:  # what leaves is what is noted
+            shape = len(replies.silos), replies.gradients.shape[1]
+            norms = torch.linalg.vector_norm(wire.unpack(parts, how, shape), dim=1)
+        audited(log, pool, request, replies, norms, ledger)
     metrics: dict[str, Any] = {
         "round": request.round, "draw": request.draw, "silos": list(replies.silos),
         "loss": replies.losses.flatten().tolist(),
@@ -78,22 +86,20 @@ def note_told(pool: SiloPool, request: Request, context: Context) -> Ledger:
     return ledger
 
 
-def audited(pool: SiloPool, request: Request, said: Said, ledger: Ledger | None) -> Said:
-    """Return an answer after a line in the host's audit log, if it has one."""
-    if log := audit.here():
-        metrics, arrays = said
-        silos, how = metrics["silos"], pool.config.transport.wire
-        numbers = len(metrics["loss"]) // len(silos)
-        rows = wire.received(arrays, how)
-        shares = {}
-        for silo, row in zip(silos, rows, strict=True):
-            extra = request.smoothness and silo == pool.config.run.target
-            more = {}
-            if ledger and silo in ledger.answers:
-                more["epsilon"] = ledger.epsilon(silo)
-            shares[str(silo)] = audit.share(row, numbers + extra, how, **more)
-        log.note(audit.ANSWER, **audit.question(request), silos=shares)
-    return said
+def audited(
+    log: audit.Log, pool: SiloPool, request: Request, replies: Replies, norms: Tensor,
+    ledger: Ledger | None,
+) -> None:  # fmt: skip
+    """Note in the host's audit log what is about to leave."""
+    how, spent = pool.config.transport.wire, ledger.answers if ledger else {}
+    size, numbers = replies.gradients.shape[1], replies.losses[0].numel()
+    shares = {}
+    for silo, norm in zip(replies.silos, norms.tolist(), strict=True):
+        also = replies.smoothness is not None and silo == pool.config.run.target
+        shares[str(silo)] = share = audit.share(size, norm, numbers + also, how)
+        if ledger and silo in spent:
+            share["epsilon"] = ledger.epsilon(silo)
+    log.note(audit.ANSWER, **audit.question(request), silos=shares)
 
 
 def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Iterator[bytes]:
@@ -124,7 +130,7 @@ def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
         audit.told(message.kind, {request.silos[0]: told}, arrays)
         return told, arrays
     ledger.note(request, request.silos)
-    return audited(pool, request, answer(pool, request), ledger)
+    return answer(pool, request, ledger)
 
 
 def channel_of(address: str, root_certificates: str, tls: bool) -> grpc.Channel:

@@ -168,7 +168,8 @@ def test_a_program_that_was_killed_in_a_line_leaves_a_log_that_goes_on(host, tmp
     assert events == ["cut", OPEN, SEAL, ANSWER, ANSWER, SEAL]
 
 
-def test_a_seal_comes_within_seconds_of_a_line(tmp_path):
+def test_a_seal_comes_within_seconds_of_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "SEAL_SECONDS", 0.5)
     log = log_in(tmp_path)
     answered(log, 1)
     with one_sentence("is not signed"):
@@ -177,10 +178,11 @@ def test_a_seal_comes_within_seconds_of_a_line(tmp_path):
     checked(log.path)
 
 
-def test_two_programs_that_rest_do_not_sign_each_others_signatures(tmp_path):
+def test_two_programs_that_rest_do_not_sign_each_others_signatures(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "SEAL_SECONDS", 0.5)
     logs = log_in(tmp_path), log_in(tmp_path)
     answered(logs[0], 1)
-    time.sleep(2.5 * SEAL_SECONDS)
+    time.sleep(2.5)
     events = [line["event"] for line in checked(logs[0].path)]
     assert events == [OPEN, SEAL, OPEN, SEAL, ANSWER, SEAL]
 
