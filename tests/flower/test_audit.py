@@ -28,7 +28,6 @@ from spcacw_flwr.flower.audit import (
     OPEN,
     REFUSED,
     SEAL,
-    SEAL_SECONDS,
     Log,
 )
 from spcacw_flwr.flower.auditing import app, checked, reconciled
