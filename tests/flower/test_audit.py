@@ -388,3 +388,21 @@ def test_the_target_notes_what_its_gate_left_out(tmp_path, monkeypatch):
     assert math.isfinite(epoch["loss"])
     (run,) = [line for line in lines if line["event"] == audit.RUN]
     assert run["config"]["method"] == "spcacw"
+
+
+def test_a_silo_that_cannot_write_its_log_lets_nothing_out(tmp_path, monkeypatch):
+    certificates.make_silo_key(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    config = small()
+    pool = SiloPool(config, setting_of(config), (1,))
+    told = {"round": 1, "draw": 0, "silos": [1], "want": "gradients"}
+    message = Exchange(QUESTION, 1, told, {"points": pool.initial_parameters().numpy()})
+    write, full = os.write, [False]
+    monkeypatch.setattr(os, "write", lambda f, line: write(f, line[:9] if full[0] else line))
+    limit = 4 * pool.layout.size
+    (said,) = heard(framed(pool, message, ledger_of(pool)), limit)
+    assert said.arrays["gradients"].shape == (1, pool.layout.size)
+    full[0] = True
+    (said,) = heard(framed(pool, message, ledger_of(pool)), limit)
+    assert "lets nothing out" in said.told["error"]
+    assert said.arrays == {}
