@@ -6,6 +6,7 @@ Processes are forked from one that has imported PyTorch, so that each starts in 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,13 +14,14 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import method_for
-from spcacw_flwr.flower import certificates
+from spcacw_flwr.flower import audit, certificates
 from spcacw_flwr.flower.asker import Asker
 from spcacw_flwr.flower.service import BESIDE, Service, server_credentials
 from spcacw_flwr.flower.silo import channel_of, talk
@@ -30,6 +32,8 @@ from spcacw_flwr.silos.setup import setting_of
 
 NODE = 100
 """The id of the first node."""
+RUN = "separate"
+"""What audit logs call the run."""
 JOIN_SECONDS = 10
 
 
@@ -45,13 +49,16 @@ def certificate(directory: Path) -> tuple[Path, Path]:
 
 def hold(
     flat: dict[str, Any], node: int, silos: Sequence[int], address: str, root: str, token: str,
-    pauses: Mapping[int, float],
+    pauses: Mapping[int, float], home: str,
 ) -> None:  # fmt: skip
     """Hold some silos and answer in a stream; the whole life of a process.
 
-    ``pauses`` are seconds to sleep before the gradients of a round, for silos that are late.
+    Its host, whose Flower home is ``home``, keeps an audit log if it has a key. ``pauses`` are
+    seconds to sleep before the gradients of a round, for silos that are late.
     """
     torch.set_num_threads(1)
+    os.environ["FLWR_HOME"] = home
+    audit.about(run=RUN)
     config = Config.from_flat(flat)
     setting = setting_of(config)
     setting.prepare()
@@ -82,6 +89,12 @@ class Separate:
     service: Service
     asker: Asker
     processes: dict[int, BaseProcess] = field(default_factory=dict)
+    hosts: Path | None = None
+    """Where each process has a directory of its own, with a key, for its audit log."""
+
+    def host(self, node: int) -> Path | None:
+        """Return the directory of a node, if it has one."""
+        return self.hosts / str(node) if self.hosts else None
 
     def start(self, node: int, pauses: Mapping[int, float] | None = None) -> None:
         """Invite a node and start its process."""
@@ -89,7 +102,11 @@ class Separate:
         token, address = self.service.invite(node, silos), self.service.address
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["benchmarks.separate", "sklearn.datasets"])
-        given = self.config.to_flat(), node, silos, address, self.root, token, pauses or {}
+        host = self.host(node)
+        if host and not host.exists():
+            certificates.make_silo_key(host)
+        home = str(host / "flower") if host else ""
+        given = self.config.to_flat(), node, silos, address, self.root, token, pauses or {}, home
         self.processes[node] = context.Process(target=hold, args=given, daemon=True)
         self.processes[node].start()
 
@@ -102,10 +119,12 @@ class Separate:
 def separate(
     config: Config, shares: Sequence[Sequence[int]], tls: Path | None = None,
     pauses: Mapping[int, Mapping[int, float]] | None = None, seconds: float = 60,
+    *, audited: bool = False,
 ) -> Iterator[Separate]:  # fmt: skip
     """Run silos in processes of their own, a share of them in each, with streams to a service.
 
     ``tls`` is a directory for a certificate, ``pauses`` are those of :func:`hold` for each process.
+    If they are ``audited``, that is the target's host, and has a directory of each other one.
     """
     root, key = map(str, certificate(tls) if tls else ("", ""))
     keys = {"stream-certificate": root, "stream-key": key}
@@ -120,14 +139,17 @@ def separate(
     service = Service(transport.stream_address, server_credentials(transport), len(shares), limit)
     asker = Asker(config, federation, service, nodes)
     lists = [list(share) for share in shares]
-    found = Separate(config, lists, root, pool, service, asker)
-    try:
-        for k in range(len(shares)):
-            found.start(NODE + k, (pauses or {}).get(k))
-        asker.wait_for_all(seconds)
-        yield found
-    finally:
-        service.close("the block is over")
-        for process in found.processes.values():
-            process.join(JOIN_SECONDS)
-            process.kill()
+    found = Separate(config, lists, root, pool, service, asker, hosts=tls if audited else None)
+    audit.about(run=RUN)
+    with patch.dict(os.environ, FLWR_HOME=str(tls / "flower") if audited and tls else ""):
+        try:
+            for k in range(len(shares)):
+                found.start(NODE + k, (pauses or {}).get(k))
+            asker.wait_for_all(seconds)
+            yield found
+        finally:
+            service.close("the block is over")
+            audit.seal()
+            for process in found.processes.values():
+                process.join(JOIN_SECONDS)
+                process.kill()

@@ -187,6 +187,14 @@ def deploy(ctx: typer.Context) -> None:
 
 
 @app.command(add_help_option=False, context_settings=ELSEWHERE)
+def audit(ctx: typer.Context) -> None:
+    """Check and compare the audit logs of real silos (--help says more)."""
+    from spcacw_flwr.flower.auditing import app as commands
+
+    commands(ctx.args, prog_name="spcacw audit")
+
+
+@app.command(add_help_option=False, context_settings=ELSEWHERE)
 def table1(ctx: typer.Context) -> None:
     """Fill and write the paper's Table 1: methods × settings × seeds (--help says more)."""
     _experiments(ctx)

@@ -45,6 +45,8 @@ class Gate:
         (M,) rounds with such an answer, less those with good ones; 0 … ``max-strikes``.
     quarantined : array
         (M,) of bool. A silo goes in when its strikes are ``max-strikes``, out when they are 0.
+    faults : dict
+        What was left out in this round, by silo.
     """
 
     def __init__(self, config: Config, num_silos: int) -> None:
@@ -53,6 +55,7 @@ class Gate:
         self.counts = np.zeros((num_silos, len(REASONS)), dtype=np.int64)
         self.strikes = np.zeros(num_silos, dtype=np.int64)
         self.quarantined = np.zeros(num_silos, dtype=bool)
+        self.faults: dict[int, Fault] = {}
 
     def play(self, method: Method, round_: int) -> Generator[Request, Answers, None]:
         """Run round t of a method: yield its questions, be sent what comes back.
@@ -60,6 +63,7 @@ class Gate:
         Raises SpcacwError if the target was asked and there is no answer that can be used.
         """
         faulty, good = (np.zeros(len(self.strikes), dtype=bool) for _ in range(2))
+        self.faults = {}
         hushed = self.quarantined.copy()
         if hushed.any():  # whom a probe reaches is a pure function of (seed, round)
             draws = stream(self.seed, PARTICIPATION, round_, 2).random(len(hushed))
@@ -80,6 +84,7 @@ class Gate:
                 replies, faults = judge(request, answers, self.bound, private)
                 for silo, fault in faults.items():
                     self._reject(request.round, silo, fault)
+                self.faults |= faults
                 good[list(replies.silos)] = True
                 faulty[list(faults)] = True
                 replies = without(replies, set(np.flatnonzero(self.quarantined)))

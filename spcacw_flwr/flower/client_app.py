@@ -32,7 +32,7 @@ from spcacw_flwr.config.config import Config, kebab
 from spcacw_flwr.config.declare import Given, SpcacwError
 from spcacw_flwr.config.keys import PrivacyKeys
 from spcacw_flwr.engine.loop import train_alone
-from spcacw_flwr.flower import records
+from spcacw_flwr.flower import audit, records
 from spcacw_flwr.flower.silo import answer, channel_of, evaluation, note_told, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
@@ -140,9 +140,11 @@ def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], 
     """Send back what a handler returns, or a user's error as its sentence, without a traceback."""
 
     def guarded(message: Message, context: Context) -> Message:
+        audit.about(run=str(context.run_id))
         try:
             content = handler(pool_of(own, message, context), message, context)
         except SpcacwError as error:
+            audit.refused(message.metadata.message_type, str(error))
             content = records.error_content(str(error))
         return Message(content, reply_to=message)
 
@@ -154,7 +156,9 @@ def query(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     infos = pool.describe()
     if "group" in context.node_config:  # of real silos only their owners may know it
         infos = [replace(info, group=float(context.node_config["group"])) for info in infos]
-    content = RecordDict({f"silo-{i.silo}": records.info_to_record(i) for i in infos})
+    told = {i.silo: records.info_to_record(i) for i in infos}
+    audit.told("description", told)
+    content = RecordDict({f"silo-{silo}": record for silo, record in told.items()})
     content[records.CONFIG] = records.layout_to_config(pool.layout)
     return content
 
@@ -164,16 +168,16 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     content = message.content
     config, points = content.config_records[records.CONFIG], records.content_to_points(content)
     request = records.config_to_request(config, points)
-    metrics, arrays = answer(pool, request)
-    if records.PRIVATE in metrics and not simulated():
-        note_told(pool, request, context)
-    return records.to_content(metrics, arrays)
+    private = pool.private.among(request.silos) and not simulated()
+    ledger = note_told(pool, request, context) if private else None
+    return records.to_content(*answer(pool, request, ledger))
 
 
 def evaluate(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Return how good a model is on the test data of one silo."""
     (silo,) = records.whole_numbers(message.content.config_records[records.CONFIG], "silo")
     metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
+    audit.told("evaluation", {silo: metrics}, buffers)
     return records.to_content(metrics, buffers, records.BUFFERS)
 
 
@@ -182,6 +186,7 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     config = message.content.config_records[records.CONFIG]
     root = str(context.node_config.get("root-certificates", ""))
     channel = channel_of(str(config["address"]), root, bool(config["tls"]))
+    audit.note("stream", address=config["address"], silos=list(pool.silos))
     answered = talk(pool, channel, str(config["token"]), context.node_id)
     return records.to_content({"answered": answered}, {})
 
@@ -189,7 +194,9 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Train the target's silo without peers; return its figures, and the gain of a model."""
     model = records.content_to_points(message.content)
-    return records.to_content(train_alone(pool.config, pool, model), {})
+    figures = train_alone(pool.config, pool, model)
+    audit.told("alone", {pool.config.run.target: figures})
+    return records.to_content(figures, {})
 
 
 def app_of(own: Own | None = None, mods: list[Any] | None = None) -> ClientApp:

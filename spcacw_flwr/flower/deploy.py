@@ -21,7 +21,16 @@ from spcacw_flwr.engine.directory import claim_directory
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE, Server, Silo
-from spcacw_flwr.flower.processes import POLL_SECONDS, Program, end, free_port, keep
+from spcacw_flwr.flower.monitor import Monitor, serve
+from spcacw_flwr.flower.processes import (
+    POLL_SECONDS,
+    Program,
+    connected,
+    end,
+    free_port,
+    keep,
+    listens,
+)
 from spcacw_flwr.report.terminal import reported
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
@@ -43,6 +52,10 @@ Keys = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any run-config key")
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="a TOML file of run-config keys")]
+Metrics = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="where Prometheus finds /metrics; empty: nowhere")
+]
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="each line of the logs is JSON")]
 DataDirectory = Annotated[Path | None, typer.Option(help="directory of the data sets")]
 
 
@@ -91,10 +104,13 @@ def server(
     directory: ServerDirectory,
     host: Annotated[str, typer.Option(help="address to listen at")] = "0.0.0.0",
     port: Port = PORT,
+    metrics: Metrics = "",
+    json_logs: JsonLogs = False,
 ) -> None:
     """Run the SuperLink, and the process that runs the ServerApp, until Ctrl-C."""
     place = Server(directory.resolve(), port)
-    until_ctrl_c(place.home, lambda: federation.start_server(place, host, say))
+    start = partial(federation.start_server, place, host, say, json_logs)
+    until_ctrl_c(place.home, start, metrics, lambda: listens(place.address))
 
 
 @app.command()
@@ -103,18 +119,31 @@ def silo(
     directory: SiloDirectory,
     superlink: Annotated[str, typer.Option(help="host:port of the SuperLink")],
     port: Annotated[int, typer.Option(help="a port of this host for the node; 0: any free")] = 0,
+    metrics: Metrics = "",
+    json_logs: JsonLogs = False,
 ) -> None:
     """Run a silo's SuperNode until Ctrl-C; one that is not let in yet tries again."""
     place, port = Silo(directory.resolve()), port or free_port()
-    program = federation.silo_program(place, superlink, port)
-    until_ctrl_c(place.home, lambda: [program.start(say)])
+    program = federation.silo_program(place, superlink, port, as_json=json_logs)
+    until_ctrl_c(
+        place.home, lambda: [program.start(say)], metrics, lambda: connected(place.home, superlink)
+    )
 
 
-def until_ctrl_c(home: Path, start: Callable[[], list[Program]]) -> None:
-    """Start a host's programs, start again what ends, and end at last all that they started."""
+def until_ctrl_c(
+    home: Path, start: Callable[[], list[Program]], metrics: str, ready: Callable[[], bool]
+) -> None:
+    """Start a host's programs, start again what ends, and end at last all that they started.
+
+    Its figures are at the address ``metrics``, if there is one; ``ready`` says whether it can work.
+    """
     end_like_ctrl_c()
+    programs: list[Program] = []
     try:
-        programs = start()
+        if metrics:
+            serve(metrics, Monitor(home, lambda: all(one.runs for one in programs), ready))
+            say(f"http://{metrics}/metrics has figures; so have /healthz and /readyz.")
+        programs += start()
         for program in programs:
             say(f"{program.name} runs; its log is {program.log}.")
         while True:

@@ -228,20 +228,23 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
     return Config.from_flat(flat)
 
 
-def start_server(server: Server, host: str, say: Say) -> list[Program]:
-    """Start SuperLink and SuperExec."""
-    log = server.directory
-    superlink = Program(server.superlink(host), server.home, log / "superlink.log")
-    superexec = Program(server.superexec(), server.home, log / "serverapp.log")
+def start_server(server: Server, host: str, say: Say, as_json: bool = False) -> list[Program]:
+    """Start SuperLink and SuperExec; with ``as_json`` their logs are JSON objects."""
+    commands = {"superlink.log": server.superlink(host), "serverapp.log": server.superexec()}
+    superlink, superexec = (
+        Program(command, server.home, server.directory / log, as_json=as_json)
+        for log, command in commands.items()
+    )
     return [superlink.start(say, server.port), superexec.start(say)]
 
 
 def silo_program(
-    place: Silo, superlink: str, port: int, more: Mapping[str, str] | None = None
-) -> Program:
+    place: Silo, superlink: str, port: int, more: Mapping[str, str] | None = None,
+    as_json: bool = False,
+) -> Program:  # fmt: skip
     """Return a silo's SuperNode, whose own processes find it on ``port``."""
-    command = place.supernode(superlink, port)
-    return Program(command, place.home, place.directory / "silo.log", more or {}, patient=True)
+    command, log = place.supernode(superlink, port), place.directory / "silo.log"
+    return Program(command, place.home, log, more or {}, as_json, patient=True)
 
 
 def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower import records
+from spcacw_flwr.flower import audit, records
 from spcacw_flwr.flower.discovery import Found
 from spcacw_flwr.flower.records import Arrays, Told
 from spcacw_flwr.silos import wire
@@ -90,11 +90,28 @@ class Gathering:
         losses = [self._found[silo][1] for silo in silos]
         table = torch.stack(losses).to(rows.device) if losses else rows.new_empty(0)
         if self.request.want == LOSSES:
+            self._note(silos, [0.0] * len(silos))
             return Answers(Replies(silos, rows[: len(silos), :0], table), self.faults)
         for k, silo in enumerate(silos):
             rows[k] = self._found[silo][0]
         replies = Replies(silos, rows[: len(silos)], table, self._smoothness)
-        return Answers(replies, self.faults)
+        norms = torch.linalg.vector_norm(replies.gradients, dim=1)
+        self._note(silos, norms.tolist())
+        return Answers(replies, self.faults, norms)
+
+    def _note(self, silos: Sequence[int], norms: Sequence[float]) -> None:
+        """Add a line to the host's audit log, if it has one: who was sent what, who said what."""
+        if log := audit.here():
+            request, shares = self.request, {}
+            for silo, norm in zip(silos, norms, strict=True):
+                row, losses = self._found[silo]
+                also = silo == self.target and self._smoothness is not None
+                shares[str(silo)] = audit.share(len(row), norm, losses.numel() + also, self.how)
+            shared = request.of([request.silos[0]]) if request.silos else request.points[:0]
+            log.note(
+                audit.HEARD, **audit.question(request), sent=shared.numel(), silos=shares,
+                silent=[silo for silo in request.silos if silo not in silos],
+            )  # fmt: skip
 
     def _open(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:
         request, judging = self.request, self.request.want == LOSSES

@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import psutil
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower import json_lines
 
 ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -62,6 +64,8 @@ class Program:
     log: Path
     more: Mapping[str, str] = field(default_factory=dict)
     """What else its environment is to hold."""
+    as_json: bool = False
+    """Whether its log has a JSON object in each line."""
     patient: bool = False
     """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
     process: subprocess.Popen[bytes] | None = None
@@ -73,6 +77,11 @@ class Program:
         """The program's name."""
         return Path(self.command[0]).name
 
+    @property
+    def runs(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
     def start(self, say: Say = lambda _: None, port: int = 0) -> Program:
         """Say its command, and start it in its home; return it.
 
@@ -82,7 +91,7 @@ class Program:
         """
         say(shown(self.command, self.home))
         self.home.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as out:
+        with self._heard() as out:
             self.process = subprocess.Popen(
                 self.command, cwd=self.home, env=environment(self.home, self.more), stdout=out,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -94,6 +103,17 @@ class Program:
                 raise SpcacwError(f"{self.name} did not start on port {port}: see {self.log}.")
             time.sleep(POLL_SECONDS)
         return self
+
+    def _heard(self) -> IO[bytes]:
+        """Return where its words go: its log, or what writes them there as JSON."""
+        if not self.as_json:
+            return self.log.open("ab")
+        writer = subprocess.Popen(
+            [sys.executable, json_lines.__file__, str(self.log), self.name], cwd=self.home,
+            env=environment(self.home), stdin=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert writer.stdin is not None  # since it is a pipe
+        return writer.stdin
 
     def keep(self) -> bool:
         """Start it again if it has ended; say whether it had.
@@ -131,6 +151,17 @@ def listens(address: str) -> bool:
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
         return True
+    return False
+
+
+def connected(home: Path, address: str) -> bool:
+    """Say whether a program of a home has an open connection to the port of ``host:port``."""
+    port = address.rpartition(":")[2]
+    for member in family(home):
+        with suppress(psutil.Error):
+            for one in member.net_connections("tcp"):
+                if one.status == psutil.CONN_ESTABLISHED and str(one.raddr.port) == port:
+                    return True
     return False
 
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
@@ -31,13 +32,14 @@ from spcacw_flwr.console import new_console
 from spcacw_flwr.engine.directory import default_output, is_own, run_directory
 from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.recorder import Recorder
-from spcacw_flwr.flower import records
+from spcacw_flwr.flower import audit, records
 from spcacw_flwr.flower.grid import hurry
 from spcacw_flwr.flower.invitations import check
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.report.terminal import print_report
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import Federation
 from spcacw_flwr.silos.setup import checked_setting, setting_of
 
 app = ServerApp()
@@ -60,6 +62,37 @@ def absolute_directory(config: Config) -> Path | None:
 def show_log() -> None:
     """Let what the core logs be seen as well: Flower shows its own logger's lines only."""
     logging.getLogger("spcacw_flwr").parent = logging.getLogger("flwr")
+
+
+class Audited(Recorder):
+    """A recorder that notes what was decided and refused in the audit log, if there is one."""
+
+    def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
+        """Note what is trained, and where its results go."""
+        done = super().start(federation, rounds, objects)
+        run = {"rounds": rounds, "after": done, "output": str(self.directory)}
+        audit.note(audit.RUN, **run, config=self.config.to_flat())
+        return done
+
+    def progress(self, round_: int) -> None:
+        """Note the answers of a round that were left out."""
+        super().progress(round_)
+        assert self.gate is not None  # since train
+        for silo, fault in self.gate.faults.items():
+            audit.note(audit.REJECTED, round=round_, silo=silo, **vars(fault))
+
+    def epoch(self, round_: int, *args: Any) -> None:
+        """Note what an epoch ended with."""
+        super().epoch(round_, *args)
+        assert self.gate is not None  # since train
+        line, told = self.epochs[-1], self.figures.get("epsilon", np.empty(0))
+        audit.note(
+            audit.EPOCH, round=round_, seconds=line["seconds"], loss=line["loss"],
+            metric=self.config.run.metric, value=line[self.config.run.metric],
+            alpha=[] if self.alpha is None else self.alpha.tolist(),
+            quarantined=np.flatnonzero(self.gate.quarantined).tolist(),
+            epsilon={str(i): float(e) for i, e in enumerate(told) if np.isfinite(e)},
+        )  # fmt: skip
 
 
 @contextmanager
@@ -102,7 +135,7 @@ def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
     """
     simulated = hurry(grid)
     directory, engine = output_directory(config, flower_run), "ray" if simulated else "deployment"
-    recorder = Recorder(directory, config, engine, flower_run=flower_run)
+    recorder = Audited(directory, config, engine, flower_run=flower_run)
     with reported(recorder):
         if config.transport.exchange == STREAM:
             check(config, simulated)
@@ -152,7 +185,7 @@ class SPCACW(GradientStrategy):
         if self._directory is None:
             self.history = History(self.config)
             return super().start(grid, initial_arrays, num_rounds, *args, **more)
-        recorder = self.history = Recorder(self._directory, self.config, engine)
+        recorder = self.history = Audited(self._directory, self.config, engine)
         with reported(recorder):
             result = super().start(grid, initial_arrays, num_rounds, *args, **more)
             self.compare()
@@ -163,6 +196,7 @@ class SPCACW(GradientStrategy):
 def main(grid: Grid, context: Context) -> None:
     """Train the target as the run config says; raise after saying why when that fails."""
     show_log()
+    audit.about(run=str(context.run_id))
     try:
         config = Config.from_flat(context.run_config)
         checked_setting(config)

@@ -23,7 +23,7 @@ import grpc
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import TransportKeys
-from spcacw_flwr.flower import frames
+from spcacw_flwr.flower import audit, frames
 
 log = logging.getLogger(__name__)
 BESIDE = 1 << 20
@@ -32,13 +32,12 @@ GRACE_SECONDS = 5.0
 """How long streams have to end by themselves when the service closes."""
 
 
-def host_of(address: str) -> str:
+def host_of(address: str, what: str = "stream-address") -> str:
     """Return the host of ``host:port``; SpcacwError if it is not of that form."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise SpcacwError(
-            f"stream-address = {address!r} is not of the form host:port, such as "
-            "'silo0.example.org:7443'."
+            f"{what} = {address!r} is not of the form host:port, such as 'silo0.example.org:7443'."
         )
     return host.strip("[]")
 
@@ -188,6 +187,7 @@ class Service:
                 link.peer, self.links[link.node] = peer, link
         if isinstance(found, str):
             log.warning("A stream from %s was refused: %s.", peer, found)
+            audit.refused("stream", f"{peer}: {found}")
             context.abort(grpc.StatusCode.UNAUTHENTICATED, found)
         if before:
             self._break(before, "the node opened another one")

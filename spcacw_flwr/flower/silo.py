@@ -18,20 +18,29 @@ from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import threads
-from spcacw_flwr.flower import frames, records
+from spcacw_flwr.flower import audit, frames, records
 from spcacw_flwr.flower.service import is_loopback, silos_text
+from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.accounting import Ledger
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Federation, Request, SiloInfo
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, SiloInfo
 
 Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Metrics, and arrays as they travel."""
 
 
-def answer(pool: SiloPool, request: Request) -> Said:
-    """Return what a node says to a request: metrics and gradients, and which rows bear noise."""
-    replies, _ = pool.replies(request)
-    parts = pool.packed(request, replies)
+def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Said:
+    """Return what a node says to a request: metrics and gradients, and which rows bear noise.
+
+    ``ledger`` is what its private silos have told, this answer included.
+    """
+    replies, norms = pool.replies(request)
+    parts, how = pool.packed(request, replies), pool.config.transport.wire
+    if log := audit.here():
+        if how != wire.FLOAT32 and request.want != LOSSES:  # what leaves is what is noted
+            shape = len(replies.silos), replies.gradients.shape[1]
+            norms = torch.linalg.vector_norm(wire.unpack(parts, how, shape), dim=1)
+        audited(log, pool, request, replies, norms, ledger)
     metrics: dict[str, Any] = {
         "round": request.round, "draw": request.draw, "silos": list(replies.silos),
         "loss": replies.losses.flatten().tolist(),
@@ -64,8 +73,8 @@ def log_told(ledger: Ledger) -> None:
             silo, line["answers"], line["epsilon"], line["delta"])  # fmt: skip
 
 
-def note_told(pool: SiloPool, request: Request, context: Context) -> None:
-    """Add an answer to the account in the node's state, and log it."""
+def note_told(pool: SiloPool, request: Request, context: Context) -> Ledger:
+    """Add an answer to the account in the node's state, log it, and return the account."""
     ledger = ledger_of(pool)
     before = context.state.metric_records.get(records.PRIVACY)
     if before is not None:
@@ -74,6 +83,23 @@ def note_told(pool: SiloPool, request: Request, context: Context) -> None:
     ledger.note(request, request.silos)
     context.state[records.PRIVACY] = MetricRecord(dict(ledger.state()))
     log_told(ledger)
+    return ledger
+
+
+def audited(
+    log: audit.Log, pool: SiloPool, request: Request, replies: Replies, norms: Tensor,
+    ledger: Ledger | None,
+) -> None:  # fmt: skip
+    """Note in the host's audit log what is about to leave."""
+    how, spent = pool.config.transport.wire, ledger.answers if ledger else {}
+    size, numbers = replies.gradients.shape[1], replies.losses[0].numel()
+    shares = {}
+    for silo, norm in zip(replies.silos, norms.tolist(), strict=True):
+        also = replies.smoothness is not None and silo == pool.config.run.target
+        shares[str(silo)] = share = audit.share(size, norm, numbers + also, how)
+        if ledger and silo in spent:
+            share["epsilon"] = ledger.epsilon(silo)
+    log.note(audit.ANSWER, **audit.question(request), silos=shares)
 
 
 def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Iterator[bytes]:
@@ -85,6 +111,7 @@ def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Iterator
         told, arrays = _answered(pool, message, ledger)
     except SpcacwError as error:
         told, arrays = {records.ERROR: str(error)}, {}
+        audit.refused(message.kind, str(error))
     return frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))
 
 
@@ -99,9 +126,11 @@ def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
             f"node has silos {pool.silos} and a model of {pool.layout.size} parameters"
         )
     if message.kind == frames.EVALUATION:
-        return evaluation(pool, request.silos[0], points)
+        told, arrays = evaluation(pool, request.silos[0], points)
+        audit.told(message.kind, {request.silos[0]: told}, arrays)
+        return told, arrays
     ledger.note(request, request.silos)
-    return answer(pool, request)
+    return answer(pool, request, ledger)
 
 
 def channel_of(address: str, root_certificates: str, tls: bool) -> grpc.Channel:
@@ -158,6 +187,7 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
             raise SpcacwError(_sentence(error, answered)) from error
         finally:
             log_told(ledger)
+            audit.seal()
             outgoing.put(None)
             call.cancel()
     raise SpcacwError(f"The target ended the stream without a word after {answered} answers.")

@@ -67,6 +67,16 @@ def gaussian_epsilon(uses: int, noise: float, delta: float) -> float:
     return float(brentq(lambda epsilon: gaussian_delta(epsilon, mu) - delta, 0.0, high))
 
 
+@lru_cache
+def _sampled_divergences(batch: int, samples: int, noise: float) -> NDArray[np.float64]:
+    """Return the Rényi divergence of :data:`ORDERS` of one answer on a batch drawn afresh."""
+    import dp_accounting as dp  # the extra 'privacy'
+    from dp_accounting.rdp import RdpAccountant
+
+    event = dp.SampledWithoutReplacementDpEvent(samples, batch, dp.GaussianDpEvent(noise))
+    return np.array(RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE).compose(event).rdp)
+
+
 @lru_cache(maxsize=1 << 12)
 def sampled_epsilon(answers: int, batch: int, samples: int, noise: float, delta: float) -> float:
     """Return ε at δ of so many answers, each on ``batch`` of ``samples`` samples drawn afresh.
@@ -76,12 +86,10 @@ def sampled_epsilon(answers: int, batch: int, samples: int, noise: float, delta:
     whole = gaussian_epsilon(answers, noise, delta)
     if answers == 0 or batch >= samples or find_spec("dp_accounting") is None:
         return whole
-    import dp_accounting as dp  # the extra 'privacy'
-    from dp_accounting.rdp import RdpAccountant
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 
-    event = dp.SampledWithoutReplacementDpEvent(samples, batch, dp.GaussianDpEvent(noise))
-    accountant = RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE)
-    return min(whole, float(accountant.compose(event, answers).get_epsilon(delta)))
+    divergences = answers * _sampled_divergences(batch, samples, noise)
+    return min(whole, float(compute_epsilon(ORDERS, divergences, delta)[0]))
 
 
 class Ledger:

@@ -25,8 +25,10 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.engine.state import giving
-from spcacw_flwr.flower import certificates, launch
+from spcacw_flwr.flower import audit, certificates, launch
+from spcacw_flwr.flower.auditing import checked, reconciled
 from spcacw_flwr.flower.federation import Federation, Silo, lay_out, register, silo_program
+from spcacw_flwr.flower.monitor import Figures
 from spcacw_flwr.flower.processes import end, family, free_port, listens
 from spcacw_flwr.silos.setup import checked_setting
 from tests.test_end_to_end import metrics
@@ -269,3 +271,28 @@ def test_without_the_target_a_run_ends_with_everything_saved(federation, config,
     assert len(metrics(run.output)) >= 3
     assert (run.output / "checkpoint").is_dir()
     assert (run.output / "model.safetensors").is_file()
+
+
+def test_after_all_that_every_audit_log_is_intact_and_both_sides_agree(
+    federation, config, tmp_path
+):
+    """And what Prometheus and the run's own files say is what the logs say."""
+    with Run(federation, config, tmp_path / "run", epochs=4).going_on() as run:
+        assert run.finish() is None
+    places = [federation.server, *federation.silos]
+    logs = [place.directory / audit.LOG for place in places]
+    time.sleep(2 * audit.SEAL_SECONDS)
+    target, *silos = map(checked, logs)
+    shown = Figures(logs[0]).read()
+    for silo, lines in enumerate(silos):
+        both, late, wrong = reconciled(lines, target)
+        assert wrong == []
+        assert both >= 16
+        own = Figures(logs[1 + silo]).read()["answers_total", ("silo", str(silo), "gradients")]
+        heard = shown["answers_total", ("target", str(silo), "gradients")]
+        assert (own, heard) == (both + late, both)
+    last = metrics(run.output)[-1]
+    assert shown["loss", ()] == last["loss"]
+    assert shown["round", ("target", "1")] == last["round"] == 16
+    weights = (run.output / "alpha.csv").read_text().splitlines()[-1].split(",")[1:]
+    assert [str(shown["alpha", (str(i),)]) for i in range(SILOS)] == weights

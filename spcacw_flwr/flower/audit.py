@@ -1,0 +1,270 @@
+"""What a host let out, took in and refused: a log that shows it if anybody has changed it.
+
+A host of :mod:`~spcacw_flwr.flower.federation` keeps ``audit.jsonl``. Every line names the SHA-256
+of the line before it. A *seal* is a line with the signature of the host's key, which thereby covers
+all lines above it; there is one within :data:`SEAL_SECONDS` of each line and one when the program
+ends. ``audit.head`` is a copy of the last seal, so that a log cut off at a line's end is found too.
+All programs of a host write to one log. A host that cannot write it lets nothing out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import write_atomically
+from spcacw_flwr.flower import certificates
+from spcacw_flwr.flower.records import Arrays
+from spcacw_flwr.silos import wire
+from spcacw_flwr.silos.protocol import Request
+
+log = logging.getLogger(__name__)
+LOG, HEAD = "audit.jsonl", ".head"
+SEAL, SEAL_SECONDS = "seal", 5.0
+"""Every second would cost 5 % of rounds a second where four hosts share a disk: it is flushed."""
+FIRST = "0" * 64
+"""What the first line names in the place of a line before it."""
+ALGORITHM = ec.ECDSA(hashes.SHA384())
+OPEN, ANSWER, HEARD, REFUSED, REJECTED, RUN, EPOCH = (
+    "open", "answer", "heard", "refused", "rejected", "run", "epoch",
+)  # fmt: skip
+"""What happened: docs/trust.md says what each line holds."""
+_about: dict[str, Any] = {}
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def about(**fields: Any) -> None:
+    """Have each line that this process writes from now on say this: the run, who asks."""
+    _about.update(fields)
+
+
+def note(event: str, **fields: Any) -> None:
+    """Add a line to the log of the host that this process belongs to, if it belongs to one."""
+    if found := here():
+        found.note(event, **fields)
+
+
+def seal() -> None:
+    """Sign what this process has written, before it may be killed."""
+    if found := here():
+        found.seal()
+
+
+def refused(kind: str, why: str) -> None:
+    """Note what was asked for and is not let out, and the sentence that says why.
+
+    Where that cannot be written, nothing leaves either: the sentence of the refusal stands.
+    """
+    with suppress(SpcacwError):
+        note(REFUSED, kind=kind, why=why)
+
+
+def told(kind: str, of: Mapping[int, Mapping[str, Any]], arrays: Arrays | None = None) -> None:
+    """Note what silos told beside rounds: numbers of each, and the arrays of a single one."""
+    sizes = [(part.size, part.nbytes) for part in (arrays or {}).values()]
+    floats, size = sum(n for n, _ in sizes), sum(b for _, b in sizes)
+    shares = {}
+    for silo, table in of.items():
+        numbers = sum(len(value) if isinstance(value, list) else 1 for value in table.values())
+        shares[str(silo)] = {"floats": floats + numbers, "bytes": size + 8 * numbers}
+    note(ANSWER, want=kind, silos=shares)
+
+
+def question(request: Request) -> dict[str, Any]:
+    """Return what a line says of a question of a round: what both its sides know."""
+    return {
+        "round": request.round, "draw": request.draw, "number": request.number,
+        "want": request.want,
+    }  # fmt: skip
+
+
+def here() -> Log | None:
+    """Return the log of the host whose Flower home this process runs in; None if there is none."""
+    return of_home(os.environ.get("FLWR_HOME", ""))
+
+
+@lru_cache
+def of_home(home: str) -> Log | None:
+    """Return the log of the host with this Flower home: its directory has the host's key."""
+    keys = [Path(home).parent / name for name in (certificates.SILO_KEY, certificates.SERVER_KEY)]
+    return next((Log(key.with_name(LOG), key) for key in keys if home and key.is_file()), None)
+
+
+def dumped(table: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a line without its end."""
+    return _encode(table).encode()
+
+
+def share(dimension: int, norm: float, numbers: int, how: str) -> dict[str, Any]:
+    """Return what a line says of an answer: a gradient (d,), and so many numbers beside it.
+
+    ``bytes`` are those of the gradient as it travels (the key ``wire``), and 8 of each number.
+    """
+    return {
+        "floats": dimension + numbers, "bytes": wire.size_of(dimension, how) + 8 * numbers,
+        "norm": norm if math.isfinite(norm) else None,
+    }  # fmt: skip
+
+
+class Log:
+    """A log file that several processes of one host append to, signed with the host's ``key``.
+
+    SpcacwError if the key cannot be read, or the file is not one that ``audit.head`` belongs to.
+    """
+
+    def __init__(self, path: Path, key: Path) -> None:
+        self.path, self.head = path, path.with_suffix(HEAD)
+        self._key, self._writing, self._sealing = (
+            private_key(key),
+            threading.Lock(),
+            threading.Lock(),
+        )
+        self._line, self._previous, self._size, self._sealed = 0, FIRST, 0, 0
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._place = os.open(path.parent, os.O_RDONLY)
+        except OSError as error:
+            raise SpcacwError(f"{path}, the audit log, cannot be opened: {error}.") from error
+        with self._alone(self._sealing, self._place):
+            with self._alone(self._writing, self._file):
+                self._find_head()
+            self.note(OPEN, pid=os.getpid())
+            self._seal()
+        atexit.register(self.seal)
+        threading.Thread(target=self._seal_now_and_then, name="audit", daemon=True).start()
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Append a line; SpcacwError if it cannot be written."""
+        with self._alone(self._writing, self._file):
+            self._catch_up()
+            self._append({"event": event, **_about, **fields})
+
+    def seal(self) -> None:
+        """Sign what no seal covers yet, and copy the seal beside the log."""
+        with self._alone(self._sealing, self._place):
+            self._seal()
+
+    def _seal(self) -> None:
+        with self._alone(self._writing, self._file):
+            self._catch_up()
+            if self._sealed == self._line:
+                return
+            body = self._body({"event": SEAL, "at": self._size})
+            body["signature"] = self._key.sign(dumped(body), ALGORITHM).hex()
+            line = dumped(body) + b"\n"
+            self._write(line)
+        os.fsync(self._file)  # or a host that loses its power has a head without its line
+        write_atomically(self.head, line, flush=True)
+
+    def _body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        return {"n": self._line + 1, "previous": self._previous, "time": now, **fields}
+
+    def _append(self, fields: Mapping[str, Any]) -> None:
+        self._write(dumped(self._body(fields)) + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        written = os.write(self._file, line)
+        if written < len(line):  # the disk is full
+            os.ftruncate(self._file, self._size)
+            raise OSError(f"{written} of {len(line)} bytes could be written")
+        self._take([line])
+
+    def _take(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self._line += 1
+            self._size += len(line)
+            self._previous = digest(line)
+            if b'"event":"seal"' in line:  # a text would have its quotes escaped
+                self._sealed = self._line
+
+    @contextmanager
+    def _alone(self, lock: threading.Lock, file: int) -> Iterator[None]:
+        """Keep the host's other threads and processes from doing the same."""
+        with lock:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+            except OSError as error:
+                raise SpcacwError(
+                    f"{self.path} cannot be written ({error}), and without its audit log this host "
+                    "lets nothing out: make room, or repair it."
+                ) from error
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _catch_up(self) -> None:
+        size = os.fstat(self._file).st_size
+        if size < self._size:
+            raise self._changed()
+        if size > self._size:
+            *lines, rest = os.pread(self._file, size - self._size, self._size).split(b"\n")
+            self._take(line + b"\n" for line in lines)
+            if rest:  # a program was killed while it wrote
+                os.ftruncate(self._file, self._size)
+                self._append({"event": "cut", "bytes": len(rest)})
+
+    def _find_head(self) -> None:
+        """Go behind the last seal; SpcacwError if it is not where it was."""
+        if not self.head.exists() and not os.fstat(self._file).st_size:
+            return
+        try:
+            head = self.head.read_bytes()
+            seal = json.loads(head)
+            self._line, self._size = int(seal["n"]), int(seal["at"]) + len(head)
+        except (OSError, ValueError, KeyError, TypeError):
+            raise self._changed() from None
+        if os.pread(self._file, len(head), self._size - len(head)) != head:
+            raise self._changed()
+        self._previous, self._sealed = digest(head), self._line
+
+    def _changed(self) -> SpcacwError:
+        return SpcacwError(
+            f"{self.path} is not the file that {self.head.name} was made of: somebody changed one "
+            "of them. Keep both for whoever looks into it, and move them away to begin a new log."
+        )
+
+    def _seal_now_and_then(self) -> None:
+        while True:
+            time.sleep(SEAL_SECONDS)
+            try:
+                self.seal()
+            except SpcacwError as error:  # the next line ends in it too
+                log.error("%s", error)
+
+
+def digest(line: bytes) -> str:
+    """Return the SHA-256 of a line, its end included, in hexadecimal."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return a host's key; SpcacwError if it is not one that ``spcacw deploy`` made."""
+    try:
+        content = path.read_bytes()
+        ssh = b"OPENSSH" in content[:64]
+        load = serialization.load_ssh_private_key if ssh else serialization.load_pem_private_key
+        key = load(content, None)
+        if isinstance(key, ec.EllipticCurvePrivateKey):
+            return key
+        error: Exception = ValueError("it is of another kind")
+    except (OSError, ValueError, TypeError) as found:
+        error = found
+    raise SpcacwError(f"{path} is no key of 'spcacw deploy' ({error}).")

@@ -1,0 +1,408 @@
+"""Audit logs: what nobody can change unseen, what two hosts say of each other, what is in them."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.separate import NODE, Separate, separate
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.loop import History, train
+from spcacw_flwr.engine.simulate import method_for
+from spcacw_flwr.flower import audit, certificates
+from spcacw_flwr.flower.audit import (
+    ANSWER,
+    HEAD,
+    HEARD,
+    LOG,
+    OPEN,
+    REFUSED,
+    SEAL,
+    Log,
+)
+from spcacw_flwr.flower.auditing import app, checked, reconciled
+from spcacw_flwr.flower.frames import QUESTION, Exchange, heard
+from spcacw_flwr.flower.server_app import Audited
+from spcacw_flwr.flower.silo import framed, ledger_of
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
+from spcacw_flwr.silos.setup import setting_of
+from tests.conftest import one_sentence
+from tests.flower.test_strategy import small
+from tests.flower.test_stream_failures import come_back, kill
+from tests.watching import wait_until
+
+TOLD = {"3": {"floats": 11, "bytes": 48, "norm": 0.5}}
+
+
+def log_in(host: Path) -> Log:
+    if not (host / certificates.SILO_KEY).exists():
+        certificates.make_silo_key(host)
+    return Log(host / LOG, host / certificates.SILO_KEY)
+
+
+def answered(log: Log, rounds: int, event: str = ANSWER, **more: object) -> None:
+    for round_ in range(1, rounds + 1):
+        question = {"round": round_, "draw": 0, "number": 0, "want": "gradients"}
+        log.note(event, **{"run": "1", "silos": TOLD} | question | more)
+
+
+def copy_of(host: Path, place: Path) -> Path:
+    shutil.copytree(host, place, dirs_exist_ok=True)
+    return place / LOG
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """A host with a log of several seals, the last at its end."""
+    host = tmp_path_factory.mktemp("host") / "silo"
+    log = log_in(host)
+    for _ in range(4):
+        answered(log, 7)
+        log.seal()
+    return host
+
+
+def tampered(rng: random.Random, data: bytes) -> bytes:
+    """The bytes of a log after one thing that somebody did to it."""
+    lines = data.splitlines(keepends=True)
+    at, other = rng.randrange(len(lines)), rng.randrange(len(lines) - 1)
+    match rng.choice(["edit", "delete", "reorder", "truncate", "truncate at a line"]):
+        case "edit":
+            at = rng.randrange(len(data))
+            byte = rng.choice([b for b in range(256) if b != data[at]])
+            return data[:at] + bytes([byte]) + data[at + 1 :]
+        case "delete":
+            del lines[at]
+        case "reorder":
+            lines.insert(other + (other >= at), lines.pop(at))
+        case "truncate":
+            return data[: rng.randrange(len(data))]
+        case "truncate at a line":
+            del lines[at:]
+    return b"".join(lines)
+
+
+def test_any_of_a_thousand_changes_is_found(host, tmp_path):
+    rng, path = random.Random(0), copy_of(host, tmp_path)
+    data, head = path.read_bytes(), path.with_suffix(HEAD).read_bytes()
+    checked(path)
+    unseen = []
+    for number in range(1000):
+        changed = tampered(rng, data)
+        assert changed != data
+        path.write_bytes(changed)
+        try:
+            checked(path)
+        except SpcacwError:
+            continue
+        else:
+            unseen.append(number)
+    assert unseen == []
+    path.write_bytes(data)
+    for at in range(len(head)):  # of the head every byte
+        path.with_suffix(HEAD).write_bytes(head[:at] + bytes([head[at] ^ 1]) + head[at + 1 :])
+        with pytest.raises(SpcacwError):
+            checked(path)
+
+
+def test_who_has_no_key_can_neither_sign_nor_go_on(host, tmp_path):
+    """A log made anew with a key of one's own, and lines after the last seal."""
+    path = copy_of(host, tmp_path / "copy")
+    forged = log_in(tmp_path / "forger")
+    answered(forged, 3)
+    forged.seal()
+    for suffix in (".jsonl", HEAD):
+        shutil.copy(forged.path.with_suffix(suffix), path.with_suffix(suffix))
+    with one_sentence(f"{path}, line 2", "not as it was written"):
+        checked(path)
+    checked(path, [tmp_path / "forger" / certificates.SILO_PUBLIC_KEY])
+    path = copy_of(host, tmp_path / "other")
+    last = path.read_bytes().splitlines(keepends=True)[-1]
+    body = {"n": json.loads(last)["n"] + 1, "previous": audit.digest(last), "event": "answer"}
+    with path.open("ab") as file:
+        file.write(audit.dumped(body) + b"\n")
+    with one_sentence("is not signed"):
+        checked(path)
+
+
+def test_a_host_does_not_go_on_with_a_log_that_was_cut(host, tmp_path):
+    """Or what was cut off would never be missed: the next seal would replace the head."""
+    path = copy_of(host, tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    seals = [k for k, line in enumerate(lines) if json.loads(line)["event"] == SEAL]
+    path.write_bytes(b"".join(lines[: seals[-2] + 1]))
+    with one_sentence("somebody changed one of them", "begin a new log"):
+        log_in(tmp_path)
+    path.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b"seal", b"sael")]))
+    with one_sentence("somebody changed one of them"):
+        log_in(tmp_path)
+    path.with_suffix(HEAD).unlink()
+    with one_sentence("somebody changed one of them"):
+        log_in(tmp_path)
+    path.unlink()
+    log_in(tmp_path)
+    assert len(checked(path)) == 2
+
+
+def test_a_program_that_was_killed_in_a_line_leaves_a_log_that_goes_on(host, tmp_path):
+    path = copy_of(host, tmp_path)
+    before = len(checked(path))
+    with path.open("ab") as file:
+        file.write(b'{"n":41,"previ')
+    log = log_in(tmp_path)
+    answered(log, 2)
+    log.seal()
+    events = [line["event"] for line in checked(path)[before:]]
+    assert events == ["cut", OPEN, SEAL, ANSWER, ANSWER, SEAL]
+
+
+def test_a_seal_comes_within_seconds_of_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "SEAL_SECONDS", 0.5)
+    log = log_in(tmp_path)
+    answered(log, 1)
+    with one_sentence("is not signed"):
+        checked(log.path)
+    wait_until(lambda: b'"seal"' in log.path.read_bytes().splitlines()[-1], 10)
+    checked(log.path)
+
+
+def test_two_programs_that_rest_do_not_sign_each_others_signatures(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "SEAL_SECONDS", 0.5)
+    logs = log_in(tmp_path), log_in(tmp_path)
+    answered(logs[0], 1)
+    time.sleep(2.5)
+    events = [line["event"] for line in checked(logs[0].path)]
+    assert events == [OPEN, SEAL, OPEN, SEAL, ANSWER, SEAL]
+
+
+def test_a_full_disk_stops_the_silo_and_leaves_no_half_line(host, tmp_path, monkeypatch):
+    path = copy_of(host, tmp_path)
+    log, write = log_in(tmp_path), os.write
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "write", lambda file, line: write(file, line[:20]))
+    with one_sentence("audit.jsonl cannot be written", "lets nothing out"):
+        answered(log, 1)
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    answered(log, 1)
+    log.seal()
+    checked(path)
+
+
+def _write(home: Path, run: str, start) -> None:
+    log = Log(home / LOG, home / certificates.SILO_KEY)
+    start.wait()
+    answered(log, 500, run=run)
+    log.seal()
+
+
+def test_the_programs_of_a_host_share_its_log(tmp_path):
+    certificates.make_silo_key(tmp_path)
+    context = multiprocessing.get_context("forkserver")
+    start = context.Barrier(2)
+    writers = [context.Process(target=_write, args=(tmp_path, run, start)) for run in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    lines = checked(tmp_path / LOG)
+    rounds = {run: [line["round"] for line in lines if line.get("run") == run] for run in "ab"}
+    assert rounds == {run: [*range(1, 501)] for run in "ab"}
+
+
+def test_a_program_that_is_no_hosts_keeps_no_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    assert audit.here() is None
+    audit.note(ANSWER)
+    audit.refused("train", "why")
+    assert [*tmp_path.iterdir()] == []
+
+
+def run_audited(config: Config, shares: list[list[int]], tls: Path, after=lambda *_: None) -> Path:
+    with separate(config, shares, tls=tls, audited=True) as made:
+        history = History(config)
+        history.progress = lambda round_: after(made, round_)
+        train(made.asker, made.method(), history)
+    return tls
+
+
+def lines_of(host: Path) -> list[dict]:
+    key = certificates.SILO_PUBLIC_KEY, certificates.SERVER_CERTIFICATE
+    return checked(host / LOG, [host / name for name in key if (host / name).exists()])
+
+
+SHARES = [[0], [1, 4], [2, 3, 5, 6]]
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_both_sides_say_the_same(wire, tmp_path):
+    """Of every answer, of two silos on a node as well; and of bytes what the arrays have."""
+    private = {"privacy_noise": 0.02, "privacy_silos": "4", "privacy_batches": "pass"}
+    config = small(epochs=1, participation=0.6, wire=wire, **private)
+    root = run_audited(config, SHARES, tmp_path)
+    target = lines_of(root)
+    heard_ = [line for line in target if line["event"] == HEARD]
+    for k, silos in enumerate(SHARES):
+        silo = lines_of(root / str(NODE + k))
+        both, late, wrong = reconciled(silo, target)
+        assert (late, wrong) == (0, [])
+        assert both == sum(str(i) in line["silos"] for line in heard_ for i in silos) > 0
+    pool = SiloPool(config, setting_of(config), range(7))
+    request = Request(1, (1, 4), pool.initial_parameters())
+    arrays = pool.packed(request, pool.replies(request)[0])
+    left = [line for line in lines_of(root / str(NODE + 1)) if line["event"] == ANSWER]
+    told = left[0]["silos"]
+    size = sum(part[0].numel() * part.element_size() for part in arrays.values())
+    assert {one["bytes"] for one in told.values()} == {size + 8}
+    assert {one["floats"] for one in told.values()} == {pool.layout.size + 1}
+    spent = [line["silos"]["4"]["epsilon"] for line in left if "4" in line["silos"]]
+    assert spent == sorted(spent)
+    assert spent[-1] > 0
+    assert not any("epsilon" in line["silos"].get("1", {}) for line in left)
+
+
+def test_a_silo_that_is_killed_and_comes_back_goes_on_with_its_log(tmp_path):
+    def after(made: Separate, round_: int) -> None:
+        if round_ == 3:
+            kill(made, NODE + 1)
+        if round_ == 6:
+            come_back(made, NODE + 1)
+
+    root = run_audited(small(epochs=2, update_every=1), SHARES, tmp_path, after)
+    silo, target = lines_of(root / str(NODE + 1)), lines_of(root)
+    assert [line["event"] for line in silo].count(OPEN) == 2
+    _, late, wrong = reconciled(silo, target)
+    assert wrong == []
+    assert late <= 2  # of the question that it was killed at
+    silent = [line["silent"] for line in target if line["event"] == HEARD]
+    assert silent[4] == [1, 4]
+    assert silent[-1] == []
+
+
+def told_otherwise(log: Log, round_: int, **changes: object) -> None:
+    told = {"3": TOLD["3"] | changes}
+    question = {"round": round_, "draw": 0, "number": 0, "want": "gradients"}
+    log.note(HEARD, run="1", silos=told, **question)
+
+
+def test_comparing_names_who_contradicts_whom(tmp_path):
+    silo, target = log_in(tmp_path / "silo"), log_in(tmp_path / "target")
+    answered(silo, 5)
+    answered(silo, 9, run="2")  # of another target
+    told_otherwise(target, 1)
+    told_otherwise(target, 2, norm=0.5000001)
+    told_otherwise(target, 3, norm=0.6)
+    told_otherwise(target, 4, bytes=49)
+    told_otherwise(target, 9)
+    told_otherwise(target, 1)  # once more, and the silo was asked once
+    for log in (silo, target):
+        log.seal()
+    both, late, wrong = reconciled(*(checked(log.path) for log in (silo, target)))
+    assert (both, late) == (2, 3)
+    assert [sentence.split(",")[1] for sentence in wrong] == [
+        " round 3", " round 4", " round 9", " round 1",
+    ]  # fmt: skip
+    said = CliRunner().invoke(app, ["compare", str(silo.path), str(target.path)])
+    assert said.exit_code == 1
+    assert "2 answers are in both logs alike" in said.output
+    assert "contradict each other in 4 answers" in " ".join(said.output.split())
+    turned = CliRunner().invoke(app, ["compare", str(target.path), str(silo.path)])
+    assert turned.output == said.output
+
+
+def test_two_silos_cannot_be_compared(host, tmp_path):
+    with one_sentence("One log must be of a silo that answered, the other of its target"):
+        reconciled(checked(host / LOG), checked(host / LOG))
+
+
+def test_the_command_says_what_it_found(host, tmp_path):
+    path = copy_of(host, tmp_path)
+    good = CliRunner().invoke(app, ["verify", str(path)])
+    assert good.exit_code == 0
+    assert "34 lines" in good.output
+    (tmp_path / certificates.SILO_PUBLIC_KEY).unlink()
+    bad = CliRunner().invoke(app, ["verify", str(path)])
+    assert bad.exit_code == 1
+    assert "name the public key" in " ".join(bad.output.split())
+    for key in (path, tmp_path / "nowhere"):
+        bad = CliRunner().invoke(app, ["verify", str(path), "--key", str(key)])
+        assert bad.exit_code == 1
+        assert "is no silo.pub" in " ".join(bad.output.split())
+
+
+def test_what_a_silo_refuses_is_in_its_log(tmp_path, monkeypatch):
+    """A question for silos that it has not, and one for losses that are private."""
+    certificates.make_silo_key(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    config = small(privacy_noise=1.0)
+    pool = SiloPool(config, setting_of(config), (1, 4))
+    model = pool.initial_parameters().numpy()
+    for silos, want in (([2], "gradients"), ([1], LOSSES)):
+        told = {"round": 1, "draw": 0, "silos": silos, "want": want}
+        points = model if want != LOSSES else model[None]
+        message = Exchange(QUESTION, 1, told, {"points": points})
+        (said,) = heard(framed(pool, message, ledger_of(pool)), 0)
+        assert "error" in said.told
+    audit.here().seal()
+    lines = [line for line in checked(tmp_path / LOG) if line["event"] == REFUSED]
+    assert ["this node has silos (1, 4)" in line["why"] for line in lines] == [True, False]
+    assert "keeps its data private" in lines[1]["why"]
+    assert not any(line["event"] == ANSWER for line in checked(tmp_path / LOG))
+
+
+def test_the_target_notes_what_its_gate_left_out(tmp_path, monkeypatch):
+    certificates.make_silo_key(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    config = small(epochs=1, method="spcacw")
+    pool = SiloPool(config, setting_of(config), range(7))
+
+    class Lying:
+        def answer(self, request: Request) -> Answers:
+            answers = pool.answer(request)
+            if request.round == 3:
+                answers.replies.gradients[2] *= 1000
+            return Answers(answers.replies)
+
+        evaluate = pool.evaluate
+
+    recorder = Audited(tmp_path / "results", config, "deployment")
+    train(Lying(), method_for(config, pool.describe(), pool), recorder)
+    recorder.finish()
+    audit.here().seal()
+    lines = checked(tmp_path / LOG)
+    (rejected,) = [line for line in lines if line["event"] == audit.REJECTED]
+    assert (rejected["round"], rejected["silo"], rejected["reason"]) == (3, 2, "too-long")
+    (epoch,) = [line for line in lines if line["event"] == audit.EPOCH]
+    assert epoch["alpha"] == recorder.alpha.tolist()
+    assert math.isfinite(epoch["loss"])
+    (run,) = [line for line in lines if line["event"] == audit.RUN]
+    assert run["config"]["method"] == "spcacw"
+
+
+def test_a_silo_that_cannot_write_its_log_lets_nothing_out(tmp_path, monkeypatch):
+    certificates.make_silo_key(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    config = small()
+    pool = SiloPool(config, setting_of(config), (1,))
+    told = {"round": 1, "draw": 0, "silos": [1], "want": "gradients"}
+    message = Exchange(QUESTION, 1, told, {"points": pool.initial_parameters().numpy()})
+    write, full = os.write, [False]
+    monkeypatch.setattr(os, "write", lambda f, line: write(f, line[:9] if full[0] else line))
+    limit = 4 * pool.layout.size
+    (said,) = heard(framed(pool, message, ledger_of(pool)), limit)
+    assert said.arrays["gradients"].shape == (1, pool.layout.size)
+    full[0] = True
+    (said,) = heard(framed(pool, message, ledger_of(pool)), limit)
+    assert "lets nothing out" in said.told["error"]
+    assert said.arrays == {}
