@@ -17,6 +17,8 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import absolute, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.console import one_sentence as told
+from spcacw_flwr.console import say
 
 from . import conf, federations, pages, readings, studies, table1
 from .attacks import ATTACKS, study
@@ -53,18 +55,10 @@ def one_sentence(command: Callable[..., list[Path]]) -> Callable[..., None]:
     """Print the files that a command made, or the one sentence that says why it could not."""
 
     @functools.wraps(command)
+    @told()
     def guarded(*args: Any, **kwargs: Any) -> None:
-        console = Console()
-        try:
-            files = command(*args, **kwargs)
-        except SpcacwError as error:
-            console.print(f"[bold red]spcacw:[/] {error}", highlight=False, soft_wrap=True)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            console.print("[bold red]spcacw:[/] stopped; the same command goes on from here.")
-            raise typer.Exit(130) from None
-        for file in files:
-            console.print(str(file), soft_wrap=True, highlight=False)
+        for file in command(*args, **kwargs):
+            say(str(file))
 
     return guarded
 

@@ -26,12 +26,14 @@ def say(text: str | Text) -> None:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """End the command with a user's error as its sentence and 1, or with 130 on Ctrl-C."""
+    """End the command with a user's or the disk's error as a sentence and 1; 130 on Ctrl-C."""
     try:
         yield
-    except (SpcacwError, KeyboardInterrupt) as error:
+    except (SpcacwError, OSError, KeyboardInterrupt) as error:
         stopped = isinstance(error, KeyboardInterrupt)
         sentence = "stopped." if stopped else str(error)
+        if isinstance(error, OSError):  # the disk is full, say
+            sentence = f"A file could not be used: {error}."
         say(Text.assemble(("spcacw:", "bold red"), " ", sentence))
         raise typer.Exit(130 if stopped else getattr(error, "exit_code", 1)) from None
 

@@ -29,7 +29,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config, kebab
-from spcacw_flwr.config.declare import Given, SpcacwError
+from spcacw_flwr.config.declare import Given, SpcacwError, numbers_in
 from spcacw_flwr.config.keys import PrivacyKeys
 from spcacw_flwr.engine.loop import train_alone
 from spcacw_flwr.flower import records
@@ -71,9 +71,8 @@ def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
     """
     named = str(node_config.get("silos", "")).strip()
     if named:
-        ids = [part.strip() for part in named.split(",")]
-        if all(part.isdigit() and int(part) < num_silos for part in ids):
-            return [int(part) for part in ids]
+        if ids := numbers_in(named, num_silos):
+            return ids
         raise SpcacwError(
             f"silos = '{named}' in the node config must list silo ids in 0…{num_silos - 1}."
         )
