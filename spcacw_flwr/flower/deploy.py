@@ -22,6 +22,7 @@ from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE, Server, Silo
 from spcacw_flwr.flower.processes import POLL_SECONDS, Program, end, free_port, keep
+from spcacw_flwr.flower.service import host_of
 from spcacw_flwr.report.terminal import reported
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
@@ -38,7 +39,7 @@ say = partial(console.print, soft_wrap=True)
 PORT = 9092
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
 SiloDirectory = Annotated[Path, typer.Argument(help="the silo's directory")]
-Port = Annotated[int, typer.Option(help="port of the SuperLink")]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="port of the SuperLink")]
 Keys = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any run-config key")
 ]
@@ -63,13 +64,15 @@ def ca(
         f"{authority / certificates.CA_KEY} is needed again only to renew the server's "
         f"certificate, which is valid for {certificates.SERVER_DAYS} days: keep it offline."
     )
+    shown = (directory / "server" / certificates.SERVER_CERTIFICATE).read_bytes()
+    say(f"For 'targets' in a silo's policy, the server's key is {certificates.fingerprint(shown)}.")
 
 
 @app.command()
 @told
 def key(
     directory: SiloDirectory,
-    silo: Annotated[int, typer.Option(help="number of the silo")],
+    silo: Annotated[int, typer.Option(min=0, help="number of the silo")],
     authority: Annotated[
         Path, typer.Option("--ca", help="the ca.crt that the server's owner sent")
     ],
@@ -78,8 +81,6 @@ def key(
     ] = "data",
 ) -> None:
     """Make a silo's directory: its key, node.toml, and its copy of ca.crt."""
-    if not authority.is_file():
-        raise SpcacwError(f"--ca {authority} is no file: ask the server's owner for ca.crt.")
     place = Silo(directory)
     place.make(silo, authority, data)
     say(f"Send {place.public_key} to the server's owner; {certificates.SILO_KEY} stays here.")
@@ -102,12 +103,19 @@ def server(
 def silo(
     directory: SiloDirectory,
     superlink: Annotated[str, typer.Option(help="host:port of the SuperLink")],
-    port: Annotated[int, typer.Option(help="a port of this host for the node; 0: any free")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="a port of this host for the node; 0: any free")
+    ] = 0,
 ) -> None:
     """Run a silo's SuperNode until Ctrl-C; one that is not let in yet tries again."""
     place, port = Silo(directory.resolve()), port or free_port()
     program = federation.silo_program(place, superlink, port)
-    until_ctrl_c(place.home, lambda: [program.start(say)])
+
+    def start() -> list[Program]:
+        place.wait_for(superlink, say)
+        return [program.start(say)]
+
+    until_ctrl_c(place.home, start)
 
 
 def until_ctrl_c(home: Path, start: Callable[[], list[Program]]) -> None:
@@ -168,6 +176,7 @@ def run(
 ) -> None:
     """Train on the silos of a running server, on the server's host, and wait."""
     end_like_ctrl_c()
+    host_of(stream, "--stream")
     place = Server(directory.resolve(), port)
     flat = flat_keys(config, set_, {"output": absolute(str(output))})
     resolved = claimed(Config.from_flat(place.streaming(flat, stream)))

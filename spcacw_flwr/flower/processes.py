@@ -7,6 +7,7 @@ uses. That is how orphans are found too: Flower's programs outlive whoever start
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -32,6 +33,8 @@ PROGRAMS = Path(sys.executable).parent
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 60.0, 10.0, 0.25
 SHORTEST_LIFE = 5.0
 """Seconds that a program must have lived to be started again: less is a mistake, not a crash."""
+LOG_END = 4000
+"""Bytes of a log in which a program's last words are."""
 PATIENCE = 5.0
 """Seconds until a node that was not let in tries again. Flower believes a node that was killed to
 be there for up to a minute, and meanwhile refuses it; a new node may not be registered yet."""
@@ -80,6 +83,8 @@ class Program:
         so that Ctrl-C is ours to pass on. SpcacwError if it ends first, or takes longer than
         START_SECONDS.
         """
+        if port and listens(f"127.0.0.1:{port}"):
+            raise SpcacwError(f"Port {port} is another program's: end that, or use another port.")
         say(shown(self.command, self.home))
         self.home.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
@@ -94,6 +99,13 @@ class Program:
                 raise SpcacwError(f"{self.name} did not start on port {port}: see {self.log}.")
             time.sleep(POLL_SECONDS)
         return self
+
+    @property
+    def last_words(self) -> str:
+        """Why it ended, in Flower's words, if its log has them: for a sentence, in brackets."""
+        said = self.log.read_bytes()[-LOG_END:].decode(errors="replace")
+        reasons = re.findall(r"Exit Code: \d+\n(.*?)\n\n", said, re.DOTALL)
+        return f" ({' '.join(reasons[-1].split())})" if reasons else ""
 
     def keep(self) -> bool:
         """Start it again if it has ended; say whether it had.
@@ -116,7 +128,8 @@ def keep(programs: Sequence[Program], say: Say) -> None:
     """Start again what has died, and say so."""
     for program in programs:
         if program.keep():
-            say(f"{program.name} ended and was started again; its log is {program.log}")
+            why = program.last_words
+            say(f"{program.name} ended{why} and was started again; its log is {program.log}")
 
 
 def free_port() -> int:

@@ -32,13 +32,12 @@ GRACE_SECONDS = 5.0
 """How long streams have to end by themselves when the service closes."""
 
 
-def host_of(address: str) -> str:
+def host_of(address: str, what: str = "stream-address") -> str:
     """Return the host of ``host:port``; SpcacwError if it is not of that form."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise SpcacwError(
-            f"stream-address = {address!r} is not of the form host:port, such as "
-            "'silo0.example.org:7443'."
+            f"{what} = {address!r} is not of the form host:port, such as 'silo0.example.org:7443'."
         )
     return host.strip("[]")
 
