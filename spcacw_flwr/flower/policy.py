@@ -8,25 +8,25 @@ runs together; it is written before an answer goes out.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, time
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, key
 from spcacw_flwr.config.registry import METHODS
-from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.flower import node
 from spcacw_flwr.flower.silo import ledger_of
 from spcacw_flwr.silos.accounting import Ledger, gaussian_epsilon
@@ -38,6 +38,8 @@ from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.streams import Chances
 
 FILE, TOLD = "policy.toml", "told.json"
+MOST_BYTES = 1 << 24
+"""Of that file, which has a line's worth for each silo."""
 SIZE, SMOOTHNESS, EVALUATION, ALONE, LABELS = (
     "size", "smoothness", "evaluation", "alone", "label-counts",
 )  # fmt: skip
@@ -194,7 +196,7 @@ class SitePool(SiloPool):
         """Answer a request, which is counted first."""
         if request.smoothness:
             self.see(SMOOTHNESS, [self.config.run.target])
-        self.see(request.want, request.silos, request=request)
+        self.see(request.want, request.silos, request)
         return super().replies(request)
 
     def cases(self, vector: Tensor, silo: int) -> tuple[Cases, dict[str, Tensor]]:
@@ -206,33 +208,37 @@ class SitePool(SiloPool):
         self, request: Request, drawn: Mapping[int, NDArray[np.int64]] | None = None
     ) -> Iterator[Batch]:
         for batch in super()._batches(request, drawn):
-            self.see(request.want, [request.silos[k] for k in batch.at], batch.x.shape[1])
+            for k in batch.at:
+                self._behind(batch.x.shape[1], request.want, request.silos[k])
             yield batch
 
     def _whole_loss(self, vector: Tensor, silo: int, fold: Fold | None) -> float:
-        self.see(LOSSES, [silo], len(self.data.of(silo, fold)[1]))
+        self._behind(len(self.data.of(silo, fold)[1]), LOSSES, silo)
         return super()._whole_loss(vector, silo, fold)
 
-    def see(
-        self, kind: str, silos: Sequence[int], samples: float = math.inf,
-        request: Request | None = None,
-    ) -> None:  # fmt: skip
+    def _behind(self, samples: int, kind: str, silo: int) -> None:
+        if why := self.why(kind, silo, samples=samples):
+            raise SpcacwError(why)
+
+    def see(self, kind: str, silos: Sequence[int], request: Request | None = None) -> None:
         """Count the request, if any; SpcacwError, the policy's sentence, where it forbids it."""
         with self._counts(request is not None) as counts:
+            before = {silo: counts.get(silo, Told()) for silo in silos}
             for silo in silos:
                 told = counts.get(silo, Told())
-                after = self._after(told, silo, request) if request else told
-                if why := self.why(kind, silo, samples, after):
+                counts[silo] = self._after(told, silo, request) if request else told
+                if why := self.why(kind, silo, counts[silo]):
                     raise SpcacwError(why)
-                if request and (one := self.private.mechanisms.get(silo)):
-                    before = self._worst(silo)
-                    self._ledger.note(request, [silo])
-                    mu2 = told.mu2 + (self._worst(silo) - before) / one.noise**2
-                    after = replace(after, mu2=mu2)
-                counts[silo] = after
+            if request and self.private.mechanisms:
+                worst = {silo: self._worst(silo) for silo in before}
+                self._ledger.note(request, silos)
+                for silo in before.keys() & self.private.mechanisms.keys():
+                    more = self._worst(silo) - worst[silo]
+                    mu2 = before[silo].mu2 + more / self.private.mechanisms[silo].noise ** 2
+                    counts[silo] = replace(counts[silo], mu2=mu2)
 
     def why(
-        self, kind: str, silo: int, samples: float = math.inf, told: Told = Told()
+        self, kind: str, silo: int, told: Told = Told(), samples: float = math.inf
     ) -> str:  # fmt: skip
         """Return the sentence that refuses what is asked of a silo; empty if it is allowed."""
         training, one = self.config.training, self.private.mechanisms.get(silo)
@@ -256,7 +262,7 @@ class SitePool(SiloPool):
     def _worst(self, silo: int) -> int:
         """Return in how many answers of this process a silo's most used sample took part."""
         uses = self._ledger.uses.get(silo)
-        return self._ledger.answers[silo] if uses is None else int(uses.max())
+        return self._ledger.answers.get(silo, 0) if uses is None else int(uses.max())
 
     @cached_property
     def _ledger(self) -> Ledger:
@@ -267,15 +273,18 @@ class SitePool(SiloPool):
         """Yield what each silo has told; keep what the block makes of it if it is ``written``."""
         path = self.policy.with_name(TOLD)
         try:
-            with (
-                FileLock(path.with_name(f".{TOLD}.lock"), mode=0o600) if written else nullcontext()
-            ):
-                found = json.loads(path.read_text()) if path.exists() else {}
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)  # other runs count here too
+                text = os.pread(file, MOST_BYTES, 0)
+                found = json.loads(text or "{}")
                 counts = {int(silo): Told(**table) for silo, table in found.items()}
                 yield counts
                 if written:
-                    kept = {silo: asdict(told) for silo, told in counts.items()}
-                    write_atomically(path, json.dumps(kept).encode())
+                    kept = json.dumps({silo: vars(told) for silo, told in counts.items()})
+                    os.pwrite(file, kept.encode().ljust(len(text)), 0)
+            finally:
+                os.close(file)
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise SpcacwError(
                 f"What silos have told cannot be counted in {path} ({error}), and uncounted they "
