@@ -175,7 +175,7 @@ class PartitionKeys:
     data_dir: str = key(
         "",
         "Directory that holds the data sets, each here or in a folder of its own, as mnist/ "
-        "(docs/settings.md); may be read-only; empty, or what it lacks: ~/.cache/spcacw/data. "
+        "(docs/settings.md); may be read-only; empty, or what it lacks: the cache's data/. "
         "setting = 'files': where this node's silo-<i>.safetensors lie.",
     )
     silos: int = key(

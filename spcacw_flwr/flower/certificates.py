@@ -49,6 +49,8 @@ def write_private(path: Path, content: bytes) -> None:
             f"{path} exists already: name another directory, or delete it to make a new one."
         ) from None
     except OSError as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # half a key is none, and would be in the way
         raise SpcacwError(f"{path} cannot be written: {error}.") from error
 
 

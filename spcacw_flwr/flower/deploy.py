@@ -17,7 +17,7 @@ from spcacw_flwr.config.config import Config, absolute, flat_keys
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence
-from spcacw_flwr.engine.directory import claim_directory
+from spcacw_flwr.engine.directory import claim_directory, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE, Server, Silo
@@ -158,7 +158,7 @@ def export(
     target = resolved.run.target
     federation.export(setting, target, lambda i: directory / f"silo-{i}" / "data")
     flat = federation.exported(resolved, setting).to_flat()
-    (directory / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
+    write_atomically(directory / RUN_FILE, as_toml(flat).encode())
     say(f"{setting.num_silos} silos and {RUN_FILE} are in {directory}.")
 
 

@@ -27,6 +27,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, numbers_in
 from spcacw_flwr.config.keys import MOST_SILOS, STREAM
 from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, node, policy, processes
 from spcacw_flwr.flower.launch import CONNECTION, Died, Link, Show, follow
@@ -256,7 +257,7 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
         group = setting.groups[silo]
         place.make(silo, authority, DATA, **({} if group is None else {"group": group}))
     flat = server.streaming(exported(config, setting).to_flat(), LOOPBACK)
-    (root / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
+    write_atomically(root / RUN_FILE, as_toml(flat).encode())
     return Config.from_flat(flat)
 
 

@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "SPCACW_OFFLINE": "1",  # a data set is downloaded before, or not at all
 }
 """What Flower and Ray need in order to use the installed packages and no network."""
 PROGRAMS = Path(sys.executable).parent
