@@ -36,6 +36,7 @@ told = one_sentence()
 """Around a command: a user's error is told as its sentence."""
 say = partial(console.print, soft_wrap=True)
 """Prints a Flower command, ready to be copied, or a sentence."""
+CLOSED = "No program of it calls anybody else: no telemetry, no update check, no download."
 PORT = 9092
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
 SiloDirectory = Annotated[Path, typer.Argument(help="the silo's directory")]
@@ -121,6 +122,7 @@ def silo(
 def until_ctrl_c(home: Path, start: Callable[[], list[Program]]) -> None:
     """Start a host's programs, start again what ends, and end at last all that they started."""
     end_like_ctrl_c()
+    say(CLOSED)
     try:
         programs = start()
         for program in programs:
@@ -199,6 +201,7 @@ def demo(
         resolved = Config.from_flat(flat_keys(root / RUN_FILE, set_, {}))
     else:
         resolved = federation.lay_out(root, *checked(config, set_, data_dir))
+    say(CLOSED)
     output = root / "results"
     resolved = claimed(Config.from_flat(resolved.to_flat() | {"output": str(output)}))
     with (
