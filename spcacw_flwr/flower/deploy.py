@@ -122,9 +122,9 @@ def silo(
 def until_ctrl_c(home: Path, start: Callable[[], list[Program]]) -> None:
     """Start a host's programs, start again what ends, and end at last all that they started."""
     end_like_ctrl_c()
-    say(CLOSED)
     try:
         programs = start()
+        say(CLOSED)
         for program in programs:
             say(f"{program.name} runs; its log is {program.log}.")
         while True:

@@ -27,7 +27,6 @@ ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "SPCACW_OFFLINE": "1",  # a data set is downloaded before, or not at all
 }
 """What Flower and Ray need in order to use the installed packages and no network."""
 PROGRAMS = Path(sys.executable).parent
@@ -45,6 +44,7 @@ Say = Callable[[str], None]
 def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a family of processes whose Flower home is ``home``."""
     found = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home)} | dict(more or {})
+    found["SPCACW_OFFLINE"] = "1"  # data are downloaded before a run, or not at all
     # Flower finds its own helper programs by name: those of this environment come first.
     found["PATH"] = f"{PROGRAMS}{os.pathsep}{found.get('PATH', '')}"
     return found
