@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.keys import PartitionKeys
+from spcacw_flwr.config.keys import MOST_SILOS, PartitionKeys
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -155,6 +155,10 @@ def clusters_of(keys: PartitionKeys) -> list[int]:
     SpcacwError if the sizes are no positive whole numbers, or ``silos`` contradicts their sum.
     """
     sizes = parse_sizes(keys.cluster_sizes)
+    if sum(sizes) > MOST_SILOS:
+        raise SpcacwError(
+            f"cluster-sizes = {keys.cluster_sizes!r} are more than {MOST_SILOS} silos: use fewer."
+        )
     if keys.silos not in (0, sum(sizes)):
         raise SpcacwError(
             f"silos = {keys.silos} contradicts cluster-sizes = {keys.cluster_sizes!r}, which are "

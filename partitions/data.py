@@ -1,7 +1,7 @@
 """The data sets: which files they are, where they lie, and that they are the right ones.
 
 Nothing is written into the directory that the user names: torchvision downloads into
-``DEFAULT_DATA_DIR``. It does not read, for its import takes seconds, and it unpacks .gz files
+:func:`cache_root`. It does not read, for its import takes seconds, and it unpacks .gz files
 beside themselves.
 """
 
@@ -13,6 +13,7 @@ import hashlib
 import io
 import logging
 import lzma
+import os
 import socket
 import tempfile
 import urllib.request
@@ -23,10 +24,14 @@ from http.client import HTTPException
 from pathlib import Path
 
 from filelock import FileLock
+from platformdirs import user_cache_dir
 
 from spcacw_flwr.config.declare import SpcacwError
 
-DEFAULT_DATA_DIR = "~/.cache/spcacw/data"
+CACHE, OFFLINE = "SPCACW_CACHE_DIR", "SPCACW_OFFLINE"
+"""Environment variables of a host: where to keep what can be had again; whether to download none.
+
+They are no keys: a run's target must not say where a silo writes, nor have it call elsewhere."""
 _UNPACK = {".gz": gzip.decompress, ".xz": lzma.decompress}
 _ENDS = (*_UNPACK, "")  # the last that is there is taken
 # torchvision sets no time limit, and would hang for minutes behind a firewall that drops packets.
@@ -135,15 +140,21 @@ LANDMINE = DataSet(
 )
 
 
+def cache_root() -> Path:
+    """Return where this host keeps what was downloaded or decoded: the platform's own place."""
+    place = os.environ.get(CACHE) or user_cache_dir("spcacw", appauthor=False)
+    return Path(place).expanduser().resolve()
+
+
 def data_root(data_dir: str) -> Path:
-    """Return the directory that ``data_dir`` names, empty meaning ``DEFAULT_DATA_DIR``."""
-    return Path(data_dir or DEFAULT_DATA_DIR).expanduser().resolve()
+    """Return the directory that ``data_dir`` names, empty meaning that of downloads."""
+    return Path(data_dir).expanduser().resolve() if data_dir else cache_root() / "data"
 
 
 def find(data: DataSet, root: Path) -> dict[str, Path]:
     """Return the path of each file of the first complete form in ``root``, perhaps .gz or .xz.
 
-    Where ``root`` has none, in ``DEFAULT_DATA_DIR``, and where that has none, once downloaded.
+    Where ``root`` has none, in that of downloads, and where that has none, once downloaded.
 
     Raises
     ------
@@ -203,6 +214,8 @@ def _download(data: DataSet, root: Path, store: Path) -> dict[str, Path]:
     """Download the last form of ``data`` once, though many processes may ask for it at a time."""
     reason = ""
     try:
+        if data.loader and os.environ.get(OFFLINE):
+            raise OSError(f"{OFFLINE} is set, as it is wherever silos are real or a run goes on")
         if data.loader:
             store.mkdir(parents=True, exist_ok=True)
             with FileLock(store / f".{data.title}.lock", timeout=_LOCK_TIMEOUT_S):

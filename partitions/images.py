@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
 
-from .data import CIFAR100, MNIST, content, data_root, find, read
+from .data import CIFAR100, MNIST, cache_root, content, data_root, find, read
 
-DECODED_DIR = "~/.cache/spcacw/decoded/cifar100"
 SIDE = 32
 
 DECODED = {
@@ -83,9 +82,9 @@ def _idx(held: bytes) -> NDArray[np.uint8]:
 def load_cifar100(data_dir: str = "") -> Images:
     """Return CIFAR-100, images (50000, 3, 32, 32) and (10000, 3, 32, 32), with its fine labels.
 
-    As :func:`load_mnist`. What was decoded is kept in ``DECODED_DIR``, and mapped into memory.
+    As :func:`load_mnist`. What was decoded is kept in the cache, and mapped into memory.
     """
-    paths, folder = find(CIFAR100, data_root(data_dir)), Path(DECODED_DIR).expanduser()
+    paths, folder = find(CIFAR100, data_root(data_dir)), cache_root() / "decoded" / "cifar100"
     try:
         return _checked(Images(*(np.load(folder / f"{name}.npy", "r") for name in DECODED)))
     except (OSError, EOFError, ValueError, SpcacwError) as error:

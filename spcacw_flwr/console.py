@@ -26,12 +26,18 @@ def say(text: str | Text) -> None:
 
 @contextmanager
 def one_sentence(stopped: str = "stopped.") -> Iterator[None]:
-    """End the command with a user's error as its sentence and 1, on Ctrl-C ``stopped`` and 130."""
+    """End the command with a user's or the disk's error as its sentence and 1.
+
+    On Ctrl-C say ``stopped``, and end with 130.
+    """
     try:
         yield
-    except (SpcacwError, KeyboardInterrupt) as error:
+    except (SpcacwError, OSError, KeyboardInterrupt) as error:
         ends = isinstance(error, KeyboardInterrupt)
-        say(Text.assemble(("spcacw:", "bold red"), " ", stopped if ends else str(error)))
+        sentence = stopped if ends else str(error)
+        if isinstance(error, OSError):  # the disk is full, say
+            sentence = f"A file could not be used: {error}."
+        say(Text.assemble(("spcacw:", "bold red"), " ", sentence))
         raise typer.Exit(130 if ends else getattr(error, "exit_code", 1)) from None
 
 

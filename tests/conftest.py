@@ -50,6 +50,8 @@ def offline(tmp_path, monkeypatch):
     for loader in ("MNIST", "CIFAR100"):
         monkeypatch.setattr(f"torchvision.datasets.{loader}", fail)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "SPCACW_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def answer(pool: SiloPool, request: Request) -> Replies:

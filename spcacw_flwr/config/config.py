@@ -272,7 +272,7 @@ def read_toml(path: Path, option: str = "--config") -> dict[str, Any]:
     """Read run-config keys from a TOML file, which an option names."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # it may be no text at all
         raise SpcacwError(f"{option} {path} cannot be read: {error}.") from error
 
 

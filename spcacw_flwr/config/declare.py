@@ -64,6 +64,8 @@ def import_by_path(path: str, what: str) -> Any:
         ) from error
 
 
+SIZES = 1e-18, 1e18
+"""Of numbers that are not 0: their squares are numbers of float32 as well."""
 BOUNDS: dict[str, Any] = dict.fromkeys(("above", "least", "below", "most", "choices", "paths"))
 """Of a field that is declared without :func:`key`, as those of a method of one's own may be."""
 
@@ -100,7 +102,7 @@ def allowed(field: dataclasses.Field[Any]) -> str:
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[
         type(field.default)
     ]
-    signs = {"above": "({:g}", "least": "[{:g}", "below": "{:g})", "most": "{:g}]"}
+    signs = {"above": "({}", "least": "[{}", "below": "{})", "most": "{}]"}
     ends = {name: sign.format(meta[name]) for name, sign in signs.items() if meta[name] is not None}
     low = ends.get("above") or ends.get("least", "(-∞")
     high = ends.get("below") or ends.get("most", "∞)")
@@ -120,6 +122,18 @@ def check(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
         good = math.isfinite(value) and all(holds(value, bound) for holds, bound in given)
     elif good and meta["choices"]:
         good = value in meta["choices"] or bool(meta["paths"] and ":" in value)
+    must = allowed(field)
+    if good and kind is float and value and not SIZES[0] <= abs(value) <= SIZES[1]:
+        good, must = False, "0, or of a size between {:g} and {:g}".format(*SIZES)
+    elif good and kind is str and "\0" in value:
+        good, must = False, "a text without the character 0"
     if not good:
-        raise SpcacwError(f"{name} = {value!r} is not allowed: it must be {allowed(field)}.")
+        raise SpcacwError(f"{name} = {value!r} is not allowed: it must be {must}.")
     return value
+
+
+def numbers_in(text: str, below: int) -> list[int] | None:
+    """Read whole numbers in 0 … ``below`` − 1, as "2,3"; None for anything else."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    plain = all(part.isascii() and part.isdigit() and int(part) < below for part in parts)
+    return [int(part) for part in parts] if plain else None

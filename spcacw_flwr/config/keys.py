@@ -17,6 +17,7 @@ PASS, SAMPLED = "pass", "sampled"
 MESSAGE, STREAM = "message", "stream"
 FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
 METRICS = ("accuracy", "balanced", "auroc", "calibration", "log-loss", "brier", "r2", "mse")
+MOST_SILOS = 1_000_000
 WIRES = (FLOAT32, FLOAT16, BFLOAT16, INT8)
 
 
@@ -178,7 +179,7 @@ class PartitionKeys:
     data_dir: str = key(
         "",
         "Directory that holds the data sets, each here or in a folder of its own, as mnist/ "
-        "(docs/settings.md); may be read-only; empty, or what it lacks: ~/.cache/spcacw/data. "
+        "(docs/settings.md); may be read-only; empty, or what it lacks: the cache's data/. "
         "setting = 'files': where this node's silo-<i>.safetensors lie.",
     )
     silos: int = key(
@@ -186,6 +187,7 @@ class PartitionKeys:
         "M, the number of silos; 0: as cluster-sizes says (paper: 89 clients for the rotation, "
         "n = 15 or 30 for Shakespeare; READING rows 11 and 20).",
         least=0,
+        most=MOST_SILOS,
     )
     samples_per_silo: int = key(
         200,
@@ -370,6 +372,7 @@ class TransportKeys:
         "Mini-batches that a silo averages for one answer. More than 1 means fewer messages and "
         "fewer, larger steps: another algorithm than the paper's.",
         least=1,
+        most=10_000,
     )
 
 

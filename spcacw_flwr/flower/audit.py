@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from spcacw_flwr.config.declare import SpcacwError
@@ -132,7 +132,7 @@ class Log:
     def __init__(self, path: Path, key: Path) -> None:
         self.path, self.head = path, path.with_suffix(HEAD)
         self._key, self._writing, self._sealing = (
-            private_key(key),
+            certificates.private_key(key),
             threading.Lock(),
             threading.Lock(),
         )
@@ -253,18 +253,3 @@ class Log:
 def digest(line: bytes) -> str:
     """Return the SHA-256 of a line, its end included, in hexadecimal."""
     return hashlib.sha256(line).hexdigest()
-
-
-def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a host's key; SpcacwError if it is not one that ``spcacw deploy`` made."""
-    try:
-        content = path.read_bytes()
-        ssh = b"OPENSSH" in content[:64]
-        load = serialization.load_ssh_private_key if ssh else serialization.load_pem_private_key
-        key = load(content, None)
-        if isinstance(key, ec.EllipticCurvePrivateKey):
-            return key
-        error: Exception = ValueError("it is of another kind")
-    except (OSError, ValueError, TypeError) as found:
-        error = found
-    raise SpcacwError(f"{path} is no key of 'spcacw deploy' ({error}).")

@@ -6,9 +6,13 @@ they are by signing with their key; the server by a certificate that the authori
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
 import secrets
+import socket
+import ssl
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,6 +30,7 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY, SERVER_SECRET = "server.crt", "server.key", "superexec.secret"
 SILO_KEY, SILO_PUBLIC_KEY = "silo.key", "silo.pub"
+CONNECT_SECONDS = 10.0
 _SKEW = timedelta(minutes=5)
 """Clocks of hosts differ: certificates are valid from a little before they were made."""
 
@@ -44,6 +49,8 @@ def write_private(path: Path, content: bytes) -> None:
             f"{path} exists already: name another directory, or delete it to make a new one."
         ) from None
     except OSError as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # half a key is none, and would be in the way
         raise SpcacwError(f"{path} cannot be written: {error}.") from error
 
 
@@ -108,6 +115,57 @@ def make_silo_key(directory: Path) -> None:
     (directory / SILO_PUBLIC_KEY).write_bytes(public + b"\n")
 
 
+def authority_in(path: Path) -> bytes:
+    """Return the certificates of authorities in a PEM file; SpcacwError if it has none."""
+    try:
+        content = path.read_bytes()
+        x509.load_pem_x509_certificates(content)
+    except (OSError, ValueError) as error:
+        reason = str(error).partition(".")[0]
+        raise SpcacwError(
+            f"{path} holds no certificate ({reason}): ask the server's owner for ca.crt."
+        ) from error
+    return content
+
+
+def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return a host's key; SpcacwError if it is not one that ``spcacw deploy`` made."""
+    try:
+        content = path.read_bytes()
+        ssh = b"OPENSSH" in content[:64]
+        load = pem.load_ssh_private_key if ssh else pem.load_pem_private_key
+        key = load(content, None)
+        if isinstance(key, ec.EllipticCurvePrivateKey):
+            return key
+        error: Exception = ValueError("it is of another kind")
+    except (OSError, ValueError, TypeError) as found:
+        error = found
+    raise SpcacwError(f"{path} holds no key of 'spcacw deploy' ({error}).")
+
+
+def served(address: str, authority: str | Path) -> bytes:
+    """Return the certificate of the server at ``host:port``, which ``authority`` must have signed.
+
+    OSError, or ValueError for a host name that cannot be one, says why there is none.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    context = ssl.create_default_context(cafile=authority)
+    context.set_alpn_protocols(["h2", "http/1.1"])  # or gRPC hangs up
+    with (
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as line,
+        context.wrap_socket(line, server_hostname=host) as secured,
+    ):
+        return ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"").encode()
+
+
+def fingerprint(certificate: bytes) -> str:
+    """Return the SHA-256 of a certificate's public key, which a renewal may keep."""
+    public = x509.load_pem_x509_certificate(certificate).public_key()
+    info = pem.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(public.public_bytes(pem.Encoding.DER, info)).hexdigest()
+
+
 def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
@@ -141,7 +199,7 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError:
-        raise SpcacwError(f"{host!r} is neither an address nor a host name.") from None
+    with suppress(ValueError):
+        if host:
+            return x509.DNSName(host)
+    raise SpcacwError(f"{host!r} is neither an address nor a host name.")

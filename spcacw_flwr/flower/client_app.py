@@ -21,25 +21,24 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from spcacw_flwr.config.config import Config, kebab
-from spcacw_flwr.config.declare import Given, SpcacwError
-from spcacw_flwr.config.keys import PrivacyKeys
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import Given, SpcacwError, numbers_in
 from spcacw_flwr.engine.loop import train_alone
-from spcacw_flwr.flower import audit, records
+from spcacw_flwr.flower import audit, certificates, node, records
+from spcacw_flwr.flower.policy import ALONE, SitePool, load
 from spcacw_flwr.flower.silo import answer, channel_of, evaluation, note_told, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import Secret
 
-OWNERS = (*(kebab(field.name) for field in fields(PrivacyKeys)), "device")
-"""Run-config keys in which the owner of the data has the last word, by the node config."""
 Handler = Callable[[SiloPool, Message, Context], RecordDict]
 
 
@@ -71,9 +70,8 @@ def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
     """
     named = str(node_config.get("silos", "")).strip()
     if named:
-        ids = [part.strip() for part in named.split(",")]
-        if all(part.isdigit() and int(part) < num_silos for part in ids):
-            return [int(part) for part in ids]
+        if ids := numbers_in(named, num_silos):
+            return ids
         raise SpcacwError(
             f"silos = '{named}' in the node config must list silo ids in 0…{num_silos - 1}."
         )
@@ -87,9 +85,16 @@ Flat = tuple[tuple[str, Any], ...]
 
 
 @functools.lru_cache(maxsize=256)
-def _pool(run: Flat, node: Flat, own: Own | None = None, num_silos: int = 0) -> SiloPool:
+def _pool(
+    run: Flat, told: Flat, own: Own | None = None, num_silos: int = 0, method: str = ""
+) -> SiloPool:
     """Return a node's silos; cached, for a worker process serves many rounds and nodes."""
-    node_config, flat = dict(node), dict(run)
+    node_config, flat = dict(told), dict(run)
+    if own is None:  # an app of one's own may have keys of its own
+        node.checked(
+            {name: value for name, value in node_config.items() if name not in node.FLOWERS},
+            node.KNOWN, "the node config",
+        )  # fmt: skip
     if "data-dir" in node_config:  # a real silo's data lies where its owner says
         flat["data-dir"] = str(node_config["data-dir"])
 
@@ -97,7 +102,7 @@ def _pool(run: Flat, node: Flat, own: Own | None = None, num_silos: int = 0) -> 
         config = Config.from_flat(flat | owners)
         return own.put_into(config, num_silos) if own else config
 
-    owners = {name: node_config[name] for name in OWNERS if name in node_config}
+    owners = {name: node_config[name] for name in node.OWNERS if name in node_config}
     config = configured(owners)
     setting = setting_of(config)
     silos = silos_of_node(node_config, setting.num_silos)
@@ -109,7 +114,12 @@ def _pool(run: Flat, node: Flat, own: Own | None = None, num_silos: int = 0) -> 
     else:
         setting.prepare()
     rehearsal = simulated() or node_config.get("privacy-seeded")
-    return SiloPool(config, setting, silos, None if rehearsal else Secret)
+    chances = None if rehearsal else Secret
+    if policy := node_config.get("policy"):
+        return SitePool(
+            config, setting, silos, chances, Path(str(policy)), method if own else config.run.method
+        )
+    return SiloPool(config, setting, silos, chances)
 
 
 def simulated() -> bool:
@@ -125,15 +135,16 @@ def pool_of(own: Own | None, message: Message, context: Context) -> SiloPool:
     """
     config: Mapping[str, Any] = message.content.config_records.get(records.CONFIG, {})
     run = {name: config[name] for name in records.TOLD if name in config}
-    node = tuple(sorted(context.node_config.items()))
+    told = tuple(sorted(context.node_config.items()))
     if own is None:
-        return _pool(tuple(sorted((context.run_config | run).items())), node)
+        return _pool(tuple(sorted((context.run_config | run).items())), told)
     if records.NUM_SILOS not in config:
         raise SpcacwError(
             "this ClientApp answers the strategy spcacw_flwr.SPCACW only, and was asked by another."
         )
     (num_silos,) = records.whole_numbers(config, records.NUM_SILOS)
-    return _pool(tuple(sorted(run.items())), node, own, num_silos)
+    method = str(config.get(records.METHOD, ""))
+    return _pool(tuple(sorted(run.items())), told, own, num_silos, method)
 
 
 def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], Message]:
@@ -185,17 +196,32 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Open a stream to the target and answer its questions there until training is over."""
     config = message.content.config_records[records.CONFIG]
     root = str(context.node_config.get("root-certificates", ""))
-    channel = channel_of(str(config["address"]), root, bool(config["tls"]))
-    audit.note("stream", address=config["address"], silos=list(pool.silos))
-    answered = talk(pool, channel, str(config["token"]), context.node_id)
+    address, tls, only = str(config["address"]), bool(config["tls"]), b""
+    if isinstance(pool, SitePool) and tls and root and load(pool.policy).targets:
+        try:
+            only = certificates.served(address, root)
+        except (OSError, ValueError) as error:
+            raise SpcacwError(f"The exchange service at {address} is unknown: {error}.") from error
+        pool.target = certificates.fingerprint(only)
+    channel = channel_of(address, root, tls, only)
+    audit.note("stream", address=address, silos=list(pool.silos))
+    try:
+        answered = talk(pool, channel, str(config["token"]), context.node_id)
+    finally:
+        if isinstance(pool, SitePool):
+            pool.target = ""  # a message that comes next does not say whose it is
     return records.to_content({"answered": answered}, {})
 
 
 def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Train the target's silo without peers; return its figures, and the gain of a model."""
     model = records.content_to_points(message.content)
+    target = pool.config.run.target
+    if isinstance(pool, SitePool):
+        pool.see(ALONE, pool.silos)
+        pool = SiloPool(pool.config, pool.setting, pool.silos)  # its rounds stay here
     figures = train_alone(pool.config, pool, model)
-    audit.told("alone", {pool.config.run.target: figures})
+    audit.told("alone", {target: figures})
     return records.to_content(figures, {})
 
 

@@ -17,7 +17,7 @@ from spcacw_flwr.config.config import Config, absolute, flat_keys
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence
-from spcacw_flwr.engine.directory import claim_directory
+from spcacw_flwr.engine.directory import claim_directory, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE, Server, Silo
@@ -31,6 +31,7 @@ from spcacw_flwr.flower.processes import (
     keep,
     listens,
 )
+from spcacw_flwr.flower.service import host_of
 from spcacw_flwr.report.terminal import reported
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
@@ -44,10 +45,11 @@ told = one_sentence()
 """Around a command: a user's error is told as its sentence."""
 say = partial(console.print, soft_wrap=True)
 """Prints a Flower command, ready to be copied, or a sentence."""
+CLOSED = "No program of it calls anybody else: no telemetry, no update check, no download."
 PORT = 9092
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
 SiloDirectory = Annotated[Path, typer.Argument(help="the silo's directory")]
-Port = Annotated[int, typer.Option(help="port of the SuperLink")]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="port of the SuperLink")]
 Keys = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any run-config key")
 ]
@@ -76,13 +78,15 @@ def ca(
         f"{authority / certificates.CA_KEY} is needed again only to renew the server's "
         f"certificate, which is valid for {certificates.SERVER_DAYS} days: keep it offline."
     )
+    shown = (directory / "server" / certificates.SERVER_CERTIFICATE).read_bytes()
+    say(f"For 'targets' in a silo's policy, the server's key is {certificates.fingerprint(shown)}.")
 
 
 @app.command()
 @told
 def key(
     directory: SiloDirectory,
-    silo: Annotated[int, typer.Option(help="number of the silo")],
+    silo: Annotated[int, typer.Option(min=0, help="number of the silo")],
     authority: Annotated[
         Path, typer.Option("--ca", help="the ca.crt that the server's owner sent")
     ],
@@ -91,8 +95,6 @@ def key(
     ] = "data",
 ) -> None:
     """Make a silo's directory: its key, node.toml, and its copy of ca.crt."""
-    if not authority.is_file():
-        raise SpcacwError(f"--ca {authority} is no file: ask the server's owner for ca.crt.")
     place = Silo(directory)
     place.make(silo, authority, data)
     say(f"Send {place.public_key} to the server's owner; {certificates.SILO_KEY} stays here.")
@@ -118,16 +120,21 @@ def server(
 def silo(
     directory: SiloDirectory,
     superlink: Annotated[str, typer.Option(help="host:port of the SuperLink")],
-    port: Annotated[int, typer.Option(help="a port of this host for the node; 0: any free")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="a port of this host for the node; 0: any free")
+    ] = 0,
     metrics: Metrics = "",
     json_logs: JsonLogs = False,
 ) -> None:
     """Run a silo's SuperNode until Ctrl-C; one that is not let in yet tries again."""
     place, port = Silo(directory.resolve()), port or free_port()
     program = federation.silo_program(place, superlink, port, as_json=json_logs)
-    until_ctrl_c(
-        place.home, lambda: [program.start(say)], metrics, lambda: connected(place.home, superlink)
-    )
+
+    def start() -> list[Program]:
+        place.wait_for(superlink, say)
+        return [program.start(say)]
+
+    until_ctrl_c(place.home, start, metrics, lambda: connected(place.home, superlink))
 
 
 def until_ctrl_c(
@@ -144,6 +151,7 @@ def until_ctrl_c(
             serve(metrics, Monitor(home, lambda: all(one.runs for one in programs), ready))
             say(f"http://{metrics}/metrics has figures; so have /healthz and /readyz.")
         programs += start()
+        say(CLOSED)
         for program in programs:
             say(f"{program.name} runs; its log is {program.log}.")
         while True:
@@ -179,7 +187,7 @@ def export(
     target = resolved.run.target
     federation.export(setting, target, lambda i: directory / f"silo-{i}" / "data")
     flat = federation.exported(resolved, setting).to_flat()
-    (directory / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
+    write_atomically(directory / RUN_FILE, as_toml(flat).encode())
     say(f"{setting.num_silos} silos and {RUN_FILE} are in {directory}.")
 
 
@@ -197,6 +205,7 @@ def run(
 ) -> None:
     """Train on the silos of a running server, on the server's host, and wait."""
     end_like_ctrl_c()
+    host_of(stream, "--stream")
     place = Server(directory.resolve(), port)
     flat = flat_keys(config, set_, {"output": absolute(str(output))})
     resolved = claimed(Config.from_flat(place.streaming(flat, stream)))
@@ -219,6 +228,7 @@ def demo(
         resolved = Config.from_flat(flat_keys(root / RUN_FILE, set_, {}))
     else:
         resolved = federation.lay_out(root, *checked(config, set_, data_dir))
+    say(CLOSED)
     output = root / "results"
     resolved = claimed(Config.from_flat(resolved.to_flat() | {"output": str(output)}))
     with (

@@ -13,7 +13,7 @@ hosts of their own; only the addresses differ.
 from __future__ import annotations
 
 import os
-import tomllib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -24,13 +24,15 @@ from typing import Any
 import tomli_w
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.keys import STREAM
+from spcacw_flwr.config.declare import SpcacwError, numbers_in
+from spcacw_flwr.config.keys import MOST_SILOS, STREAM
 from spcacw_flwr.engine import checkpoint
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.recorder import as_toml
-from spcacw_flwr.flower import certificates, processes
+from spcacw_flwr.flower import certificates, node, policy, processes
 from spcacw_flwr.flower.launch import CONNECTION, Died, Link, Show, follow
 from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, program_runs
+from spcacw_flwr.flower.service import host_of
 from spcacw_flwr.silos.setting import Setting, write_silo
 
 DATA, RUN_FILE = "data", "run.toml"
@@ -40,8 +42,10 @@ LOOPBACK = "127.0.0.1:0"
 """Where silos on this machine open their streams: any free port."""
 ATTEMPTS = 5
 """How often a run is submitted whose ServerApp dies without a word."""
+LONGEST_PAUSE = 60.0
+"""Seconds between two tries to reach a server."""
 NODE_FILE = "node.toml"
-PATHS = ("data-dir", "root-certificates")
+PATHS = ("data-dir", "root-certificates", "policy")
 """Keys of a node's config that are paths, relative to its directory."""
 RESERVED = "'\"\n"
 """What a text in a node's config may not hold: Flower's command line has no way to quote it."""
@@ -134,38 +138,38 @@ class Silo(Place):
 
         ``more`` is what else its app is to know.
         """
+        content = certificates.authority_in(authority)
         certificates.make_silo_key(self.directory)
-        (self.directory / certificates.CA_CERTIFICATE).write_bytes(authority.read_bytes())
+        (self.directory / certificates.CA_CERTIFICATE).write_bytes(content)
         table = {
             "silos": str(silo), "root-certificates": certificates.CA_CERTIFICATE, "data-dir": data,
         }  # fmt: skip
         (self.directory / NODE_FILE).write_text(tomli_w.dumps(table | more))
 
     def node_config(self) -> dict[str, Any]:
-        """Return what ``node.toml`` says, its paths absolute.
+        """Return what ``node.toml`` says, its paths absolute, and where the site's policy is.
 
-        SpcacwError if it cannot be read, names no silo, or holds what Flower cannot be told.
+        SpcacwError if one of both cannot be read, has an unknown key or a wrong value, names no
+        silo, or holds what Flower cannot be told.
         """
         path = self.directory / NODE_FILE
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise SpcacwError(
-                f"{path} cannot be read ({error}): make a silo's directory with "
-                "'spcacw deploy key'."
-            ) from error
-        if "silos" not in table:
+        self._file(NODE_FILE, "make a silo's directory with 'spcacw deploy key'.")
+        table = node.checked_file(path, node.KNOWN, "The node config")
+        if not numbers_in(table.get("silos", ""), MOST_SILOS):
             raise SpcacwError(f'{path} names no silo: write silos = "0", say, into it.')
+        if (self.directory / policy.FILE).exists():
+            table.setdefault("policy", policy.FILE)
         for name in PATHS:
             if name in table:
-                table[name] = str((self.directory / str(table[name])).resolve())
+                table[name] = str((self.directory / table[name]).resolve())
         for name, value in table.items():
-            plain = isinstance(value, str | int | float)
-            if not plain or (isinstance(value, str) and set(value) & set(RESERVED)):
+            if isinstance(value, str) and set(value) & set(RESERVED):
                 raise SpcacwError(
-                    f"{name} = {value!r} in {path} is not allowed: it must be a number, a truth "
-                    "value, or a text without quotes and line ends."
+                    f"{name} = {value!r} in {path} is not allowed: it must be a text without "
+                    "quotes and line ends."
                 )
+        if "policy" in table:
+            policy.load(Path(table["policy"]))
         return table
 
     def supernode(self, superlink: str, port: int) -> list[str]:
@@ -174,12 +178,41 @@ class Silo(Place):
             "the key comes from 'spcacw deploy key', the certificate of the authority from "
             "whoever runs the server."
         )
+        host_of(superlink, "--superlink")
+        key = self._file(certificates.SILO_KEY, advice)
+        authority = self._file(certificates.CA_CERTIFICATE, advice)
+        certificates.private_key(Path(key))
+        certificates.authority_in(Path(authority))
         return [
             str(processes.PROGRAMS / "flower-supernode"), "--superlink", superlink,
-            "--auth-supernode-private-key", self._file(certificates.SILO_KEY, advice),
-            "--root-certificates", self._file(certificates.CA_CERTIFICATE, advice),
+            "--auth-supernode-private-key", key, "--root-certificates", authority,
             "--port", str(port), "--node-config", as_node_config(self.node_config()),
         ]  # fmt: skip
+
+    def wait_for(self, superlink: str, say: Say) -> None:
+        """Wait until the SuperLink shows the certificate that it should; say why it does not.
+
+        SpcacwError if its key is not one that the site's policy names.
+        """
+        pause, authority = processes.PATIENCE, self.directory / certificates.CA_CERTIFICATE
+        while True:
+            try:
+                shown = certificates.fingerprint(certificates.served(superlink, authority))
+            except (OSError, ValueError) as error:
+                say(
+                    f"{superlink} cannot be reached ({error}): check the address, and that "
+                    f"{authority} is that of its server. The next try is in {pause:g} s."
+                )
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            site = self.node_config().get("policy")
+            known = policy.names(policy.load(Path(site)).targets) if site else []
+            if known and shown not in known:
+                raise SpcacwError(
+                    f"The key of {superlink}, {shown}, is not in 'targets' of {site}."
+                )
+            return
 
 
 def as_node_config(table: dict[str, Any]) -> str:
@@ -224,7 +257,7 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
         group = setting.groups[silo]
         place.make(silo, authority, DATA, **({} if group is None else {"group": group}))
     flat = server.streaming(exported(config, setting).to_flat(), LOOPBACK)
-    (root / RUN_FILE).write_text(as_toml(flat), encoding="utf-8")
+    write_atomically(root / RUN_FILE, as_toml(flat).encode())
     return Config.from_flat(flat)
 
 
@@ -261,7 +294,7 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
     def admit(path: Path) -> str:
         try:
             content = path.read_text().strip()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise SpcacwError(f"{path} cannot be read: {error}.") from error
         if content in nodes:
             return nodes[content]

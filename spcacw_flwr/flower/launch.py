@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import shutil
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import processes
 from spcacw_flwr.flower.processes import Program, environment, free_port, listens, program_runs
 
+log = logging.getLogger(__name__)
 ROOMS = ("spcacw_flwr", "baselines", "partitions")
 """What the Flower app ships of the package."""
 CONNECTION = "spcacw"
@@ -107,9 +109,12 @@ class Link:
         return str(said["run-id"])
 
     def save_log(self, run_id: str, path: Path) -> None:
-        """Keep what the app logged."""
+        """Keep what the app logged, if there is room: how the run ended is said in any case."""
         done = self._flwr("log", run_id, CONNECTION, "--show")
-        path.write_text(done.stdout + done.stderr, encoding="utf-8")
+        try:
+            path.write_text(done.stdout + done.stderr, encoding="utf-8")
+        except OSError as error:
+            log.warning("What the app logged is lost: %s.", error)
 
     def status(self, run_id: str) -> str:
         """Return Flower's word for the run, such as ``running`` or ``finished:completed``."""

@@ -7,6 +7,7 @@ uses. That is how orphans are found too: Flower's programs outlive whoever start
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -34,6 +35,8 @@ PROGRAMS = Path(sys.executable).parent
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 60.0, 10.0, 0.25
 SHORTEST_LIFE = 5.0
 """Seconds that a program must have lived to be started again: less is a mistake, not a crash."""
+LOG_END = 4000
+"""Bytes of a log in which a program's last words are."""
 PATIENCE = 5.0
 """Seconds until a node that was not let in tries again. Flower believes a node that was killed to
 be there for up to a minute, and meanwhile refuses it; a new node may not be registered yet."""
@@ -43,6 +46,7 @@ Say = Callable[[str], None]
 def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a family of processes whose Flower home is ``home``."""
     found = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home)} | dict(more or {})
+    found["SPCACW_OFFLINE"] = "1"  # data are downloaded before a run, or not at all
     # Flower finds its own helper programs by name: those of this environment come first.
     found["PATH"] = f"{PROGRAMS}{os.pathsep}{found.get('PATH', '')}"
     return found
@@ -89,6 +93,8 @@ class Program:
         so that Ctrl-C is ours to pass on. SpcacwError if it ends first, or takes longer than
         START_SECONDS.
         """
+        if port and listens(f"127.0.0.1:{port}"):
+            raise SpcacwError(f"Port {port} is another program's: end that, or use another port.")
         say(shown(self.command, self.home))
         self.home.mkdir(parents=True, exist_ok=True)
         with self._heard() as out:
@@ -115,6 +121,13 @@ class Program:
         assert writer.stdin is not None  # since it is a pipe
         return writer.stdin
 
+    @property
+    def last_words(self) -> str:
+        """Why it ended, in Flower's words, if its log has them: for a sentence, in brackets."""
+        said = self.log.read_bytes()[-LOG_END:].decode(errors="replace")
+        reasons = re.findall(r"Exit Code: \d+\n(.*?)\n\n", said, re.DOTALL)
+        return f" ({' '.join(reasons[-1].split())})" if reasons else ""
+
     def keep(self) -> bool:
         """Start it again if it has ended; say whether it had.
 
@@ -136,7 +149,8 @@ def keep(programs: Sequence[Program], say: Say) -> None:
     """Start again what has died, and say so."""
     for program in programs:
         if program.keep():
-            say(f"{program.name} ended and was started again; its log is {program.log}")
+            why = program.last_words
+            say(f"{program.name} ended{why} and was started again; its log is {program.log}")
 
 
 def free_port() -> int:

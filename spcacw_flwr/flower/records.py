@@ -58,8 +58,8 @@ TOLD = (
     "privacy-noise", "privacy-silos", "privacy-clip", "privacy-batches", "privacy-delta",
 )  # fmt: skip
 """The keys that :class:`~.server_app.SPCACW` tells the silos with each message."""
-NUM_SILOS = "num-silos"
-"""M, in what :class:`~.server_app.SPCACW` tells the silos beside its keys."""
+NUM_SILOS, METHOD = "num-silos", "asks"
+"""M, and the method's name, which :class:`~.server_app.SPCACW` tells beside its keys."""
 ALONE = "alone"
 """Flower action ``train.alone``: the target's silo trains without peers."""
 Told = Mapping[str, Any]

@@ -172,7 +172,7 @@ class SPCACW(GradientStrategy):
         """What every message tells the silos beside its question."""
         flat = self.config.to_flat()
         told = {name: flat[name] for name in records.TOLD}
-        return told | {records.NUM_SILOS: self.num_silos}
+        return told | {records.NUM_SILOS: self.num_silos, records.METHOD: self.config.run.method}
 
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **more: Any

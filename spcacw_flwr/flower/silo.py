@@ -133,8 +133,8 @@ def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
     return answer(pool, request, ledger)
 
 
-def channel_of(address: str, root_certificates: str, tls: bool) -> grpc.Channel:
-    """Return a channel to the target's service.
+def channel_of(address: str, root_certificates: str, tls: bool, only: bytes = b"") -> grpc.Channel:
+    """Return a channel to the target's service: to the one with the certificate ``only``, if any.
 
     SpcacwError if the service has TLS and the node no CA to know it by, or the other way round, or
     plaintext would leave the machine.
@@ -152,7 +152,7 @@ def channel_of(address: str, root_certificates: str, tls: bool) -> grpc.Channel:
             raise SpcacwError(f"The exchange service at {address} is on another machine, in clear.")
         return grpc.insecure_channel(address, frames.OPTIONS)
     try:
-        root = Path(root_certificates).expanduser().read_bytes()
+        root = only or Path(root_certificates).expanduser().read_bytes()
     except OSError as error:
         raise SpcacwError(f"root-certificates cannot be read: {error}.") from error
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(root), frames.OPTIONS)

@@ -75,7 +75,9 @@ def find_device(name: str) -> torch.device:
     SpcacwError if PyTorch does not know it or cannot use it here.
     """
     try:
-        return torch.empty(0, device=name).device
+        one = torch.zeros(1, device=name)
+        one.item()  # the device "meta" has no numbers
+        return one.device
     except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise SpcacwError(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -157,22 +159,41 @@ def make_loss(name: str) -> Loss:
 
 
 def make_model(
-    input_shape: Shape, classes: int, hidden: int, seed: int, name: str = "mlp", width: float = 1.0
-) -> nn.Module:
+    input_shape: Shape, classes: int, hidden: int, seed: int, name: str = "mlp", width: float = 1.0,
+    rows: int = 0,
+) -> nn.Module:  # fmt: skip
     """Return a model in training mode with its initial parameters, a pure function of ``seed``.
 
     ``name`` is one of :data:`MODELS`, or ``package.module:function`` for a user's own: a function
     of input shape and number of classes, or of nothing, that returns any ``nn.Module``. ``hidden``
     and ``width`` are the keys; a user's own sees neither. SpcacwError if there is no such model, it
-    is not for such inputs, or a user's own cannot be used.
+    is not for such inputs, its gradients of ``rows`` silos have no room here, or a user's own
+    cannot be used.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
         function = _named(name, MODELS, "model")
         if name in MODELS:
+            see_room(name, function, (input_shape, classes, hidden, width), rows)
             made: nn.Module = function(input_shape, classes, hidden, width)
             return made
         return own_model(function, name, input_shape, classes).train()
+
+
+def see_room(name: str, function: Any, given: tuple[Any, ...], rows: int) -> None:
+    """Raise SpcacwError if a model, its step and ``rows`` gradients are more than the memory."""
+    try:
+        with torch.device("meta"):  # counts, and asks for no memory
+            size = sum(part.numel() for part in function(*given).parameters())
+    except (RuntimeError, TypeError, OverflowError):  # PyTorch cannot even count them
+        size = sys.maxsize
+    needed, memory = 4 * size * (rows + 2), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise SpcacwError(
+            f"model = {name!r} of this width, and a gradient of each of {rows} silos, want "
+            f"{needed / 2**30:.3g} GiB, and this machine has {memory / 2**30:.3g}: choose a "
+            "smaller hidden, width, input-shape or classes."
+        )
 
 
 def one_line(error: BaseException) -> str:

@@ -72,7 +72,7 @@ class SiloPool:
         training = config.training
         self.model = make_model(
             setting.input_shape, setting.num_classes, training.hidden, config.run.seed,
-            training.model, training.width,
+            training.model, training.width, rows=len(self.silos),
         ).to(self.device)  # fmt: skip
         self.layout = Layout.of(parameters_of(self.model))
         self.loss = make_loss(training.loss)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, numbers_in
 from spcacw_flwr.config.keys import PASS, SAMPLED
 from spcacw_flwr.silos.batches import Batch
 from spcacw_flwr.silos.gradients import SiloGradients
@@ -98,12 +98,12 @@ def mechanisms(config: Config, num_silos: int) -> dict[int, Mechanism]:
             "privacy-batches = 'sampled' needs the package dp-accounting to say what is spent: "
             "pip install 'spcacw-flwr[privacy]', or use privacy-batches = 'pass'."
         )
-    named = [part.strip() for part in keys.privacy_silos.split(",") if part.strip()]
-    if not all(part.isdigit() and int(part) < num_silos for part in named):
+    named = numbers_in(keys.privacy_silos, num_silos)
+    if named is None:
         raise SpcacwError(
             f"privacy-silos = '{keys.privacy_silos}' must list silo ids in 0…{num_silos - 1}."
         )
-    silos = [int(part) for part in named] or [i for i in range(num_silos) if i != target]
+    silos = named or [i for i in range(num_silos) if i != target]
     if target in silos:
         raise SpcacwError(
             f"Silo {target} is private and cannot be the target: its losses, L and accuracy would "

@@ -6,6 +6,7 @@ setting: M silos, a training set for each, and a test set for the target.
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -167,7 +169,7 @@ def silo_file(directory: Path, silo: int) -> Path:
 
 
 def write_silo(directory: Path, silo: int, train: SiloData, test: SiloData | None) -> Path:
-    """Write a silo's data into its file and return it; without ``test`` it cannot be the target.
+    """Write a silo's data into a file for its owner alone; without ``test`` it is no target.
 
     SpcacwError if the file cannot be written.
     """
@@ -178,8 +180,12 @@ def write_silo(directory: Path, silo: int, train: SiloData, test: SiloData | Non
             parts["test.weight"] = test.weight
     path = silo_file(directory, silo)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        save_file({name: part.contiguous().clone() for name, part in parts.items()}, path)
-    except OSError as error:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".writing-") as scratch:
+            whole = Path(scratch) / path.name
+            save_file({name: part.contiguous().clone() for name, part in parts.items()}, whole)
+            whole.chmod(0o600)
+            whole.replace(path)
+    except (OSError, SafetensorError) as error:
         raise SpcacwError(f"{path} cannot be written: {error}.") from error
     return path

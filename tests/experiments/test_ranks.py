@@ -14,7 +14,9 @@ PAIRS = [1.0, 2.0, 3.0, 4.0]
 def test_by_hand():
     """a is 1 ahead of b in every pair of the first cell; c swings, and is nowhere but there."""
     one = pd.DataFrame({"a": PAIRS, "b": [x - 1 for x in PAIRS], "c": [9.0, -9.0, 9.0, -9.0]})
-    two = pd.DataFrame({"a": PAIRS, "b": [x + e for x, e in zip(PAIRS, (1, -1, 2, -1), strict=True)]})
+    two = pd.DataFrame(
+        {"a": PAIRS, "b": [x + e for x, e in zip(PAIRS, (1, -1, 2, -1), strict=True)]}
+    )
     found = ranks({"one": one, "two": two}).set_index("method")
     assert list(found.index) == ["a", "b"]
     assert found["mean_rank"].tolist() == [1.5, 1.5]

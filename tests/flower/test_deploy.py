@@ -6,9 +6,12 @@ import csv
 import json
 import re
 import shlex
+import socket
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 import typer
 from flwr.common.config import parse_config_args
@@ -17,9 +20,10 @@ from typer.testing import CliRunner
 from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
 from spcacw_flwr.flower.federation import Server, Silo, as_node_config, going_on
-from spcacw_flwr.flower.processes import Program, family, program_runs
+from spcacw_flwr.flower.processes import Program, family, free_port, program_runs
 from spcacw_flwr.partitions.files import silo_file
 from tests.watching import wait_until
 
@@ -27,6 +31,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
 BLOCKS = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE, re.S)).replace("\\\n", " ")
 COMMANDS = [line for line in BLOCKS.splitlines() if line.startswith("spcacw deploy")]
+BINARY = bytes(range(256))
+BROKEN = {
+    "good": "other", "garbage-ca": "ca.crt", "garbage-key": "silo.key",
+    "garbage-node": "node.toml", "typo": "other",
+}  # fmt: skip
+"""Directories of silos, and the file of each that is no text."""
 RESULTS = ROOT / "experiments" / "results"
 
 
@@ -74,12 +84,18 @@ def test_what_a_node_config_may_hold_reaches_flower():
     [
         ("silos = ", "cannot be read"),
         ("group = 1", "names no silo"),
-        ("silos = '3'\nname = \"it's\"", "is not allowed: it must be a number"),
-        ("silos = '3'\nname = [1]", "is not allowed: it must be a number"),
+        ("silos = '3'\ndata-dir = \"it's\"", "must be a text without quotes"),
+        ("silos = 3", "silos = 3 is not allowed: it must be a text"),
+        ("silos = '3'\nprivcy-noise = 1.0", "no key 'privcy-noise' .*did you mean privacy-noise"),
+        ("silos = '3'\nprivacy-noise = 'lots'", r"must be a number in \[0, "),
+        ("silos = '3'\nprivacy-noise = 1e308", "of a size between"),
+        ("silos = '3'\ngroup = [1]", "must be a number"),
+        ("silos = '3'\npolicy = 'none.toml'", "Without its policy a silo tells nothing"),
+        ("silos = '3' # \xb2", "cannot be read"),
     ],
 )
 def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
-    (tmp_path / "node.toml").write_text(text)
+    (tmp_path / "node.toml").write_text(text, encoding="latin1")
     with pytest.raises(SpcacwError, match=words):
         Silo(tmp_path).node_config()
 
@@ -88,9 +104,20 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
     ("arguments", "words"),
     [
         (["ca", "."], "ca.key exists already"),
-        (["key", "silo", "--silo", "0", "--ca", "none.crt"], "none.crt is no file"),
+        (["ca", "new", "--host", ""], "neither an address nor a host name"),
+        (["key", "silo", "--silo", "0", "--ca", "none.crt"], "none.crt holds no certificate"),
+        (["key", "silo", "--silo", "0", "--ca", "server/server.key"], "holds no certificate"),
         (["server", "nothing"], "nothing/ca.crt is missing"),
         (["register", "server", "none.pub"], "none.pub cannot be read"),
+        (["register", "server", "binary"], "binary cannot be read"),
+        (["silo", "good", "--superlink", "localhost"], "is not of the form host:port"),
+        (["silo", "good", "--superlink", ":9092"], "is not of the form host:port"),
+        (["silo", "good", "--superlink", "localhost:99999"], "is not of the form host:port"),
+        (["silo", "garbage-ca", "--superlink", "h:1"], "garbage-ca/ca.crt holds no certificate"),
+        (["silo", "garbage-key", "--superlink", "h:1"], "silo.key holds no key"),
+        (["silo", "garbage-node", "--superlink", "h:1"], "garbage-node/node.toml cannot be read"),
+        (["silo", "typo", "--superlink", "h:1"], "did you mean privacy-noise"),
+        (["run", "server", "--output", "out", "--stream", "there"], "--stream = 'there'"),
         (["silo", "nothing", "--superlink", "h:1"], "nothing/silo.key is missing"),
         (["run", "nothing", "--output", "out"], "nothing/server.crt is missing"),
         (["run", "server", "--output", "out", "--set", "epoch=1"], "did you mean epochs"),
@@ -100,11 +127,90 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
 )
 def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch, offline):
     monkeypatch.chdir(authority.parent.parent)
+    Path("binary").write_bytes(BINARY)
+    for name, file in BROKEN.items():
+        Silo(Path(name)).make(0, authority, "data")
+        Path(name, file).write_bytes(BINARY)
+    Path("typo", "node.toml").write_text("silos = '0'\nprivcy-noise = 1.0")
     done = deploy(*arguments)
     assert done.exit_code == 1
     assert done.output.startswith("spcacw:")
     assert words in " ".join(done.output.split())
     assert not isinstance(done.exception, SpcacwError)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["server", "s", "--port", "99999"], ["key", "s", "--silo=-1"]]
+)
+def test_a_number_out_of_range_is_named(arguments):
+    done = deploy(*arguments)
+    assert done.exit_code == 2
+    assert "is not in the range" in done.output
+
+
+def test_a_port_that_is_taken_is_not_waited_for(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        program = Program(["/bin/sleep", "60"], tmp_path / "home", tmp_path / "log")
+        with pytest.raises(SpcacwError, match="is another program's"):
+            program.start(port=other.getsockname()[1])
+    assert program.process is None
+
+
+def served(server: Path) -> tuple[grpc.Server, str]:
+    """A server with TLS, and where it listens."""
+    pair = (server / "server.key").read_bytes(), (server / "server.crt").read_bytes()
+    found = grpc.server(ThreadPoolExecutor(1))
+    port = found.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    found.start()
+    return found, f"127.0.0.1:{port}"
+
+
+def test_a_silo_says_why_it_cannot_reach_its_server(authority, tmp_path, monkeypatch):
+    """Nobody there, no such host, another authority's server; then its own, which policy names."""
+    monkeypatch.setattr("spcacw_flwr.flower.processes.PATIENCE", 0.01)
+    deploy("ca", tmp_path / "other")
+    (other, address), (own, right) = (served(tmp_path / x / "server") for x in ("other", "fed"))
+    place, said = Silo(tmp_path / "silo"), []
+    place.make(0, authority, "data")
+
+    class Enough(Exception):
+        pass
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == 3:
+            raise Enough
+
+    for superlink, why in (
+        (f"127.0.0.1:{free_port()}", "refused"), ("no..host:1", "cannot be reached"),
+        (address, "certificate verify failed"),
+    ):  # fmt: skip
+        said.clear()
+        with pytest.raises(Enough):
+            place.wait_for(superlink, say)
+        assert all(why in text for text in said)
+        pauses = [float(re.search(r"in (\S+) s\.", text)[1]) for text in said]
+        assert pauses == [0.01, 0.02, 0.04]
+    said.clear()
+    place.wait_for(right, say)
+    key = fingerprint((tmp_path / "fed" / "server" / "server.crt").read_bytes())
+    (place.directory / "policy.toml").write_text(f"targets = '{key}'")
+    place.wait_for(right, say)
+    (place.directory / "policy.toml").write_text(f"targets = '{'0' * 64}'")
+    with pytest.raises(SpcacwError, match=f"The key of {right}, {key}, is not in 'targets'"):
+        place.wait_for(right, say)
+    assert said == []
+    for one in (other, own):
+        one.stop(0)
+
+
+def test_why_a_program_ended_is_said_in_its_words(tmp_path):
+    words = (
+        "\\n\\033[91mERROR\\033[0m: Exit Code: 305\\nNo connection.\\n[code: 2004] No.\\n\\nBye\\n"
+    )
+    program = Program(["/usr/bin/printf", words], tmp_path / "home", tmp_path / "log", patient=True)
+    program.start().process.wait()
+    assert program.last_words == " (No connection. [code: 2004] No.)"
 
 
 def test_exported_silos_are_what_their_config_says(tmp_path):
@@ -154,6 +260,7 @@ def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
     place, kept = Silo(tmp_path / "silo"), []
     place.directory.mkdir()
     monkeypatch.setattr(Silo, "supernode", lambda *given: ["/bin/sleep", "60"])
+    monkeypatch.setattr(Silo, "wait_for", lambda *given: None)
 
     def keep(programs, say):
         kept.extend(programs)

@@ -1,0 +1,57 @@
+"""What the owner of a silo says of it: the keys of ``node.toml``, which no run changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from spcacw_flwr.config.config import kebab, read_toml
+from spcacw_flwr.config.declare import SpcacwError, check, did_you_mean, key
+from spcacw_flwr.config.keys import PrivacyKeys, RunKeys
+
+Known = dict[str, Field[Any]]
+
+
+@dataclass(frozen=True)
+class NodeKeys:
+    """The keys of a node's own; beside them it may have those of OWNERS."""
+
+    silos: str = key("", 'Which silos the node holds, as "3" or "3,4".')
+    data_dir: str = key("", "Where their data are.")
+    root_certificates: str = key("", "PEM file of the CA that signs the stream's certificate.")
+    policy: str = key("", "File of what the silos' site allows.")
+    group: float = key(0.0, "Their true cluster or angle, for reports.")
+    privacy_seeded: bool = key(False, "Whether their noise is that of a simulation.")
+
+
+def by_name(table: type) -> dict[str, Field[Any]]:
+    """Return the fields that declare the keys of a table, by their names."""
+    return {kebab(field.name): field for field in fields(table)}
+
+
+OWNERS: Known = by_name(PrivacyKeys) | {"device": by_name(RunKeys)["device"]}
+"""Run-config keys in which the owner of the data has the last word."""
+KNOWN: Known = by_name(NodeKeys) | OWNERS
+FLOWERS = ("partition-id", "num-partitions")
+"""What Flower's simulation tells a node."""
+
+
+def checked(table: Mapping[str, Any], known: Known, where: str) -> dict[str, Any]:
+    """Return a table whose keys are strict; SpcacwError for an unknown or wrong one."""
+    for name in table:
+        if name not in known:
+            raise SpcacwError(
+                f"There is no key {name!r} in {where}{did_you_mean(name, known)}: its keys are "
+                f"{', '.join(known)}."
+            )
+    try:
+        return {name: check(name, value, known[name]) for name, value in table.items()}
+    except SpcacwError as error:
+        raise SpcacwError(f"In {where}, {error}") from error
+
+
+def checked_file(path: Path, known: Known, what: str) -> dict[str, Any]:
+    """Return the strict keys of a TOML file; SpcacwError if one is wrong, or it cannot be read."""
+    return checked(read_toml(path, what), known, str(path))
