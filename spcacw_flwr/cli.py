@@ -71,7 +71,7 @@ def train(flat: dict[str, Any]) -> None:
     from spcacw_flwr.engine.simulate import simulate
     from spcacw_flwr.flower import launch
     from spcacw_flwr.report.terminal import reported
-    from spcacw_flwr.silos.batches import find_device
+    from spcacw_flwr.silos.device import find_device
     from spcacw_flwr.silos.setup import checked_setting
 
     config = Config.from_flat(flat)
@@ -81,7 +81,7 @@ def train(flat: dict[str, Any]) -> None:
     config = Config.from_flat(config.to_flat() | places)
     setting = checked_setting(config)
     setting.prepare()
-    find_device(config.run.device)
+    find_device(config.run.device, config.run.precision)
     claim_directory(Path(output), bool(config.run.resume))
     end_like_ctrl_c()
     with reported(new_console(), Path(output), f"'spcacw run --resume {output}'") as show:

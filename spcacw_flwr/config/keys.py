@@ -16,8 +16,10 @@ ENGINES = ("ray", "in-process")
 PASS, SAMPLED = "pass", "sampled"
 MESSAGE, STREAM = "message", "stream"
 FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
+TF32, BF16 = "tf32", "bf16"
 METRICS = ("accuracy", "balanced", "auroc", "log-loss", "brier", "r2", "mse")
 WIRES = (FLOAT32, FLOAT16, BFLOAT16, INT8)
+PRECISIONS = (FLOAT32, TF32, BF16)
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,12 @@ class RunKeys:
     )
     device: str = key(
         "cpu", "Where silos and method compute: cpu, cuda, cuda:1, … (PyTorch's names)."
+    )
+    precision: str = key(
+        FLOAT32,
+        "Numbers that networks compute gradients with: float32; tf32, on GPUs, for all float32 "
+        "products; bf16, bfloat16 inside the network, loss and gradients in float32.",
+        choices=PRECISIONS,
     )
     threads: int = key(
         0,

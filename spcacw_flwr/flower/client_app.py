@@ -38,7 +38,7 @@ from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import Secret
 
-OWNERS = (*(kebab(field.name) for field in fields(PrivacyKeys)), "device")
+OWNERS = (*(kebab(field.name) for field in fields(PrivacyKeys)), "device", "precision")
 """Run-config keys in which the owner of the data has the last word, by the node config."""
 Handler = Callable[[SiloPool, Message, Context], RecordDict]
 

@@ -146,6 +146,7 @@ def test_silos_of_different_sizes():
 @pytest.mark.parametrize(("keys", "words"), [
     ({"device": "cuda:77"}, "device = 'cuda:77' cannot be used here"),
     ({"device": "gpu"}, "device = 'gpu' cannot be used here"),
+    ({"precision": "tf32"}, "precision = 'tf32' is for GPUs, and device = 'cpu' is none"),
     ({"sketch": 9999}, "sketch = 9999 is more than the model's 4810 parameters"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_sentence(keys, words):

@@ -1,0 +1,64 @@
+"""Where silos and method compute, and how precisely: the keys ``device`` and ``precision``.
+
+bfloat16 is for networks only: what they put out, the loss, the gradients, the bias estimates and
+L are float32, and so are test figures.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+import torch
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.keys import BF16, FLOAT32, TF32
+
+log = logging.getLogger(__name__)
+
+
+def find_device(name: str, precision: str = FLOAT32) -> torch.device:
+    """Return the device that the key ``device`` names, and have its float32 products so precise.
+
+    SpcacwError if PyTorch does not know the device or cannot use it here, or if it has no tf32. Of
+    bf16 where the hardware has none, the log says so once: it works, more slowly than float32.
+    """
+    try:
+        device = torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise SpcacwError(
+            f"device = {name!r} cannot be used here ({reason}): use 'cpu', or a device of PyTorch "
+            "that this machine has, such as 'cuda'."
+        ) from error
+    if precision == TF32 and device.type != "cuda":
+        raise SpcacwError(
+            f"precision = 'tf32' is for GPUs, and device = {name!r} is none: use 'float32' or "
+            "'bf16'."
+        )
+    if precision == BF16 and not has_bfloat16(device.type):
+        _say_slow(name)
+    # PyTorch's own default is tf32 for convolutions and float32 for matrix products.
+    products = "tf32" if precision == TF32 else "ieee"
+    torch.backends.fp32_precision = products  # type: ignore[attr-defined]
+    return device
+
+
+def dtype_of(precision: str) -> torch.dtype:
+    """Return the numbers that a network computes with."""
+    return torch.bfloat16 if precision == BF16 else torch.float32
+
+
+def has_bfloat16(kind: str) -> bool:
+    """Say whether the hardware of a kind of device multiplies bfloat16 itself."""
+    if kind == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if kind == "cpu":
+        return any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
+    return True  # nothing says
+
+
+@cache
+def _say_slow(name: str) -> None:
+    log.warning("precision = 'bf16': device %r has no bfloat16 instructions, so that it computes "
+                "the same more slowly than in float32.", name)  # fmt: skip

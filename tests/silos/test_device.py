@@ -1,0 +1,78 @@
+"""The key ``precision``: what it changes, how far, and what it says of hardware that has it not."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from spcacw_flwr.silos import device
+from spcacw_flwr.silos.curvature import twice_differentiable
+from spcacw_flwr.silos.device import dtype_of, find_device
+from spcacw_flwr.silos.gradients import SiloGradients
+from spcacw_flwr.silos.models import make_model
+from tests.silos.test_gradients import CHAINS, SILOS, Custom, batch, layout_of, rng
+
+NEAR = 0.03
+"""Of a gradient's length: bfloat16 has 8 bits, and a network rounds at each layer."""
+
+
+@pytest.mark.parametrize("way", ["chain", "vmap", "loop", "sequence"])
+def test_bfloat16_is_near_float32_and_what_comes_out_is_float32(way):
+    model = {"chain": CHAINS[0], "vmap": Custom(), "loop": Custom(dropout=0.5)}.get(way)
+    x, y = batch(6)
+    if way == "sequence":
+        model = make_model((6,), 3, 0, 0, "char-lstm", 0.1)
+        x, y = x.abs().long() % 3, torch.randint(3, x.shape, generator=rng(2))
+    layout, found = layout_of(model), {}
+    vector = torch.randn(layout.size, generator=rng(1)) / 3
+    for precision in ("float32", "bf16"):
+        seen = []
+        hook = nn.modules.module.register_module_forward_hook(
+            lambda module, _, out, seen=seen: seen.append(out.dtype)
+        )
+        compute = SiloGradients(model, layout, dtype=dtype_of(precision))
+        rows = torch.empty(SILOS, layout.size)
+        losses = compute(vector, x, y, rows, lambda k: k)
+        again = compute.losses(vector, x, y, lambda k: k)
+        hook.remove()
+        assert (losses.dtype, again.dtype) == (torch.float32, torch.float32)
+        torch.testing.assert_close(losses, again)
+        assert way == "chain" or (torch.bfloat16 in seen) == (precision == "bf16")
+        found[precision] = rows
+    gap = torch.linalg.vector_norm(found["bf16"] - found["float32"], dim=1)
+    assert (gap > 0).all()
+    assert (gap < NEAR * torch.linalg.vector_norm(found["float32"], dim=1)).all()
+
+
+def test_tf32_is_for_every_product_on_a_gpu_and_off_without_it(monkeypatch):
+    kinds = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+    with monkeypatch.context() as patch:
+        a_gpu = SimpleNamespace(device=torch.device("cuda"))
+        patch.setattr(torch, "empty", lambda *_, device: a_gpu)
+        find_device("cuda", "tf32")
+        assert [kind.fp32_precision for kind in kinds] == ["tf32"] * 3
+        find_device("cuda")
+        assert [kind.fp32_precision for kind in kinds] == ["ieee"] * 3
+    with twice_differentiable(nn.LSTM(2, 2)):
+        assert not torch.backends.cudnn.enabled
+        assert [kind.fp32_precision for kind in kinds] == ["ieee"] * 3
+    assert torch.backends.cudnn.enabled
+
+
+def test_hardware_without_bfloat16_works_and_says_so_once(monkeypatch, caplog):
+    device._say_slow.cache_clear()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False})
+    with caplog.at_level(logging.WARNING):
+        find_device("cpu", "bf16")
+        find_device("cpu", "bf16")
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith("precision = 'bf16': device 'cpu' has no bfloat16 instructions")
+    device._say_slow.cache_clear()
+    caplog.clear()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    find_device("cpu", "bf16")
+    assert not caplog.records
