@@ -65,8 +65,8 @@ class RunKeys:
     )
     precision: str = key(
         FLOAT32,
-        "Numbers that networks compute gradients with: float32; tf32, on GPUs, for all float32 "
-        "products; bf16, bfloat16 inside the network, loss and gradients in float32.",
+        "Numbers that are multiplied: float32; tf32, on GPUs; bf16: bfloat16 in networks and in "
+        "inner products of silos, while loss, gradients and biases are float32.",
         choices=PRECISIONS,
     )
     threads: int = key(

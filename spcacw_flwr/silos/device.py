@@ -1,7 +1,7 @@
 """Where silos and method compute, and how precisely: the keys ``device`` and ``precision``.
 
-bfloat16 is for networks only: what they put out, the loss, the gradients, the bias estimates and
-L are float32, and so are test figures.
+bfloat16 is for networks and the silos' inner products: what networks put out, the loss, the
+gradients, the bias estimates and L are float32, and so are test figures.
 """
 
 from __future__ import annotations

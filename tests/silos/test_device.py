@@ -9,11 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.loop import play
 from spcacw_flwr.silos import device
 from spcacw_flwr.silos.curvature import twice_differentiable
 from spcacw_flwr.silos.device import dtype_of, find_device
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.models import make_model
+from tests.conftest import make_method, make_pool
 from tests.silos.test_gradients import CHAINS, SILOS, Custom, batch, layout_of, rng
 
 NEAR = 0.03
@@ -76,3 +79,17 @@ def test_hardware_without_bfloat16_works_and_says_so_once(monkeypatch, caplog):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     find_device("cpu", "bf16")
     assert not caplog.records
+
+
+def test_inner_products_of_silos_are_in_bfloat16():
+    """Each norm has 8 bits, so that it is a bfloat16 itself."""
+    norms = {}
+    for precision in ("float32", "bf16"):
+        config = Config.from_keys(method="spcacw", precision=precision)
+        pool = make_pool(config)
+        method = make_method(config, pool)
+        play(pool, method, 1)
+        norms[precision] = torch.from_numpy(method.book.last[1].diagonal().copy())
+    assert torch.equal(norms["bf16"], norms["bf16"].bfloat16().double())
+    assert not torch.equal(norms["float32"], norms["float32"].bfloat16().double())
+    torch.testing.assert_close(norms["bf16"], norms["float32"], rtol=0.03, atol=0)
