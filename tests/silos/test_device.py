@@ -89,7 +89,7 @@ def test_inner_products_of_silos_are_in_bfloat16():
         pool = make_pool(config)
         method = make_method(config, pool)
         play(pool, method, 1)
-        norms[precision] = torch.from_numpy(method.book.last[1].diagonal().copy())
+        norms[precision] = torch.from_numpy(method.book.last[0].diagonal().copy())
     assert torch.equal(norms["bf16"], norms["bf16"].bfloat16().double())
     assert not torch.equal(norms["float32"], norms["float32"].bfloat16().double())
     torch.testing.assert_close(norms["bf16"], norms["float32"], rtol=0.03, atol=0)
