@@ -1,4 +1,4 @@
-"""Where silos and method compute, and how precisely: the keys ``device`` and ``precision``.
+"""Where silos and method compute, how precisely, and whether there is room for it.
 
 bfloat16 is for networks and the silos' inner products: what networks put out, the loss, the
 gradients, the bias estimates and L are float32, and so are test figures.
@@ -7,14 +7,17 @@ gradients, the bias estimates and L are float32, and so are test figures.
 from __future__ import annotations
 
 import logging
+import math
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import BF16, FLOAT32, TF32
 
 log = logging.getLogger(__name__)
+GIB = 2**30
 
 
 def find_device(name: str, precision: str = FLOAT32) -> torch.device:
@@ -42,6 +45,31 @@ def find_device(name: str, precision: str = FLOAT32) -> torch.device:
     products = "tf32" if precision == TF32 else "ieee"
     torch.backends.fp32_precision = products  # type: ignore[attr-defined]
     return device
+
+
+def need_room(silos: int, vectors: float, model: Tensor) -> None:
+    """See that ``vectors`` float32 vectors for each of M silos fit the device of ``model`` (d,).
+
+    SpcacwError if they do not: where memory is promised freely, the system would end the process.
+    """
+    needed, free = 4 * silos * vectors * len(model), free_bytes(model.device)
+    if needed > free:
+        raise SpcacwError(
+            f"The gradients and biases of {silos:,} silos, of {len(model):,} numbers each, need "
+            f"{needed / GIB:.1f} GiB on {model.device}, where {free / GIB:.1f} are free: set the "
+            "key sketch, or use fewer silos or a smaller model."
+        )
+
+
+def free_bytes(device: torch.device) -> float:
+    """Return how much memory a device has left; infinite where nothing says."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        import psutil
+    except ImportError:
+        return math.inf
+    return psutil.virtual_memory().available if device.type == "cpu" else math.inf
 
 
 def dtype_of(precision: str) -> torch.dtype:

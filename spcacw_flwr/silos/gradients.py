@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -134,7 +135,7 @@ class SiloGradients:
         self, weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
     ) -> Tensor:
         low = self.dtype == torch.bfloat16
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=low):
+        with torch.autocast(x.device.type, torch.bfloat16) if low else nullcontext():
             outputs = call(self.model, weights | buffers, x)
         return self.loss(outputs.float(), y).mean()
 

@@ -53,7 +53,7 @@ def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
 
     They become those of the scaled rows, and not finite where they were not.
     """
-    if bool((norms > max_norm).any()):
+    if norms.device.type != "cpu" or bool((norms > max_norm).any()):  # a GPU is not waited for
         factors = (max_norm / norms).clamp_(max=1.0)
         rows.mul_(factors.unsqueeze(1))
         norms.mul_(factors)
@@ -220,6 +220,7 @@ class SiloPool:
         if training.clip == "silo" and training.max_norm > 0:
             clip_rows(rows, norms, training.max_norm)
         self.private.finish(rows, losses, norms, silos, lengths, place)
+        losses, norms = torch.stack((losses, norms)).cpu()  # the one time that a GPU is waited for
         return Gradients(rows, losses, norms)
 
     def losses(self, request: Request) -> Tensor:

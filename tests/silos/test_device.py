@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.silos import device
 from spcacw_flwr.silos.curvature import twice_differentiable
 from spcacw_flwr.silos.device import dtype_of, find_device
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.models import make_model
-from tests.conftest import make_method, make_pool
+from tests.conftest import make_method, make_pool, one_sentence
 from tests.silos.test_gradients import CHAINS, SILOS, Custom, batch, layout_of, rng
 
 NEAR = 0.03
@@ -93,3 +94,53 @@ def test_inner_products_of_silos_are_in_bfloat16():
     assert torch.equal(norms["bf16"], norms["bf16"].bfloat16().double())
     assert not torch.equal(norms["float32"], norms["float32"].bfloat16().double())
     torch.testing.assert_close(norms["bf16"], norms["float32"], rtol=0.03, atol=0)
+
+
+@pytest.mark.parametrize(("keys", "vectors"), [
+    ({}, 2), ({"participation": 0.5}, 3), ({"sketch": 481}, 1.1),
+    ({"sketch": 481, "probe": 0.5}, 1.2),
+])  # fmt: skip
+def test_what_does_not_fit_the_memory_is_one_sentence_before_training(keys, vectors, monkeypatch):
+    """Seven silos of d = 4,810: each vector of every silo is 134,680 bytes."""
+    config = Config.from_keys(method="spcacw", **keys)
+    pool, needed = make_pool(config), 134_680 * vectors
+    monkeypatch.setattr(device, "free_bytes", lambda _: needed + 1)
+    make_method(config, pool)
+    monkeypatch.setattr(device, "free_bytes", lambda _: needed - 1)
+    with one_sentence("The gradients and biases of 7 silos, of 4,810 numbers each, need 0.0 GiB"):
+        make_method(config, pool)
+
+
+def test_free_memory_is_no_more_than_there_is():
+    assert 2**20 < device.free_bytes(torch.device("cpu")) < 2**50
+
+
+def dropping(shape, classes):
+    """A network that goes silo by silo."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, classes))
+
+
+@pytest.mark.parametrize(("keys", "times"), [
+    ({"method": "fedavg"}, 1), ({}, 3), ({"method": "spcacw-plus"}, 3), ({"precision": "bf16"}, 3),
+    ({"model": f"{__name__}:dropping"}, 3),
+])  # fmt: skip
+def test_a_round_waits_for_its_device_no_more_often_than_it_must(keys, times, monkeypatch):
+    """Once for losses and norms, once for the M × M products, which are two.
+
+    The device "meta" has shapes and no numbers: any other look at one fails, as ``if`` or float().
+    """
+    asked = {"method": "spcacw", "device": "meta", "smoothness": 1.0, "update_every": 99}
+    config = Config.from_keys(**asked | keys)
+    pool = make_pool(config)
+    pool._tried = True  # a trial looks at its outputs
+    method, reads = make_method(config, pool), []
+
+    def cpu(tensor):
+        reads.append(tensor.shape)
+        return torch.full(tensor.shape, 0.5)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "cpu", lambda t: cpu(t) if t.is_meta else t)
+        for round_ in (1, 2):
+            play(pool, method, round_, Gate(config, 7))
+    assert reads == [(2, 7), (7, 7), (7, 7)][:times] * 2
