@@ -3,8 +3,8 @@
     python -m benchmarks.engine benchmarks/engine.csv --threads 1,2
 
 For each number of silos M: the bare ``vmap(grad)`` of all silos on batches that lie ready, a whole
-round (batches, gradients, clipping, bias, inner products, step), the whole round with a sketch, and
-each part of the round. Each is repeated by itself, as rounds follow rounds, in blocks that take
+round (batches, gradients, clipping, bias, inner products, step), the whole round in bfloat16 and
+with a sketch, and each part of the round. Each is repeated by itself, as rounds follow rounds, in blocks that take
 turns, so that none finds another's data in the caches and all see the same changes of the machine's
 speed. The floor is the arithmetic of gradients and inner products at the rate of a large matrix
 product measured in the same run.
@@ -79,12 +79,14 @@ def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[s
     """
     keys = {"device": device, "update_every": 1000}
     pool, small = make_pool(num_silos, **keys), make_pool(num_silos, sketch=SKETCH, **keys)
-    method, sketched = make_method(pool), make_method(small)
+    half = make_pool(num_silos, precision="bf16", **keys)
+    method, sketched, low = make_method(pool), make_method(small), make_method(half)
     single = parts(pool, method)
     works = {
         "bare vmap(grad)": bare_gradients(pool, method.parameters),
         # The first round: never one in which α is solved for.
         "whole round": lambda: train(pool, method, 1),
+        "whole round, bf16": lambda: train(half, low, 1),
         f"whole round, sketch {SKETCH}": lambda: train(pool, sketched, 1),
         **single,
     }
