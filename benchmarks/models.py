@@ -3,10 +3,10 @@
     python -m benchmarks.models benchmarks/models.csv --threads 2
 
 One round of 20 silos × 32 images (VGG16) and of 15 silos × 32 windows × 50 symbols (CharLSTM), on
-random samples that lie ready, in turn within each repetition: our gradients, a row for each silo, in
-float32 and in bfloat16; a
-loop of plain PyTorch over the silos, which gives the same rows; and one ordinary backward pass over
-the same samples, which gives one gradient of them all and is what the arithmetic costs.
+random samples that lie ready, in turn within each repetition: our gradients, a row for each silo,
+in float32 and in bfloat16; a loop of plain PyTorch over the silos, which gives the same rows; and
+one ordinary backward pass over the same samples, which gives one gradient of them all and is what
+the arithmetic costs.
 """
 
 from __future__ import annotations
