@@ -6,7 +6,7 @@ A symmetric product is half of a general one. PyTorch does not offer it. For up 
 a CPU, its lower triangle is computed in strips of rows. For more, BLAS ``syrk`` is faster: NumPy
 offers it, with threads of its own, which fight with PyTorch's over few cores. So it is used where
 PyTorch keeps to one core, a part of the columns by each thread of the crew
-(:mod:`spcacw_flwr.alpha.crew`). On a GPU, and in bfloat16, the product is PyTorch's general one.
+(:mod:`spcacw_flwr.alpha.crew`). On a GPU the product of float32 is PyTorch's general one.
 """
 
 from __future__ import annotations
@@ -47,16 +47,19 @@ def grams(*matrices: Tensor, low: bool = False) -> list[NDArray[np.float64]]:
 
 def _low(rows: Tensor) -> Tensor:
     """Return the product (k, k) in bfloat16, as float32."""
-    half = rows.to(torch.bfloat16)
-    return (half @ half.T).float()
+    return _strips(rows.to(torch.bfloat16), SYRK_ROWS).float()
 
 
 def _lower(rows: Tensor) -> Tensor:
-    """Return the product (k, k): the lower triangle in strips of rows, and its mirror image."""
-    size = len(rows)
-    if rows.device.type != "cpu" or size >= SYRK_ROWS:
+    """Return the product (k, k) in the way that is fastest for so many rows."""
+    if rows.device.type != "cpu" or len(rows) >= SYRK_ROWS:
         return rows @ rows.T
-    step, found = STRIP if size >= STRIP else 4, rows.new_empty(size, size)
+    return _strips(rows, STRIP if len(rows) >= STRIP else 4)
+
+
+def _strips(rows: Tensor, step: int) -> Tensor:
+    """Return the product (k, k): the lower triangle in strips of rows, and its mirror image."""
+    found = rows.new_empty(size := len(rows), size)
     for start in range(0, size, step):
         end = start + step
         torch.mm(rows[start:end], rows[:end].T, out=found[start:end, :end])
