@@ -13,7 +13,6 @@ at the rate of a large matrix product measured in the same run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import product
@@ -26,7 +25,7 @@ import typer
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from benchmarks.workload import Clock, make_method, make_pool, medians, train, write
+from benchmarks.workload import Clock, clock_of, make_method, make_pool, medians, train, write
 from spcacw_flwr.alpha import grams
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.methods.spcacw import SPCACWMethod
@@ -79,7 +78,7 @@ def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[s
 
     ``vmap`` has PyTorch's threads, a round those that a run has.
     """
-    clock = time.process_time if cores == 1 and device == "cpu" else time.perf_counter
+    clock = clock_of(device, cores)
     keys = {"device": device, "update_every": 1000}
     pool, small = make_pool(num_silos, **keys), make_pool(num_silos, sketch=SKETCH, **keys)
     half = make_pool(num_silos, precision="bf16", **keys)
