@@ -109,12 +109,12 @@ def test_ratios_of_a_round_are_those_of_the_committed_table():
     times = {key: float(row["times_vmap"]) for key, row in found.items()}
     whole = [times["1", silos, "whole round"] for silos in ("7", "20", "89")]
     low = times["1", "89", "whole round, bf16"]
-    for words_of in (
+    for said in (
         f"seven silos cost {whole[0]:.1f} times bare", f"20 silos {whole[1]:.1f} (1.3)",
         f"and 89 {whole[2]:.1f} (1.5), in bfloat16 {low:.1f} (1.1)",
         f"alone is {times['1', '89', 'arithmetic floor']:.2f} times",
     ):  # fmt: skip
-        assert words_of in words
+        assert said in words
 
 
 def test_a_loop_over_silos_costs_what_the_rules_of_layers_cost():
