@@ -3,11 +3,12 @@
     python -m benchmarks.engine benchmarks/engine.csv --threads 1,2
 
 For each number of silos M: the bare ``vmap(grad)`` of all silos on batches that lie ready, a whole
-round (batches, gradients, clipping, bias, inner products, step), the whole round with a sketch, and
-each part of the round. Each is repeated by itself, as rounds follow rounds, in blocks that take
-turns, so that none finds another's data in the caches and all see the same changes of the machine's
-speed. The floor is the arithmetic of gradients and inner products at the rate of a large matrix
-product measured in the same run.
+round (batches, gradients, clipping, bias, inner products, step), the whole round in bfloat16 and
+with a sketch, and each part of the round. Each is repeated by itself, as rounds follow rounds, in
+blocks that take turns, so that none finds another's data in the caches and all see the same changes
+of the machine's speed. The time of one thread is the processor's, which other programs change
+little; that of several is the clock's. The floor is the arithmetic of gradients and inner products
+at the rate of a large matrix product measured in the same run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import typer
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from benchmarks.workload import make_method, make_pool, medians, train, write
+from benchmarks.workload import Clock, clock_of, make_method, make_pool, medians, train, write
 from spcacw_flwr.alpha import grams
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.methods.spcacw import SPCACWMethod
@@ -60,14 +61,14 @@ def parts(pool: SiloPool, method: SPCACWMethod) -> dict[str, Callable[[], object
     }
 
 
-def floor(num_silos: int, dimension: int, device: str) -> float:
+def floor(num_silos: int, dimension: int, device: str, clock: Clock) -> float:
     """Return the milliseconds of the round's multiplications at the rate of a large product.
 
     A gradient takes 4bd for the forward pass and the weights (b = 32 samples), and the hidden
     layer's 2b·64·10; each symmetric M × M product of d-vectors takes M(M + 1)d.
     """
     a = torch.rand(GEMM, GEMM, device=device)
-    rate = 2 * GEMM**3 / medians({"gemm": lambda: a @ a}, 7, device)["gemm"]
+    rate = 2 * GEMM**3 / medians({"gemm": lambda: a @ a}, 7, device, clock)["gemm"]
     gradients = num_silos * (4 * 32 * dimension + 2 * 32 * 640)
     return (gradients + 2 * num_silos * (num_silos + 1) * dimension) / rate
 
@@ -77,14 +78,17 @@ def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[s
 
     ``vmap`` has PyTorch's threads, a round those that a run has.
     """
+    clock = clock_of(device, cores)
     keys = {"device": device, "update_every": 1000}
     pool, small = make_pool(num_silos, **keys), make_pool(num_silos, sketch=SKETCH, **keys)
-    method, sketched = make_method(pool), make_method(small)
+    half = make_pool(num_silos, precision="bf16", **keys)
+    method, sketched, low = make_method(pool), make_method(small), make_method(half)
     single = parts(pool, method)
     works = {
         "bare vmap(grad)": bare_gradients(pool, method.parameters),
         # The first round: never one in which α is solved for.
         "whole round": lambda: train(pool, method, 1),
+        "whole round, bf16": lambda: train(half, low, 1),
         f"whole round, sketch {SKETCH}": lambda: train(pool, sketched, 1),
         **single,
     }
@@ -93,10 +97,10 @@ def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[s
     for _, (name, work) in product(range(BLOCKS), works.items()):
         ours = threads(cores, num_silos * pool.config.training.batch_size, pool)
         with nullcontext() if name.startswith("bare") else ours:
-            blocks[name].append(medians({name: work}, repetitions, device)[name])
+            blocks[name].append(medians({name: work}, repetitions, device, clock)[name])
     found = {name: median(values) for name, values in blocks.items()}
     found["the rest"] = found["whole round"] - sum(found[name] for name in single)
-    found["arithmetic floor"] = floor(num_silos, pool.layout.size, device)
+    found["arithmetic floor"] = floor(num_silos, pool.layout.size, device, clock)
     return found
 
 

@@ -3,14 +3,16 @@
     python -m benchmarks.models benchmarks/models.csv --threads 2
 
 One round of 20 silos × 32 images (VGG16) and of 15 silos × 32 windows × 50 symbols (CharLSTM), on
-random samples that lie ready, in turn within each repetition: our gradients, a row for each silo; a
-loop of plain PyTorch over the silos, which gives the same rows; and one ordinary backward pass over
-the same samples, which gives one gradient of them all and is what the arithmetic costs.
+random samples that lie ready, in turn within each repetition: our gradients, a row for each silo,
+in float32 and in bfloat16; a loop of plain PyTorch over the silos, which gives the same rows; and
+one ordinary backward pass over the same samples, which gives one gradient of them all and is what
+the arithmetic costs. The time of one thread is the processor's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 
@@ -19,7 +21,7 @@ import typer
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from benchmarks.workload import medians, write
+from benchmarks.workload import clock_of, medians, write
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import losses_of, make_model
@@ -43,10 +45,13 @@ def windows(rng: torch.Generator) -> tuple[Tensor, Tensor]:
 COLUMNS = {"vgg16": (images, (3, 32, 32), 100), "char-lstm": (windows, (50,), 80)}
 
 
-def ours(model: nn.Module, x: Tensor, y: Tensor) -> Work:
+def ours(model: nn.Module, x: Tensor, y: Tensor, dtype: torch.dtype = torch.float32) -> Work:
     """Return one call for the gradients of all silos."""
     layout = Layout.of(parameters_of(model))
-    compute, vector = SiloGradients(model, layout), layout.flatten(parameters_of(model))
+    compute, vector = (
+        SiloGradients(model, layout, dtype=dtype),
+        layout.flatten(parameters_of(model)),
+    )
     rows = torch.empty(len(x), layout.size, device=x.device)
     return lambda: compute(vector, x, y, rows, int)
 
@@ -80,10 +85,12 @@ def measure(name: str, width: float, device: str, threads: int, repetitions: int
     """Yield a row per way to compute, of one network."""
     torch.set_num_threads(threads)
     samples, shape, classes = COLUMNS[name]
+    clock = clock_of(device, threads)
     x, y = (part.to(device) for part in samples(torch.Generator().manual_seed(0)))
     model = make_model(shape, classes, 64, 0, name, width).to(device)
-    ways = {"ours": ours, "loop over silos": loop, "one pooled pass": together}
-    found = medians({way: f(model, x, y) for way, f in ways.items()}, repetitions, device)
+    low = partial(ours, dtype=torch.bfloat16)
+    ways = {"ours": ours, "ours, bf16": low, "loop over silos": loop, "one pooled pass": together}
+    found = medians({way: f(model, x, y) for way, f in ways.items()}, repetitions, device, clock)
     for way, ms in found.items():
         yield {
             "device": device, "threads": threads, "width": width, "model": name, "way": way,

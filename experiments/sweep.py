@@ -40,7 +40,7 @@ from spcacw_flwr.engine.directory import Stopped, write_atomically
 from spcacw_flwr.engine.recorder import as_json
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
-from spcacw_flwr.silos.batches import find_device
+from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.setup import checked_setting
 
 from .conf import Job, Keys

@@ -74,7 +74,7 @@ def train(flat: dict[str, Any]) -> None:
     from spcacw_flwr.flower import launch
     from spcacw_flwr.report.terminal import reported
     from spcacw_flwr.report.words import counted
-    from spcacw_flwr.silos.batches import find_device
+    from spcacw_flwr.silos.device import find_device
     from spcacw_flwr.silos.setup import checked_setting
 
     config = Config.from_flat(flat)
@@ -84,7 +84,7 @@ def train(flat: dict[str, Any]) -> None:
     config = Config.from_flat(config.to_flat() | places)
     setting = checked_setting(config)
     setting.prepare()
-    find_device(config.run.device)
+    find_device(config.run.device, config.run.precision)
     claim_directory(Path(output), bool(config.run.resume))
     cores = os.cpu_count() or 1
     if config.run.engine == "ray" and not config.run.nodes and setting.num_silos > CROWD * cores:

@@ -100,10 +100,10 @@ def own_fields(owner: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 COMMON = (
     "setting", "method", "seed", "target", "epochs", "holdout", "engine", "nodes", "device",
-    "threads", "data-dir", "output", "resume", "checkpoint-every", "compare-alone", "metric",
-    "tensorboard", "mlflow", "wandb", "round-timeout", "eta", "momentum", "weight-decay",
-    "max-norm", "batch-size", "model", "loss", "participation", "silos", "samples-per-silo",
-    "test-samples", "beta", "update-every", "solver", "curvature", "guard",
+    "precision", "threads", "data-dir", "output", "resume", "checkpoint-every", "compare-alone",
+    "metric", "tensorboard", "mlflow", "wandb", "round-timeout", "eta", "momentum",
+    "weight-decay", "max-norm", "batch-size", "model", "loss", "participation", "silos",
+    "samples-per-silo", "test-samples", "beta", "update-every", "solver", "curvature", "guard",
     "privacy-noise", "exchange", "wire",
 )  # fmt: skip
 """The keys that matter most."""

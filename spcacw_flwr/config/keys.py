@@ -16,9 +16,11 @@ ENGINES = ("ray", "in-process")
 PASS, SAMPLED = "pass", "sampled"
 MESSAGE, STREAM = "message", "stream"
 FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
+TF32, BF16 = "tf32", "bf16"
 METRICS = ("accuracy", "balanced", "auroc", "calibration", "log-loss", "brier", "r2", "mse")
 MOST_SILOS = 1_000_000
 WIRES = (FLOAT32, FLOAT16, BFLOAT16, INT8)
+PRECISIONS = (FLOAT32, TF32, BF16)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,12 @@ class RunKeys:
     )
     device: str = key(
         "cpu", "Where silos and method compute: cpu, cuda, cuda:1, … (PyTorch's names)."
+    )
+    precision: str = key(
+        FLOAT32,
+        "Numbers that are multiplied: float32; tf32, on GPUs; bf16: bfloat16 in networks and in "
+        "inner products of silos, while loss, gradients and biases are float32.",
+        choices=PRECISIONS,
     )
     threads: int = key(
         0,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -141,6 +142,14 @@ class History:
         except SpcacwError as error:
             self.fail(str(error))
             raise
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            reason = (str(error).strip().splitlines() or ["MemoryError"])[0].rstrip(".")
+            sentence = (
+                f"Training stopped, for no memory was left ({reason}): use fewer silos, "
+                "smaller batches or a smaller model."
+            )
+            self.fail(sentence)
+            raise SpcacwError(sentence) from error
         except OSError as error:
             sentence = f"Training stopped, for a file could not be used: {error}."
             with suppress(OSError):

@@ -25,7 +25,7 @@ from spcacw_flwr.flower import records
 from spcacw_flwr.flower.frames import EVALUATION, QUESTION, Exchange, Piece, frames, pieces
 from spcacw_flwr.flower.grid import Gathering
 from spcacw_flwr.flower.service import Event, Service
-from spcacw_flwr.silos.batches import find_device
+from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Federation, Request
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ class Asker:
         self.nodes, self._id = nodes, 0
         self._early: tuple[Request | None, dict[int, Asked]] = None, {}
         assert federation.layout is not None
-        shape, device = (federation.num_silos, federation.layout.size), config.run.device
-        self._rows = torch.empty(shape, device=find_device(device))
+        shape, run = (federation.num_silos, federation.layout.size), config.run
+        self._rows = torch.empty(shape, device=find_device(run.device, run.precision))
 
     def wait_for_all(self, seconds: float) -> None:
         """Wait until every node has a stream.

@@ -27,7 +27,7 @@ from spcacw_flwr.flower import audit, records
 from spcacw_flwr.flower.discovery import Found
 from spcacw_flwr.flower.records import Arrays, Told
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.batches import find_device
+from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Fault, Replies, Request
 
@@ -170,7 +170,7 @@ class GridSilos:
     @cached_property
     def _rows(self) -> Tensor:
         """(M, d) float32: where the gradients of a round are put together."""
-        device = find_device(self.config.run.device)
+        device = find_device(self.config.run.device, self.config.run.precision)
         return torch.empty(len(self.found.nodes), self.layout.size, device=device)
 
     def answer(self, request: Request) -> Answers:

@@ -31,7 +31,9 @@ def by_name(table: type) -> dict[str, Field[Any]]:
     return {kebab(field.name): field for field in fields(table)}
 
 
-OWNERS: Known = by_name(PrivacyKeys) | {"device": by_name(RunKeys)["device"]}
+OWNERS: Known = by_name(PrivacyKeys) | {
+    name: by_name(RunKeys)[name] for name in ("device", "precision")
+}
 """Run-config keys in which the owner of the data has the last word."""
 KNOWN: Known = by_name(NodeKeys) | OWNERS
 FLOWERS = ("partition-id", "num-partitions")

@@ -53,8 +53,9 @@ STREAM = "stream"
 PRIVACY, PRIVATE = "privacy", "private"
 """What a silo does for its privacy; and which rows of a reply have their noise already."""
 TOLD = (
-    "seed", "target", "epochs", "holdout", "metric", "device", "eta", "momentum", "weight-decay",
-    "max-norm", "clip", "batch-size", "curvature", "smoothness-iterations", "wire", "local-batches",
+    "seed", "target", "epochs", "holdout", "metric", "device", "precision", "eta", "momentum",
+    "weight-decay", "max-norm", "clip", "batch-size", "curvature", "smoothness-iterations", "wire",
+    "local-batches",
     "privacy-noise", "privacy-silos", "privacy-clip", "privacy-batches", "privacy-delta",
 )  # fmt: skip
 """The keys that :class:`~.server_app.SPCACW` tells the silos with each message."""

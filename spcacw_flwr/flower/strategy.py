@@ -28,7 +28,7 @@ from spcacw_flwr.flower.grid import GridSilos
 from spcacw_flwr.flower.invitations import streams
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
-from spcacw_flwr.silos.batches import find_device
+from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.protocol import Federation
 
@@ -82,7 +82,7 @@ class GradientStrategy(Strategy):
         federation = replace(federation, layout=layout)
         told = [{**(one or {}), **self.keys} for one in (train_config, evaluate_config)]
         self.nodes = GridSilos(grid, self.config, found, layout, timeout, *told)
-        vector = vector.to(find_device(self.config.run.device))
+        vector = vector.to(find_device(self.config.run.device, self.config.run.precision))
         streaming = self.config.transport.exchange == STREAM
         with streams(self.nodes, federation) if streaming else nullcontext(self.nodes) as silos:
             self.method = make_method(self.config, federation, vector)

@@ -32,6 +32,7 @@ from spcacw_flwr.alpha import (
     grams,
 )
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.keys import BF16
 from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.silos.protocol import Federation
 
@@ -128,8 +129,8 @@ class CostBook:
         rows, bias, silos = heard.rows, self.bias, list(heard.silos)
         self._silent[heard.silent] = True
         self._silent[silos] = False
-        absent = np.setdiff1d(np.arange(self.num_silos), silos)
-        if len(absent) or self._last is not None:
+        if len(silos) < self.num_silos or self._last is not None:
+            absent = np.setdiff1d(np.arange(self.num_silos), silos)
             every, predicted = self._last, absent
             if every is None:
                 every = rows.new_empty(bias.estimate.shape)
@@ -140,7 +141,8 @@ class CostBook:
             for silo in predicted:  # row by row: no more memory than a row
                 torch.add(own, bias.estimate[silo], alpha=level[silo], out=every[silo])
             rows = every
-        biases, products = grams(bias.estimate, rows)
+        low = self.config.run.precision == BF16
+        biases, products = grams(bias.estimate, rows, low=low)
         return biases, products
 
     def note(self, matrix: Matrix, alpha: Weights, smoothness: float, norm: float | None) -> None:

@@ -24,6 +24,7 @@ from spcacw_flwr.config.keys import SPCACWKeys
 from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.methods.costs import CostBook, Heard
+from spcacw_flwr.silos.device import need_room
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, SKETCH, stream
 
@@ -44,12 +45,15 @@ class SPCACWMethod(WeightedGradients):
         super().__init__(config, federation, parameters)
         keys, training, silos = config.spcacw, config.training, federation.num_silos
         self._check(keys)
+        size, some = keys.sketch or len(parameters), training.participation < 1 or keys.probe < 1
+        kept = size / len(parameters) * (1 + some)  # b̂, and the last gradient if not all are asked
+        need_room(silos, 1 + kept, parameters)
         self.sketch: CountSketch | None = None
         if keys.sketch:
             rng = stream(config.run.seed, SKETCH)
             self.sketch = CountSketch(len(parameters), keys.sketch, rng, parameters.device)
         self.bias = BiasTracker(
-            silos, keys.sketch or len(parameters), target=federation.target, beta=keys.beta,
+            silos, size, target=federation.target, beta=keys.beta,
             schedule=keys.beta_schedule, device=parameters.device,
         )  # fmt: skip
         clipped = training.clip == "silo" and training.max_norm > 0 and not self.ledger.answers

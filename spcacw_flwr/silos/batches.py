@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.streams import AUGMENTATION, BATCHES, FOLDS, MODEL_NOISE, STATISTICS, stream
 
@@ -67,23 +66,6 @@ class Fold:
         folds = np.array_split(order, self.of)
         rest = folds[: self.index] + folds[self.index + 1 :]
         return np.sort(folds[self.index] if self.within else np.concatenate(rest))
-
-
-def find_device(name: str) -> torch.device:
-    """Return the device that the key ``device`` names.
-
-    SpcacwError if PyTorch does not know it or cannot use it here.
-    """
-    try:
-        one = torch.zeros(1, device=name)
-        one.item()  # the device "meta" has no numbers
-        return one.device
-    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise SpcacwError(
-            f"device = {name!r} cannot be used here ({reason}): use 'cpu', or a device of PyTorch "
-            "that this machine has, such as 'cuda'."
-        ) from error
 
 
 @dataclass(frozen=True)

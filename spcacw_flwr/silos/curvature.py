@@ -49,8 +49,13 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
     Attention is then computed by its formula, with the same result.
     """
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
-    with torch.backends.cudnn.flags(enabled=not recurrent), sdpa_kernel(SDPBackend.MATH):
-        yield
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = before and not recurrent  # cudnn.flags() would touch tf32, too
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.cudnn.enabled = before
 
 
 def hessian(loss: Callable[[Tensor], Tensor], vector: Tensor) -> Callable[[Tensor], Tensor]:

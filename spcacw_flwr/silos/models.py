@@ -52,6 +52,14 @@ def mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
     return nn.Sequential(nn.Flatten(), first, nn.ReLU(), last)
 
 
+class ChannelsLast(nn.Sequential):
+    """Layers for images that lie pixel by pixel, in which convolutions are faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layers make of (n, channels, height, width)."""
+        return super().forward(x.contiguous(memory_format=torch.channels_last))
+
+
 def vgg16(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
     """Return the paper's network for CIFAR-100 (its Table VGG16-CIFAR100).
 
@@ -77,7 +85,7 @@ def vgg16(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
         layers.append(nn.MaxPool2d(2))
     units = scaled(512, width)
     return nn.Sequential(
-        nn.Sequential(*layers), nn.Flatten(),
+        ChannelsLast(*layers), nn.Flatten(),
         nn.Linear(channels, units), nn.BatchNorm1d(units), nn.ReLU(inplace=True),
         nn.Dropout(0.5), nn.Linear(units, classes),
     )  # fmt: skip

@@ -20,8 +20,9 @@ from spcacw_flwr.alpha import noise_curvature, spectral_norm
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.batches import Batch, Fold, Stacked, find_device
+from spcacw_flwr.silos.batches import Batch, Fold, Stacked
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
+from spcacw_flwr.silos.device import dtype_of, find_device
 from spcacw_flwr.silos.evaluation import Cases, buffers_at, evaluating, scores_of
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
@@ -52,7 +53,7 @@ def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
 
     They become those of the scaled rows, and not finite where they were not.
     """
-    if bool((norms > max_norm).any()):
+    if norms.device.type != "cpu" or bool((norms > max_norm).any()):  # a GPU is not waited for
         factors = (max_norm / norms).clamp_(max=1.0)
         rows.mul_(factors.unsqueeze(1))
         norms.mul_(factors)
@@ -68,7 +69,7 @@ class SiloPool:
         self, config: Config, setting: Setting, silos: Sequence[int], chances: Chances | None = None
     ) -> None:
         self.config, self.setting, self.silos = config, setting, tuple(silos)
-        self.device = find_device(config.run.device)
+        self.device = find_device(config.run.device, config.run.precision)
         training = config.training
         self.model = make_model(
             setting.input_shape, setting.num_classes, training.hidden, config.run.seed,
@@ -76,7 +77,9 @@ class SiloPool:
         ).to(self.device)  # fmt: skip
         self.layout = Layout.of(parameters_of(self.model))
         self.loss = make_loss(training.loss)
-        self.compute = SiloGradients(self.model, self.layout, self.loss)
+        self.compute = SiloGradients(
+            self.model, self.layout, self.loss, dtype_of(config.run.precision)
+        )
         self._rows = torch.empty(0, self.layout.size, device=self.device)
         private = mechanisms(config, setting.num_silos)
         self.private = PrivateSilos(private, chances or seeded(config.run.seed), self.model)
@@ -217,6 +220,7 @@ class SiloPool:
         if training.clip == "silo" and training.max_norm > 0:
             clip_rows(rows, norms, training.max_norm)
         self.private.finish(rows, losses, norms, silos, lengths, place)
+        losses, norms = torch.stack((losses, norms)).cpu()  # the one time that a GPU is waited for
         return Gradients(rows, losses, norms)
 
     def losses(self, request: Request) -> Tensor:

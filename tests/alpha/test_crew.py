@@ -64,14 +64,14 @@ def test_shares_cover_everything_once(count):
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_inner_products_and_biases_by_a_crew(size):
-    rows = torch.randn(2, 40, 123, generator=torch.Generator().manual_seed(0))
-    alone, shared = (BiasTracker(40, 123, target=3) for _ in range(2))
+    rows = torch.randn(2, 70, 123, generator=torch.Generator().manual_seed(0))
+    alone, shared = (BiasTracker(70, 123, target=3) for _ in range(2))
     torch.set_num_threads(1)
     for gradients in rows:
-        alone.update(gradients, range(40))
+        alone.update(gradients, range(70))
     with crew(size):
         for gradients in rows:
-            shared.update(gradients, range(40))
+            shared.update(gradients, range(70))
         found = grams(*rows)
     assert torch.equal(alone.estimate, shared.estimate)
     for product, one in zip(found, rows.double().numpy(), strict=True):

@@ -133,6 +133,19 @@ def test_when_the_target_breaks_the_run_ends_with_one_sentence_and_keeps_its_lea
     assert load_file(tmp_path / "model.safetensors")["3.bias"].shape == (10,)
 
 
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. X")])
+def test_a_run_without_memory_ends_with_one_sentence(error, monkeypatch, tmp_path):
+    def full(*_):
+        raise error
+
+    monkeypatch.setattr(SiloPool, "gradients", full)
+    with one_sentence("Training stopped, for no memory was left"):
+        simulate(config(output=str(tmp_path)))
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert status["error"].endswith("smaller batches or a smaller model.")
+
+
 def test_an_interrupted_run_says_so_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(SiloPool, "evaluate", lambda *_: signal.default_int_handler(2, None))
     with pytest.raises(KeyboardInterrupt):
@@ -160,6 +173,7 @@ def test_silos_of_different_sizes():
 @pytest.mark.parametrize(("keys", "words"), [
     ({"device": "cuda:77"}, "device = 'cuda:77' cannot be used here"),
     ({"device": "gpu"}, "device = 'gpu' cannot be used here"),
+    ({"precision": "tf32"}, "precision = 'tf32' is for GPUs, and device = 'cpu' is none"),
     ({"sketch": 9999}, "sketch = 9999 is more than the model's 4810 parameters"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_sentence(keys, words):

@@ -66,6 +66,7 @@ def bare(config: Config, rounds: int = ROUNDS):
         {"method": "spcacw-closed-form"},
         {"target": 3},
         {"target": 6},
+        {"precision": "bf16"},
     ],
 )
 def test_every_option_of_spcacw_has_one_trajectory(keys):

@@ -150,3 +150,14 @@ def test_gradients_do_not_depend_on_who_else_is_asked_or_on_history():
 def test_a_model_for_other_inputs_is_one_sentence(arguments, words):
     with one_sentence(*words):
         make_model(*arguments)
+
+
+def test_convolutions_of_vgg16_see_images_pixel_by_pixel():
+    model, seen = make_model((3, 32, 32), 10, 0, 0, "vgg16", 0.1), []
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    for module in convolutions:
+        module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(torch.randn(2, 3, 32, 32))
+    assert len(seen) == len(convolutions) == 13
+    last = [x for x in seen if x.shape[-1] > 1]  # of one pixel, both orders are the same
+    assert all(x.is_contiguous(memory_format=torch.channels_last) for x in last)

@@ -1,0 +1,94 @@
+"""Where silos and method compute, how precisely, and whether there is room for it.
+
+bfloat16 is for networks and the silos' inner products: what networks put out, the loss, the
+gradients, the bias estimates and L are float32, and so are test figures.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.keys import BF16, FLOAT32, TF32
+
+log = logging.getLogger(__name__)
+GIB = 2**30
+
+
+def find_device(name: str, precision: str = FLOAT32) -> torch.device:
+    """Return the device that the key ``device`` names, and have its float32 products so precise.
+
+    SpcacwError if PyTorch does not know the device or cannot use it here, or if it has no tf32. Of
+    bf16 where the hardware has none, the log says so once: it works, more slowly than float32.
+    """
+    try:
+        one = torch.zeros(1, device=name)
+        one.item()  # the device "meta" has no numbers
+        device = one.device
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise SpcacwError(
+            f"device = {name!r} cannot be used here ({reason}): use 'cpu', or a device of PyTorch "
+            "that this machine has, such as 'cuda'."
+        ) from error
+    if precision == TF32 and device.type != "cuda":
+        raise SpcacwError(
+            f"precision = 'tf32' is for GPUs, and device = {name!r} is none: use 'float32' or "
+            "'bf16'."
+        )
+    if precision == BF16 and not has_bfloat16(device.type):
+        _say_slow(name)
+    # PyTorch's own default is tf32 for convolutions and float32 for matrix products.
+    products = "tf32" if precision == TF32 else "ieee"
+    torch.backends.fp32_precision = products  # type: ignore[attr-defined]
+    return device
+
+
+def need_room(silos: int, vectors: float, model: Tensor) -> None:
+    """See that ``vectors`` float32 vectors for each of M silos fit the device of ``model`` (d,).
+
+    SpcacwError if they do not: where memory is promised freely, the system would end the process.
+    """
+    needed, free = 4 * silos * vectors * len(model), free_bytes(model.device)
+    if needed > free:
+        raise SpcacwError(
+            f"The gradients and biases of {silos:,} silos, of {len(model):,} numbers each, need "
+            f"{needed / GIB:.1f} GiB on {model.device}, where {free / GIB:.1f} are free: set the "
+            "key sketch, or use fewer silos or a smaller model."
+        )
+
+
+def free_bytes(device: torch.device) -> float:
+    """Return how much memory a device has left; infinite where nothing says."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        import psutil
+    except ImportError:
+        return math.inf
+    return psutil.virtual_memory().available if device.type == "cpu" else math.inf
+
+
+def dtype_of(precision: str) -> torch.dtype:
+    """Return the numbers that a network computes with."""
+    return torch.bfloat16 if precision == BF16 else torch.float32
+
+
+def has_bfloat16(kind: str) -> bool:
+    """Say whether the hardware of a kind of device multiplies bfloat16 itself."""
+    if kind == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if kind == "cpu":
+        return any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
+    return True  # nothing says
+
+
+@cache
+def _say_slow(name: str) -> None:
+    log.warning("precision = 'bf16': device %r has no bfloat16 instructions, so that it computes "
+                "the same more slowly than in float32.", name)  # fmt: skip
