@@ -2,9 +2,9 @@
 
     python -m spcacw_flwr.experiments pages [--check]
 
-What stands in docs/*.md between ``<!-- table: PATH OPTIONS -->`` and ``<!-- end -->`` is a table of
-the file at PATH, relative to the repository. Of a Markdown file it is the table with that
-``number`` (1 is the first). Of a CSV, with OPTIONS as a shell would split them:
+What stands in README.md and docs/*.md between ``<!-- table: PATH OPTIONS -->`` and ``<!-- end -->``
+is a table of the file at PATH, relative to the repository. Of a Markdown file it is the table with
+that ``number`` (1 is the first). Of a CSV, with OPTIONS as a shell would split them:
 
 - ``where="a=1|2; b=x"`` keeps the lines with these values;
 - ``by="a; b"`` makes a row of the lines that agree in these columns; without it each line is a row;
@@ -113,8 +113,9 @@ def filled(page: Path, root: Path) -> str:
 
 
 def pages(root: Path, check: bool) -> list[Path]:
-    """Fill the tables of docs/*.md; with ``check``, SpcacwError that names the stale pages."""
-    texts = {page: filled(page, root) for page in sorted((root / "docs").glob("*.md"))}
+    """Fill the tables of README.md and docs/*.md; with ``check``, SpcacwError that names the stale pages."""
+    found = [*root.glob("README.md"), *sorted((root / "docs").glob("*.md"))]
+    texts = {page: filled(page, root) for page in found}
     stale = [page for page, text in texts.items() if page.read_text(encoding="utf-8") != text]
     if check and stale:
         names = ", ".join(page.relative_to(root).as_posix() for page in stale)

@@ -132,6 +132,7 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
             "target_gradients": 14, "floats": 0,
         }  # fmt: skip
         (output / "summary.json").write_text(json.dumps(summary))
+        (output / "config.toml").write_text('method = "local"\n')
 
     fake_launch(monkeypatch, finish)
     done = invoke(

@@ -72,6 +72,12 @@ class SPCACWMethod(WeightedGradients):
         self.quarantined = np.zeros(silos, dtype=bool)
         """(M,) silos whose weight is 0 whatever their costs say."""
         self.lambda_reg, self.first_epoch, self.warned = 0.0, True, False
+        rounds, span = config.run.epochs * federation.rounds_per_epoch, 2 / keys.beta
+        if keys.beta_schedule == "constant" and rounds < span:
+            log.warning(
+                "A run of %s rounds is shorter than the %.0f (2/beta) that the bias estimates "
+                "average over: its weights may be luck. Train for more epochs.", rounds, span,
+            )  # fmt: skip
 
     def _check(self, keys: SPCACWKeys) -> None:
         """See that the keys go together; SpcacwError if not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.report.facts import MOST_SILOS, THEORY, facts_of
 from spcacw_flwr.report.page import absence_table, write_report_if_possible
 from spcacw_flwr.report.read import read
+from spcacw_flwr.report.sentences import advice
 from spcacw_flwr.report.words import called, counted, metric_rows
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS
@@ -134,7 +136,7 @@ def print_left_out(console: Console, directory: Path) -> None:
 
 
 def print_report(console: Console, directory: Path) -> None:
-    """Print both tables and where everything lies."""
+    """Print both tables, whether to go on with these peers, and where everything lies."""
     summary = json.loads((directory / "summary.json").read_text())
     on = "held-out" if summary["holdout"] else "test"
     who = f"{summary['setting']}: silo {called(summary, summary['target'])} by {summary['method']}"
@@ -144,6 +146,8 @@ def print_report(console: Console, directory: Path) -> None:
     best = summary["metrics"][metric.name]
     said = f"The best epoch, known with hindsight: {best['best_epoch']}, {metric.label} "
     console.print(said + metric.text(best["best"]))
+    for sentence in islice(advice(facts_of(read(directory))), 1):
+        console.print(sentence, soft_wrap=True)
     if summary["alpha"] is not None:
         console.print(alpha_table(summary))
     console.print(

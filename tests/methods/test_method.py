@@ -281,3 +281,10 @@ def test_a_step_far_beyond_the_theorems_is_said_once(smoothness, warned, caplog)
     keys = {"method": "spcacw", "epochs": 1, "compare_alone": False, "eta": 0.05}
     simulate(Config.from_keys(smoothness=smoothness, **keys))
     assert caplog.text.count("where the theorems want at most 1/8") == warned
+
+
+@pytest.mark.parametrize(("beta", "said"), [(0.4, False), (0.1, True)])
+def test_a_run_too_short_for_its_bias_estimates_is_said(beta, said, caplog):
+    """One epoch of digits is 7 rounds; 2/β is 5 or 20."""
+    simulate(Config.from_keys(epochs=1, compare_alone=False, beta=beta))
+    assert ("A run of 7 rounds is shorter than the 20" in caplog.text) is said
