@@ -113,7 +113,7 @@ def filled(page: Path, root: Path) -> str:
 
 
 def pages(root: Path, check: bool) -> list[Path]:
-    """Fill the tables of README.md and docs/*.md; with ``check``, SpcacwError that names the stale pages."""
+    """Fill the tables of the pages; with ``check``, SpcacwError that names the stale ones."""
     found = [*root.glob("README.md"), *sorted((root / "docs").glob("*.md"))]
     texts = {page: filled(page, root) for page in found}
     stale = [page for page, text in texts.items() if page.read_text(encoding="utf-8") != text]

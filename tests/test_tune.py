@@ -140,7 +140,7 @@ def test_what_the_grids_call_local_is_local(name):
     assert distance(run, local) < 1e-5
 
 
-@pytest.mark.parametrize("method", [*METHODS, "spcacw-corrected", "spcacw-every-round"])
+@pytest.mark.parametrize("method", [*METHODS, "spcacw-every-round"])
 def test_every_method_has_lists_for_keys_it_has(method):
     axes = tune.grids()[method]
     assert axes["eta"] == [0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8]

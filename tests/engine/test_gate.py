@@ -277,15 +277,9 @@ def spoiled_pool(monkeypatch, config, silo, rounds):
     return pool
 
 
-@pytest.mark.parametrize("solver", ["ftl", "eg"])
-def test_weights_in_quarantine_are_zero_and_are_earned_again(solver, monkeypatch):
-    config = Config.from_keys(
-        method="spcacw",
-        update_every=4,
-        max_strikes=2,
-        quarantine_probe=1.0,
-        solver=solver,
-    )
+@pytest.mark.parametrize("keys", [{}, {"method": "spcacw", "solver": "eg"}])
+def test_weights_in_quarantine_are_zero_and_are_earned_again(keys, monkeypatch):
+    config = Config.from_keys(update_every=4, max_strikes=2, quarantine_probe=1.0, **keys)
     peer = 2
     pool = spoiled_pool(monkeypatch, config, peer, range(10, 14))
     method, door = make_method(config, pool), gate(7, max_strikes=2, quarantine_probe=1.0)

@@ -123,8 +123,12 @@ def test_a_row_of_one_seed_whose_title_latex_would_not_take():
 
 @pytest.mark.parametrize("name", ["table1", "table1-tuned", "table1-narrow", "table1-narrow-tuned"])
 def test_the_committed_tables_are_those_of_the_committed_cells(name):
+    # Older tables have a row that is gone, in the place where spcacw-plus is now.
     rows = [row.name for row in conf.rows()]
-    cells = sorted(read(f"{name}-cells"), key=lambda cell: rows.index(cell["row"]))
+    place = {"spcacw-corrected": rows.index("spcacw-plus")}
+    cells = sorted(
+        read(f"{name}-cells"), key=lambda cell: place.get(cell["row"]) or rows.index(cell["row"])
+    )
     files = {path.stem: str(path) for path in (conf.CONF / "narrow").glob("*.toml")}
     names = dict.fromkeys(cell["column"] for cell in read(f"{name}-cells"))
     columns = conf.columns([files.get(column, column) for column in names])

@@ -129,7 +129,9 @@ def test_a_round_waits_for_its_device_no_more_often_than_it_must(keys, times, mo
 
     The device "meta" has shapes and no numbers: any other look at one fails, as ``if`` or float().
     """
-    asked = {"method": "spcacw", "device": "meta", "smoothness": 1.0, "update_every": 99}
+    meta = torch.device("meta")  # which users are refused
+    monkeypatch.setattr("spcacw_flwr.silos.pool.find_device", lambda *_: meta)
+    asked = {"method": "spcacw", "smoothness": 1.0, "update_every": 99}
     config = Config.from_keys(**asked | keys)
     pool = make_pool(config)
     pool._tried = True  # a trial looks at its outputs
