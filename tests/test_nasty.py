@@ -97,6 +97,7 @@ def test_a_key_that_cannot_be_used(words, given, tmp_path, offline):
     assert words in refused("run", "--engine", "in-process", "--epochs", 1, *output, *keys)
 
 
+@pytest.mark.slow
 def test_the_largest_and_the_smallest_numbers_end_too(tmp_path):
     """With a sentence, or without: the numbers that a key may just be."""
     names = ("eta", "weight-decay", "max-norm", "norm-bound", "smoothness", "privacy-noise")

@@ -103,8 +103,7 @@ class BiasTracker:
         if self.schedule != "constant":
             return np.ones(len(self.reports))
         share = 1.0 - (1.0 - self.beta) ** self.reports
-        here = self.reports > 0
-        return np.divide(share[self.target], share, out=np.ones_like(share), where=here)
+        return np.divide(share[self.target], share, out=np.ones_like(share), where=share > 0.0)
 
     def _fold(self, rows: slice, gradients: Tensor, own: Tensor) -> None:
         estimate = self.estimate[rows]

@@ -245,7 +245,7 @@ def lines_of(host: Path) -> list[dict]:
 SHARES = [[0], [1, 4], [2, 3, 5, 6]]
 
 
-@pytest.mark.parametrize("wire", ["float32", "int8"])
+@pytest.mark.parametrize("wire", ["float32", pytest.param("int8", marks=pytest.mark.slow)])
 def test_both_sides_say_the_same(wire, tmp_path):
     """Of every answer, of two silos on a node as well; and of bytes what the arrays have."""
     private = {"privacy_noise": 0.02, "privacy_silos": "4", "privacy_batches": "pass"}
@@ -272,6 +272,7 @@ def test_both_sides_say_the_same(wire, tmp_path):
     assert not any("epsilon" in line["silos"].get("1", {}) for line in left)
 
 
+@pytest.mark.slow
 def test_a_silo_that_is_killed_and_comes_back_goes_on_with_its_log(tmp_path):
     def after(made: Separate, round_: int) -> None:
         if round_ == 3:
