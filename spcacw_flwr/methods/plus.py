@@ -35,7 +35,7 @@ class PlusSPCACW(SPCACWMethod):
 
     name = "spcacw-plus"
     defaults: ClassVar[Mapping[str, Any]] = {"curvature": "noise"}
-    needs_evidence = True
+    needs_evidence, other = True, ""
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

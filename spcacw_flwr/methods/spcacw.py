@@ -40,6 +40,8 @@ class SPCACWMethod(WeightedGradients):
     family = "spcacw"
     regularised: ClassVar[bool] = False
     needs_evidence: ClassVar[bool] = False
+    other: ClassVar[str] = ", or method = 'spcacw-plus'"
+    """What else helps where steps are too large."""
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
@@ -72,12 +74,6 @@ class SPCACWMethod(WeightedGradients):
         self.quarantined = np.zeros(silos, dtype=bool)
         """(M,) silos whose weight is 0 whatever their costs say."""
         self.lambda_reg, self.first_epoch, self.warned = 0.0, True, False
-        rounds, span = config.run.epochs * federation.rounds_per_epoch, 2 / keys.beta
-        if keys.beta_schedule == "constant" and rounds < span:
-            log.warning(
-                "A run of %s rounds is shorter than the %.0f (2/beta) that the bias estimates "
-                "average over: its weights may be luck. Train for more epochs.", rounds, span,
-            )  # fmt: skip
 
     def _check(self, keys: SPCACWKeys) -> None:
         """See that the keys go together; SpcacwError if not."""
@@ -135,8 +131,20 @@ class SPCACWMethod(WeightedGradients):
         """Return gradients as bias and products see them."""
         return self.sketch(rows) if self.sketch else rows
 
+    def say_if_short(self) -> None:
+        """Say so if the run ends before the bias estimates rest on enough rounds."""
+        keys, rounds = self.config.spcacw, self.config.run.epochs * self.federation.rounds_per_epoch
+        if keys.beta_schedule == "constant" and rounds < 2 / keys.beta:
+            log.warning(
+                "A run of %s rounds is shorter than the %.0f (2/beta) that the bias estimates "
+                "average over: its weights may be luck. Train for more epochs.",
+                rounds, 2 / keys.beta,
+            )  # fmt: skip
+
     def observe(self, request: Request, replies: Replies) -> None:
         """Take L, where the target's silo was asked for it."""
+        if request.round == 1:
+            self.say_if_short()
         if replies.smoothness is not None:
             self.smoothness.update(replies.smoothness)
         if math.isnan(self.smoothness.value):
@@ -149,8 +157,7 @@ class SPCACWMethod(WeightedGradients):
             self.warned = True
             log.warning(
                 "Round %s: ηL is %.3g where the theorems want at most 1/8: the weights rest on a "
-                "bound that says little. Choose a smaller eta, or method = 'spcacw-plus'.",
-                request.round, step,
+                "bound that says little. Choose a smaller eta%s.", request.round, step, self.other,
             )  # fmt: skip
 
     def track(self, replies: Replies) -> Tensor:

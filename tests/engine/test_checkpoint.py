@@ -450,7 +450,7 @@ def test_a_full_disk_costs_a_checkpoint_and_no_training(where, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(os, where, full)
         assert not kept.save(4, {}, {})
-    (said,) = caplog.messages
+    (said,) = (line for line in caplog.messages if "2/beta" not in line)
     assert said.startswith("Round 4 goes on without a checkpoint (")
     assert "No space left on device" in said
     assert checkpoint.load(directory)[0]["round"] == 2

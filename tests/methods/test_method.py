@@ -278,9 +278,12 @@ def test_the_reading_twin_and_the_package_agree():
 @pytest.mark.parametrize(("smoothness", "warned"), [(19.0, 0), (21.0, 1)])
 def test_a_step_far_beyond_the_theorems_is_said_once(smoothness, warned, caplog):
     """η = .05: ηL is .95 or 1.05."""
-    keys = {"method": "spcacw", "epochs": 1, "compare_alone": False, "eta": 0.05}
-    simulate(Config.from_keys(smoothness=smoothness, **keys))
-    assert caplog.text.count("where the theorems want at most 1/8") == warned
+    for method in ("spcacw", "spcacw-plus"):
+        caplog.clear()
+        keys = {"method": method, "epochs": 1, "compare_alone": False, "eta": 0.05}
+        simulate(Config.from_keys(smoothness=smoothness, **keys))
+        assert caplog.text.count("where the theorems want at most 1/8") == warned
+        assert ("or method = 'spcacw-plus'" in caplog.text) is (warned > 0 and method == "spcacw")
 
 
 @pytest.mark.parametrize(("beta", "said"), [(0.4, False), (0.1, True)])
