@@ -34,12 +34,15 @@ class NoiseTracker:
             (5, num_silos, num_silos)
         )  # Q, c, D, its share, K
         self.sums: Vector = np.zeros(num_silos)
+        self._biases: Matrix | None = None  # what was asked for since the last round
+        self._variances: Vector | None = None
 
     def update(self, products: Matrix, differences: Matrix, betas: Vector) -> None:
         """Fold in a round: K after it, D (0 for who did not report), βᵢ (0 for who did not).
 
         The target reports in every round, with the β of its own; its rows of K and D are 0.
         """
+        self._biases = self._variances = None
         keep = 1.0 - betas
         kept, new = np.outer(keep, keep), np.outer(betas, betas)
         self._products = products
@@ -56,17 +59,24 @@ class NoiseTracker:
         return np.outer(self.sums, self.sums) - self._cross
 
     @property
+    def own_pairs(self) -> Vector:
+        """The diagonal of :attr:`pairs`, (M,)."""
+        return self.sums**2 - self._cross.diagonal()
+
+    @property
     def known(self) -> NDArray[np.bool_]:
         """(M,) who was heard in two rounds at least."""
-        known: NDArray[np.bool_] = self.pairs.diagonal() > LEAST
+        known: NDArray[np.bool_] = self.own_pairs > LEAST
         return known
 
     def biases(self) -> Matrix:
         """Return U (M, M), which may be indefinite; 0 for pairs that are not known."""
-        pairs = self.pairs
-        seen = np.outer(self.known, self.known) & (pairs > LEAST)
-        none = np.zeros_like(pairs)
-        return np.divide(self._products - self._own, pairs, out=none, where=seen)
+        if self._biases is None:
+            pairs = self.pairs
+            seen = np.outer(self.known, self.known) & (pairs > LEAST)
+            none = np.zeros_like(pairs)
+            self._biases = np.divide(self._products - self._own, pairs, out=none, where=seen)
+        return self._biases
 
     def variances(self) -> Vector:
         """Return σᵢ² (M,) ≥ 0 of a round's gradients; 0 for who is not known.
@@ -74,6 +84,11 @@ class NoiseTracker:
         σ₀² is the mean of Σᵢⱼ over pairs of different peers. With one peer there is none, and the
         noise of its difference is put down to both silos in equal parts.
         """
+        if self._variances is None:
+            self._variances = self._found_variances()
+        return self._variances
+
+    def _found_variances(self) -> Vector:
         seen = self._seen > LEAST
         covariance = np.divide(self._spread, self._seen, out=np.zeros_like(self._seen), where=seen)
         covariance -= self.biases()

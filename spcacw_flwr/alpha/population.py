@@ -72,7 +72,7 @@ class Population:
 
     def repeats(self) -> Vector:
         """Return ρ (M,), the share of pairs of rounds in which a silo was within one pass."""
-        pairs = self.noise.pairs.diagonal()
+        pairs = self.noise.own_pairs
         return np.divide(self._same, pairs, out=np.zeros_like(pairs), where=pairs > LEAST)
 
     def errors(self) -> Vector:
