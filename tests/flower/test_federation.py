@@ -231,9 +231,8 @@ def test_a_run_goes_on_without_a_silo_until_it_is_back(federation, config, tmp_p
 
         known = run.reports(1)
         wait_until(lambda: run.reports(1) > known + 8)
-        back = float(run.state().alpha[1])
         run.wait_for_epochs(20)
-        assert float(run.state().alpha[1]) > back  # all rounds count: it earns its weight slowly
+        assert earned(run.state()) > 0.5 * earned(before)  # heard again, and still not blamed
     assert isinstance(run.error, KeyboardInterrupt)
     said = (run.output / "run.log").read_text()
     assert f"Node {node} does not take part" in said
