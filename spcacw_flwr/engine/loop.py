@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,11 +24,15 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.methods.base import Method
-from spcacw_flwr.silos.metrics import METRICS
+from spcacw_flwr.silos.metrics import METRICS, Metric, is_worse
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, SiloInfo, Silos
 
 log = logging.getLogger(__name__)
+
+AHEAD, EARLY = 3, 1 / 4
+"""Epochs in a row that training alone must be ahead before it is said, and the share of a run in
+which nothing is said: averages of many silos start slowly."""
 
 
 class History:
@@ -52,7 +56,7 @@ class History:
         """Who answered badly; set by the engine."""
         self.rounds = self.round = 0
         self.alone: dict[str, list[float]] = {}
-        """What :func:`train_alone` returned; empty if it was not called."""
+        """Figures of training alone, see :class:`Alone`; empty without that."""
         self.parameters: Mapping[str, Tensor] = {}
         """The model after the last epoch: parameters, and the buffers it was evaluated with."""
         self._started = time.perf_counter()
@@ -126,7 +130,33 @@ class History:
         self.figures, self.parameters = figures, parameters
         seconds = round(self.seconds, 3)
         line = {"epoch": len(self.epochs) + 1, "round": round_, **report, "seconds": seconds}
+        metric = METRICS[self.config.run.metric]
+        if len(curve := self.alone.get(metric.name, ())) > len(self.epochs):
+            line["alone"] = curve[len(self.epochs)]
         self.epochs.append(line)
+        self._look(metric)
+
+    def _look(self, metric: Metric) -> None:
+        """Say, once, that training alone has been ahead for some epochs, and mark the last one."""
+        ours, early = self.epochs[-AHEAD:], max(AHEAD, EARLY * self.config.run.epochs)
+        said = any("behind" in line for line in self.epochs)
+        if said or len(self.epochs) < early or "alone" not in ours[0]:
+            return
+        names = [name for name in self.alone if name.startswith(metric.name)]
+        at = range(len(self.epochs) - AHEAD, len(self.epochs))
+        theirs = [{name: self.alone[name][epoch] for name in names} for epoch in at]
+        if all(is_worse(metric, a, b) for a, b in zip(ours, theirs, strict=True)):
+            ours[-1]["behind"] = 1
+            log.warning(
+                "After epoch %s training alone has been ahead for %s epochs, by more than the test "
+                "cases leave to chance: %s %s against %s with these peers. Stop, and try "
+                "again without the peers that look unlike, with a smaller eta, or with the key "
+                "guard.", len(self.epochs), AHEAD, metric.label,
+                metric.text(theirs[-1][metric.name]), metric.text(ours[-1][metric.name]),
+            )  # fmt: skip
+
+    def waits(self, state: str) -> None:
+        """Note what happens before the first round."""
 
     def finish(self) -> None:
         """Note that the run is complete."""
@@ -203,23 +233,68 @@ def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> N
     history.privacy = method.ledger.summary()
     metric = METRICS[history.config.run.metric]
     value = metric.text(found[metric.name])
-    log.info("round %s: %s %s, loss %.4f", round_, metric.label, value, report["loss"])
+    who = "training alone, " if history.config.run.method != "local" == method.name else ""
+    log.info("%sround %s: %s %s, loss %.4f", who, round_, metric.label, value, report["loss"])
 
 
-def train_alone(config: Config, pool: SiloPool, model: Tensor) -> dict[str, list[float]]:
-    """Train the target with its own data only, by the method Local and the run's own seed.
+class Alone:
+    """Training alone: the target's own data only, by the method Local and the run's own seed."""
 
-    Returns each figure after each epoch and, as ``<metric>-gain``, by how much the run's ``model``
-    (d,) is better on the same test cases: the difference, and its paired 95 % interval. They are
-    compared here, so that no test case leaves its silo.
+    def __init__(self, config: Config, pool: SiloPool) -> None:
+        self.config, self.pool, self.target = config, pool, config.run.target
+
+    def train_alone(self) -> tuple[dict[str, list[float]], Tensor]:
+        """Return each figure of the test cases after each epoch, and the model (d,)."""
+        (info,) = (info for info in self.pool.describe() if info.silo == self.target)
+        silos = (*(SiloInfo(i, 0, ()) for i in range(self.target)), info)
+        size = self.config.samples_per_round
+        federation = Federation(silos, self.target, size, self.pool.layout)
+        local = method_class("local")(self.config, federation, self.pool.initial_parameters())
+        history = History(self.config)
+        train(self.pool, local, history)
+        names = self.pool.cases(local.personal, self.target)[0].figures()
+        return {name: [line[name] for line in history.epochs] for name in names}, local.personal
+
+    def gains(self, models: Tensor) -> dict[str, list[float]]:
+        """Return, as ``<metric>-gain``, by how much the first of two models (2, d) is better.
+
+        It is the difference on the same test cases, and its paired 95 % interval. Models are
+        compared where the cases are, so that none leaves its silo.
+        """
+        ours, theirs = (self.pool.cases(model, self.target)[0] for model in models)
+        return {f"{name}-gain": gain for name, gain in ours.gains(theirs).items()}
+
+
+class Beside(Protocol):
+    """Who trains alone: :class:`Alone`, or the node that holds the target's data."""
+
+    def train_alone(self) -> tuple[dict[str, list[float]], Tensor]:
+        """As :meth:`Alone.train_alone`."""
+
+    def gains(self, models: Tensor) -> dict[str, list[float]]:
+        """As :meth:`Alone.gains`."""
+
+
+@contextmanager
+def compared(beside: Beside, method: Method, history: History) -> Iterator[None]:
+    """Let the target train alone before a block that trains, and compare the models after it.
+
+    It comes first, so that each epoch can be compared. A comparison that fails costs no training.
     """
-    target = config.run.target
-    (info,) = (info for info in pool.describe() if info.silo == target)
-    silos = (*(SiloInfo(i, 0, ()) for i in range(target)), info)
-    federation = Federation(silos, target, config.samples_per_round, pool.layout)
-    local = method_class("local")(config, federation, pool.initial_parameters())
-    history = History(config)
-    train(pool, local, history)
-    ours, theirs = (pool.cases(vector, target)[0] for vector in (model, local.personal))
-    columns = {name: [line[name] for line in history.epochs] for name in theirs.figures()}
-    return columns | {f"{name}-gain": gain for name, gain in ours.gains(theirs).items()}
+    run = history.config.run
+    if not run.compare_alone or run.method == "local":
+        yield
+        return
+    failed = "There is no comparison with training alone: %s"
+    model = None
+    try:
+        history.waits("training alone, to compare")
+        history.alone, model = beside.train_alone()
+    except SpcacwError as error:
+        log.warning(failed, error)
+    yield
+    if model is not None:
+        try:
+            history.alone |= beside.gains(torch.stack((method.personal, model)))
+        except SpcacwError as error:
+            log.warning(failed, error)

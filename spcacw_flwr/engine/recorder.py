@@ -115,6 +115,11 @@ class Recorder(History):
         # Without the directory, so that the file repeats the run in a fresh one.
         self._write("config.toml", as_toml(self.config.to_flat() | {"output": "", "resume": ""}))
 
+    def waits(self, state: str) -> None:
+        """Say so in status.json, unless it is not known yet whether the run can go on."""
+        if not self._resumes:
+            self._status(state)
+
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
         """Open the growing files, or cut them to where they were when the run goes on."""
         done, checkpoints = None, self.config.run.checkpoint_every >= 0
@@ -202,7 +207,10 @@ class Recorder(History):
             file.write(as_json(self.epochs[-1]) + "\n")
         content = save({name: part.contiguous() for name, part in parameters.items()})
         write_atomically(self.directory / "model.safetensors", content)
-        self._log(report, round_)
+        curves = {name: curve for name, curve in self.alone.items() if name in METRICS}
+        at = len(self.epochs) - 1
+        beside = {f"alone/{name}": c[at] for name, c in curves.items() if at < len(c)}
+        self._log({**report, **beside}, round_)
         self._status("training")
 
     def _write_figures(self, figures: Mapping[str, NDArray[np.float64]]) -> None:
@@ -217,10 +225,6 @@ class Recorder(History):
         from spcacw_flwr.engine import plots  # not before: Matplotlib takes a second
 
         self._write("summary.json", as_json(self.summary(), indent=2))
-        for epoch, line in enumerate(self.epochs):
-            curves = {name: self.alone[name][epoch] for name in METRICS if name in self.alone}
-            named = {f"alone/{name}": value for name, value in curves.items()}
-            self._log(named, int(line["round"]))
         metric = METRICS[self.config.run.metric]
         plots.save_metric(self.directory / f"{metric.name}.png", metric, self.epochs, self.alone)
         if self.federation is not None and self.alphas:
@@ -299,6 +303,7 @@ class Recorder(History):
             "epoch": len(self.epochs), "epochs": self.config.run.epochs,
             "accuracy": last.get("accuracy"), "loss": last.get("loss"),
             "metric": self.config.run.metric, "value": last.get(self.config.run.metric),
+            "alone": last.get("alone"),
             "alpha": [] if self.alpha is None else self.alpha.tolist(),
             **({places.FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
         }  # fmt: skip

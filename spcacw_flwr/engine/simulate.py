@@ -23,7 +23,7 @@ import torch
 from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.directory import run_directory
-from spcacw_flwr.engine.loop import History, train, train_alone
+from spcacw_flwr.engine.loop import Alone, History, compared, train
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
@@ -57,10 +57,11 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     with history.failing(), logged(output):
         pool = SiloPool(config, setting, range(setting.num_silos))
         method = method_for(config, pool.describe(), pool)
-        with threads(config.run.threads, setting.num_silos * config.samples_per_round, pool):
+        with (
+            threads(config.run.threads, setting.num_silos * config.samples_per_round, pool),
+            compared(Alone(config, pool), method, history),
+        ):
             train(pool, method, history)
-            if config.run.compare_alone and config.run.method != "local":
-                history.alone = train_alone(config, pool, method.personal)
         history.finish()
     return history
 

@@ -31,7 +31,7 @@ from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import Given, SpcacwError, numbers_in
-from spcacw_flwr.engine.loop import train_alone
+from spcacw_flwr.engine.loop import Alone
 from spcacw_flwr.flower import audit, certificates, node, records
 from spcacw_flwr.flower.policy import ALONE, SitePool, load
 from spcacw_flwr.flower.silo import answer, channel_of, evaluation, note_told, talk
@@ -214,15 +214,26 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 
 def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
-    """Train the target's silo without peers; return its figures, and the gain of a model."""
-    model = records.content_to_points(message.content)
-    target = pool.config.run.target
+    """Train the target's silo without peers; return its figures and its model."""
+    figures, model = _alone(pool).train_alone()
+    arrays = {records.POINTS: model[None].cpu().numpy()}
+    audit.told(ALONE, {pool.config.run.target: figures}, arrays)
+    return records.to_content(figures, arrays)
+
+
+def compare(pool: SiloPool, message: Message, context: Context) -> RecordDict:
+    """Return by how much a model is better than another on the target's test cases."""
+    gains = _alone(pool).gains(records.content_to_points(message.content))
+    audit.told(ALONE, {pool.config.run.target: gains})
+    return records.to_content(gains, {})
+
+
+def _alone(pool: SiloPool) -> Alone:
+    """Return what trains alone, if the silo's policy allows it; its rounds stay here."""
     if isinstance(pool, SitePool):
         pool.see(ALONE, pool.silos)
-        pool = SiloPool(pool.config, pool.setting, pool.silos)  # its rounds stay here
-    figures = train_alone(pool.config, pool, model)
-    audit.told("alone", {target: figures})
-    return records.to_content(figures, {})
+        pool = SiloPool(pool.config, pool.setting, pool.silos)
+    return Alone(pool.config, pool)
 
 
 def app_of(own: Own | None = None, mods: list[Any] | None = None) -> ClientApp:
@@ -233,6 +244,7 @@ def app_of(own: Own | None = None, mods: list[Any] | None = None) -> ClientApp:
     made.train(records.STREAM)(replying(stream, own))
     made.train(records.ALONE)(replying(alone, own))
     made.evaluate()(replying(evaluate, own))
+    made.evaluate(records.ALONE)(replying(compare, own))
     return made
 
 

@@ -238,10 +238,18 @@ class GridSilos:
         said = records.from_content(content, records.BUFFERS)
         return records.to_evaluation(*said, self.config.run.metric)
 
-    def train_alone(self, model: Tensor) -> dict[str, list[float]]:
-        """Let the target's silo train without peers; see :func:`~.engine.loop.train_alone`."""
-        kind, target = f"train.{records.ALONE}", self.config.run.target
-        content = self._ask(kind, target, model, {}, 10 * self.timeout)  # not a round: a training
+    def train_alone(self) -> tuple[dict[str, list[float]], Tensor]:
+        """Let the target's silo train without peers; see :class:`~.engine.loop.Alone`."""
+        kind, nothing = f"train.{records.ALONE}", torch.empty(0, self.layout.size)
+        content = self._ask(kind, self.config.run.target, nothing, {}, 10 * self.timeout)
+        told, _ = records.from_content(content, records.ARRAYS)
+        (model,) = records.content_to_points(content)
+        return {name: records.numbers(told, name) for name in told}, model
+
+    def gains(self, models: Tensor) -> dict[str, list[float]]:
+        """Let the target's silo compare two models; see :class:`~.engine.loop.Alone`."""
+        kind = f"{MessageType.EVALUATE}.{records.ALONE}"
+        content = self._ask(kind, self.config.run.target, models, {}, self.timeout)
         told, _ = records.from_content(content, records.ARRAYS)
         return {name: records.numbers(told, name) for name in told}
 

@@ -124,7 +124,6 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     model = SiloPool(config, setting, ())  # holds no silo: only the model that they all share
     arrays = records.model_to_arrays(model.layout, model.initial_parameters())
     strategy.start(grid, arrays, config.run.epochs * federation.rounds_per_epoch)
-    strategy.compare()
 
 
 def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
@@ -187,9 +186,7 @@ class SPCACW(GradientStrategy):
             return super().start(grid, initial_arrays, num_rounds, *args, **more)
         recorder = self.history = Audited(self._directory, self.config, engine)
         with reported(recorder):
-            result = super().start(grid, initial_arrays, num_rounds, *args, **more)
-            self.compare()
-        return result
+            return super().start(grid, initial_arrays, num_rounds, *args, **more)
 
 
 @app.main()

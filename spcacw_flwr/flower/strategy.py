@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any, NoReturn
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
@@ -19,9 +19,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import STREAM
-from spcacw_flwr.engine.loop import History, train
+from spcacw_flwr.engine.loop import History, compared, train
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.discovery import Found, discover
 from spcacw_flwr.flower.grid import GridSilos
@@ -84,8 +83,12 @@ class GradientStrategy(Strategy):
         self.nodes = GridSilos(grid, self.config, found, layout, timeout, *told)
         vector = vector.to(find_device(self.config.run.device, self.config.run.precision))
         streaming = self.config.transport.exchange == STREAM
-        with streams(self.nodes, federation) if streaming else nullcontext(self.nodes) as silos:
-            self.method = make_method(self.config, federation, vector)
+        self.method = make_method(self.config, federation, vector)
+        beside = compared(self.nodes, self.method, self.history)
+        with (
+            beside if self.history.directory else nullcontext(),
+            streams(self.nodes, federation) if streaming else nullcontext(self.nodes) as silos,
+        ):
             train(silos, self.method, self.history, num_rounds)
         state = {**self.history.parameters, **layout.unflatten(self.method.personal)}
         parts = {name: Array(part.cpu().numpy()) for name, part in state.items()}
@@ -98,16 +101,6 @@ class GradientStrategy(Strategy):
         if evaluate_fn and (metrics := evaluate_fn(num_rounds, result.arrays)):
             result.evaluate_metrics_serverapp[num_rounds] = metrics
         return result
-
-    def compare(self) -> None:
-        """Let the target train alone as well, if it is to, and note its figures."""
-        run = self.config.run
-        if not run.compare_alone or run.method == "local":
-            return
-        try:
-            self.history.alone = self.nodes.train_alone(self.method.personal)
-        except SpcacwError as error:  # a comparison that failed must not cost a finished training
-            log(WARNING, "There is no comparison with training alone: %s", error)
 
     def summary(self) -> None:
         """Log what is about to run."""

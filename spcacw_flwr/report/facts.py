@@ -266,7 +266,8 @@ def _course(run: Artefacts) -> Course:
     known = [line for line in run.epochs if line.get(metric.name) is not None]
     epochs, values = [int(line["epoch"]) for line in known], [line[metric.name] for line in known]
     alone: dict[str, Any] = run.summary.get("alone") or {}
-    by_epoch = alone.get(metric.name) or ([alone["last_accuracy"]] if alone else [])
+    so_far = [line["alone"] for line in known if line.get("alone") is not None]
+    by_epoch = alone.get(metric.name) or ([alone["last_accuracy"]] if alone else so_far)
     last, table = known[-1] if known else {}, run.summary.get("metrics") or {}
     ends = (last.get(f"{metric.name}-{end}") for end in ("low", "high"))
     gain, cases = table.get(metric.name, {}).get("gain_interval") or (None,), last.get(CASES)

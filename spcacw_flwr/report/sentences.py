@@ -99,6 +99,13 @@ def advice(facts: Facts) -> Sentences:
             yield f"What may help: {', '.join(_other_ways(facts))}."
         else:
             yield from _too_little(course, course.gain, course.cases, (high - low) / 2)
+    elif ahead := [int(line["epoch"]) for line in facts.run.epochs if line.get("behind")]:
+        yield (
+            f"Stop, or change something first: at epoch {ahead[0]} training alone was ahead by "
+            f"more than chance explains. What may help: {', '.join(_other_ways(facts))}."
+        )
+    elif facts.state != "finished":
+        yield "Not known yet: let the run go to its end, where both models are compared."
 
 
 def _other_ways(facts: Facts) -> Iterator[str]:

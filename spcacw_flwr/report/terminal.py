@@ -81,7 +81,8 @@ def describe(status: dict[str, Any]) -> str:
     if status.get("value") is None:
         return ""
     metric, alpha = METRICS[status["metric"]], status["alpha"]
-    text = f"{metric.label} {metric.text(status['value'])}  loss {status['loss']:.4f}"
+    beside = "" if status.get("alone") is None else f" (alone {metric.text(status['alone'])})"
+    text = f"{metric.label} {metric.text(status['value'])}{beside}  loss {status['loss']:.4f}"
     largest = [i for i in _heaviest(alpha)[:LARGEST] if alpha[i] > 0]
     weights = "".join(f"  silo {i}: {alpha[i]:.3f}" for i in largest)
     return f"{text}  α{weights}" if alpha else text

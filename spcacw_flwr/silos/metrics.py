@@ -10,7 +10,7 @@ binomial one, for AUROC that of E. R. DeLong, D. M. DeLong and D. L. Clarke-Pear
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -202,6 +202,17 @@ def check_metric(name: str, y: Tensor, classes: int, silo: int) -> None:
             f"({'numbers' if y.is_floating_point() else f'{len(y.unique())} of {classes} classes'})"
             f": choose one of {', '.join(names)}."
         )
+
+
+def is_worse(metric: Metric, ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
+    """Whether figures are worse than others by more than both intervals leave to chance.
+
+    Those of the same cases go together, so that this errs on the side of saying nothing.
+    """
+    name = metric.name
+    halves = [(line[f"{name}-high"] - line[f"{name}-low"]) / 2 for line in (ours, theirs)]
+    gap = (theirs[name] - ours[name]) * (1 if metric.higher else -1)
+    return gap > math.hypot(*halves)
 
 
 def standard_error(influence: Tensor) -> float:

@@ -62,6 +62,16 @@ def test_result_and_artefacts_say_the_same(tmp_path):
     assert [status["epoch"] for status in shown][-1] == 2
 
 
+def test_it_is_said_while_training_that_alone_is_ahead(tmp_path):
+    """Once, after three epochs in a row and a quarter of the run; never of training alone."""
+    for method, times in (("fedavg", 1), ("spcacw-plus", 0)):
+        out = tmp_path / method
+        result = simulate(config(method=method, epochs=16, output=str(out)))
+        assert (out / "run.log").read_text().count("training alone has been ahead") == times
+        assert [n for n, line in enumerate(result.epochs, 1) if "behind" in line] == [4][:times]
+        assert [line["alone"] for line in result.epochs] == result.accuracy_alone
+
+
 def test_the_noted_model_stays_that_of_the_epoch(monkeypatch, tmp_path):
     """A checkpoint within the next epoch holds it."""
     progress, seen = History.progress, []

@@ -132,6 +132,7 @@ def test_a_silo_keeps_an_account_of_its_own(caplog):
         (MessageType.TRAIN, LOSSES, "gives no losses"),
         (MessageType.EVALUATE, "gradients", "gives no answer to 'evaluate'"),
         ("train.alone", "gradients", "gives no answer to 'train.alone'"),
+        ("evaluate.alone", "gradients", "gives no answer to 'evaluate.alone'"),
     ],
 )
 def test_the_mod_lets_nothing_but_gradients_pass(kind, want, words):

@@ -119,7 +119,9 @@ def test_one_message_to_each_node_trains_as_in_process(tmp_path):
     assert recorder.alone["accuracy"] == pytest.approx(bare.accuracy_alone, abs=0.3)
     assert sorted(grid.invited) == sorted(grid.contexts)
     kinds = [m.metadata.message_type for m in grid.sent]
-    assert sorted(kinds) == ["query"] * 3 + ["train.alone"] + ["train.stream"] * 3
+    assert (
+        sorted(kinds) == ["evaluate.alone"] + ["query"] * 3 + ["train.alone"] + ["train.stream"] * 3
+    )
     answered = [records.usable(m)[records.METRICS]["answered"] for m in grid.answered]
     assert len(answered) == NODES
     assert max(answered) == 21 + 3  # the target's node: every round, and an evaluation each epoch

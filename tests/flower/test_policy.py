@@ -281,7 +281,8 @@ def test_sizes_label_counts_curvature_and_training_alone(tmp_path):
     node.set({"requests": "gradients"})
     assert counts() == []
     assert "its smoothness" in node.ask(Request(1, (0,), point, smoothness=True), True)[0]
-    assert "its alone" in node.by_message("train.alone", {}, point)[0]
+    for kind in ("train.alone", "evaluate.alone"):
+        assert "its alone" in node.by_message(kind, {}, torch.stack((point, point)))[0]
     assert "its evaluation" in node.evaluate(True)
     node.set({"methods": "local"})
     assert counts() == "The policy of silo 0's site forbids its size: methods = 'local'"

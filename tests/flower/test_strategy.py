@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.loop import History, train_alone
+from spcacw_flwr.engine.loop import Alone, History
 from spcacw_flwr.engine.loop import play as play_round
 from spcacw_flwr.engine.loop import train as train_in_process
 from spcacw_flwr.engine.recorder import Recorder
@@ -116,13 +116,21 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
     grid = LocalGrid(config, 7)
     strategy, pool = play(config, grid, rounds=1), make_pool(local)
     model = strategy.method.personal
-    assert strategy.nodes.train_alone(model) == (found := train_alone(local, pool, model))
+    found, alone = strategy.nodes.train_alone()
+    beside = Alone(local, pool)
+    expected, vector = beside.train_alone()
+    assert found == expected
+    assert torch.equal(alone, vector)
     models = [bare(local, t).parameters for t in (7, 14)]
-    expected = [pool.evaluate(one, 0).figures for one in models]
-    assert found["accuracy"] == [one["accuracy"] for one in expected]
-    ours, theirs = (pool.cases(one, 0)[0] for one in (model, models[-1]))
-    assert found["brier-gain"] == ours.gains(theirs)["brier"]
-    assert found["accuracy-gain"][0] == ours.figures()["accuracy"] - expected[-1]["accuracy"]
+    assert torch.equal(alone, models[-1])
+    figures = [pool.evaluate(one, 0).figures for one in models]
+    assert found["accuracy"] == [one["accuracy"] for one in figures]
+    both = torch.stack((model, alone))
+    gains = strategy.nodes.gains(both)
+    assert gains == beside.gains(both)
+    ours, theirs = (pool.cases(one, 0)[0] for one in both)
+    assert gains["brier-gain"] == ours.gains(theirs)["brier"]
+    assert gains["accuracy-gain"][0] == ours.figures()["accuracy"] - figures[-1]["accuracy"]
 
 
 def test_only_whom_the_method_wants_is_asked():
@@ -237,7 +245,7 @@ def test_artefacts_of_a_run(tmp_path):
     assert set(lines[0]) == {f"{name}{end}" for name in names for end in ("", "-low", "-high")} | {
         "test-cases", "epoch", "round", "loss", "accuracy", "L", "lambda_reg", "cost", "seconds",
         "target_gradients", "floats", "bytes", "cumulative_cost", "best_fixed_cost", "regret",
-        "regret_bound", "rejected", "quarantined",
+        "regret_bound", "rejected", "quarantined", "alone",
     }  # fmt: skip
     silos = pd.read_csv(directory / "silos.csv")
     assert list(silos.silo) == [*range(7), *range(7)]

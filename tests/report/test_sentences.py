@@ -72,6 +72,11 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
     ("advice", {"alone": None}, "This run cannot say, for training alone was not run beside it: "
      "set compare-alone = true."),
     ("advice", {"accuracy": (50.0,), "alone": None, **FAILED}, "let it run to its end."),
+    ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0}, **FAILED}, "Not known yet:"),
+    ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0, "behind": 1}, **FAILED},
+     "Stop, or change something first: at epoch 1 training alone was ahead by more than chance"),
+    ("headline", {"accuracy": (50.0,), "lines": {"alone": 60.0}, **FAILED},
+     "10.0 points of accuracy worse than training alone (test accuracy 50.00 % against 60.00 %)"),
     # ½(.4 + .2 + .1 + .1) = .4 at round 7; ½(.1 + .05 + .1 + .05) = .15 at round 14; then none.
     ("changes", {}, "divided anew 3 times; the largest moves were in rounds 7 (40 %) and 14 "
      "(15 %). After round 14 no update moved more than 1.0 %. Silos 1 and 3 have had some weight "
