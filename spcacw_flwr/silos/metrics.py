@@ -39,6 +39,18 @@ def _right(outputs: Tensor, y: Tensor) -> Tensor:
     return right.flatten(1).mean(1) if right.ndim > 1 else right
 
 
+def over_shares(counts: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return ``score`` of balanced accuracy: whether the class of most p_k/π_k is right.
+
+    π are the shares of the classes among the training labels, of which there are ``counts`` (C,).
+    A class is then chosen where the case makes it likelier than it was: with 6 % of positives, a
+    model that knows something need not say p ≥ ½ of one. It is the rule that balanced accuracy is
+    best served by (A. K. Menon et al., Long-tail learning via logit adjustment, ICLR 2021).
+    """
+    shift = counts.clamp(min=1).log()
+    return lambda outputs, y: _right(outputs - shift, y)
+
+
 def _margin(outputs: Tensor, y: Tensor) -> Tensor:
     return outputs[:, 1] - outputs[:, 0]
 

@@ -26,7 +26,7 @@ from spcacw_flwr.silos.device import dtype_of, find_device
 from spcacw_flwr.silos.evaluation import Cases, buffers_at, evaluating, scores_of
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
-from spcacw_flwr.silos.metrics import applying, check_metric
+from spcacw_flwr.silos.metrics import applying, check_metric, over_shares
 from spcacw_flwr.silos.models import make_loss, make_model, try_model
 from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
@@ -307,7 +307,11 @@ class SiloPool:
         weights = self.layout.unflatten(vector.to(self.device))
         buffers = buffers_at(self.model, weights, self.data.shuffled(silo))
         data = self.setting.test(silo)
-        scores = {one.name: one.score for one in applying(data.y, self.setting.num_classes)}
+        classes = self.setting.num_classes
+        scores = {one.name: one.score for one in applying(data.y, classes)}
+        if "balanced" in scores:
+            counts = self.setting.train(silo).label_counts(classes)
+            scores["balanced"] = over_shares(counts.to(self.device))
         found = scores_of(self.model, weights | buffers, data, scores, self.device)
         weight = None if data.weight is None else data.weight.double()
         return Cases(found, data.y, weight), others_of(self.model, weights, buffers)

@@ -14,8 +14,10 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import records
+from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.evaluation import Cases
-from spcacw_flwr.silos.metrics import METRICS, applying
+from spcacw_flwr.silos.metrics import METRICS, applying, over_shares
+from spcacw_flwr.silos.setting import SiloData
 
 Y = torch.tensor([0, 0, 0, 1, 1])
 MARGIN = torch.tensor([0.0, 2.0, 1.0, 1.0, 3.0])
@@ -255,3 +257,33 @@ def test_an_evaluation_without_the_runs_metric_is_refused():
     assert found.figures == {"auroc": 0.9, "auroc-low": 0.8}
     with pytest.raises(SpcacwError, match="auroc is None where numbers were expected"):
         records.to_evaluation({"accuracy": 90.0}, {}, "auroc")
+
+
+def test_balanced_accuracy_chooses_by_how_much_likelier_than_its_share_a_class_is():
+    """94 and 6 labels: 1.2 − log 6 > 3.9 − log 94, and 1.1 − log 6 is less; no label: as of one."""
+    outputs, y = torch.tensor([[3.9, 1.2], [3.9, 1.1], [0.0, -3.0]]), torch.tensor([1, 1, 0])
+    assert over_shares(torch.tensor([94, 6]))(outputs, y).tolist() == [1, 0, 1]
+    assert over_shares(torch.tensor([50, 50]))(outputs, y).tolist() == [0, 0, 1]
+    assert over_shares(torch.tensor([1, 0]))(outputs, y).tolist() == [0, 0, 1]
+
+
+def test_a_run_takes_the_shares_of_the_targets_training_labels():
+    config = Config.from_keys(
+        setting=f"{__name__}:Rare", method="local", epochs=30, eta=0.3, model="logistic",
+        cluster_sizes="4,3", compare_alone=False, engine="in-process",
+    )  # fmt: skip
+    last = simulate(config).epochs[-1]
+    assert last["accuracy"] == pytest.approx(90)  # it never says 1
+    assert last["balanced"] > 80
+
+
+class Rare(DigitsRelabel):
+    """One in ten labels is 1: never the likelier one, but three times as likely where x is .7."""
+
+    num_classes, input_shape = 2, (1,)
+
+    def train(self, silo):
+        at = torch.arange(400)
+        return SiloData(((at % 10 < 3).float() - 0.3)[:, None], (at % 10 == 0).long())
+
+    test = train
