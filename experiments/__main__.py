@@ -103,12 +103,14 @@ def selfish(
     listed = conf.read(conf.CONF / "federations.toml")
     of, other = names(methods) or listed.pop("methods"), listed.pop("other")
     listed.pop("methods", None)
+    trials = {} if methods else listed["trials"]
+    del listed["trials"]
     asked = {"seeds": seeds, "sizes": sizes and federations.numbers(sizes)}
     more = more_keys(data_dir, "in-process", set_)
     jobs = []
     for name in names(setting) or listed:
         plan = listed.get(name, other) | {key: value for key, value in asked.items() if value}
-        jobs += federations.jobs_of(name, plan, list(dict.fromkeys(["local", *of])), more)
+        jobs += federations.jobs_of(name, plan, list(dict.fromkeys(["local", *of])), more, trials)
     where = Where(output, ("cpu",), workers, report_only, 60 * minutes)
     return federations.federations(jobs, where, new_console())
 

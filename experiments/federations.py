@@ -12,9 +12,11 @@ pair is a split and a silo; those with fewer than :data:`FEWEST` test cases are 
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ from .sweep import Where, short_runs, slots
 FEWEST, HARMLESS = 10, 0.9
 PLACE = ("setting", "target", "seed", "size", "method", "keys")
 NAMES = (*PLACE, "metric", "value", "test_cases", "alpha_target")
+LOCAL, TRIAL, TUNED = "local", "local-trial", "local-tuned"
 COMMON = {"engine": "in-process", "compare-alone": False, "threads": 1}
 
 
@@ -55,16 +58,24 @@ def numbers(text: str) -> list[int]:
 
 def row(name: str) -> Row:
     """Return a row of Table 1 by its name, or any other method."""
+    if name == TUNED:
+        return Row(name, "Local, tuned", {"method": LOCAL})
     known = name in read(CONF / "rows.toml") or ":" in name or name not in METHODS
     return rows([name])[0] if known else Row(name, name, {"method": name})
 
 
-def jobs_of(name: str, plan: Mapping[str, Any], methods: Sequence[str], more: Keys) -> list[Job]:
-    """Return the runs on a setting, those of a split side by side."""
+def jobs_of(
+    name: str, plan: Mapping[str, Any], methods: Sequence[str], more: Keys,
+    trials: Mapping[str, Sequence[Any]] | None = None,
+) -> list[Job]:  # fmt: skip
+    """Return the runs on a setting, those of a split side by side; and Local's ``trials``."""
     cls, found = setting_class(name), []
     natural = "target_samples" in getattr(cls.Keys, "__dataclass_fields__", {})
     size_key = f"{cls.name}.target-samples" if natural else "samples-per-silo"
     seeds, chosen = numbers(plan["seeds"]), [row(method) for method in methods]
+    if trials and "tuning" in plan:
+        tries = [dict(zip(trials, values, strict=True)) for values in product(*trials.values())]
+        chosen += [Row(TRIAL, TRIAL, {"method": LOCAL, **keys}) for keys in tries]
     keys = {**COMMON, "setting": name, **flattened(plan.get("set", {})), **more}
     unnamed = {*COMMON, *PLACE, size_key, "data-dir"}
     count = checked_setting(Config.from_flat(keys)).num_silos
@@ -81,8 +92,33 @@ def jobs_of(name: str, plan: Mapping[str, Any], methods: Sequence[str], more: Ke
             own = {k: v for k, v in of.items() if k not in unnamed}
             said = {"setting": name, "target": target, "size": size, "method": one.name,
                     "keys": json.dumps(own, sort_keys=True)}  # fmt: skip
+            splits = numbers(plan["tuning"]) if one.name == TRIAL else seeds
             found += [Job(name, one.name, {**of, "seed": seed}, "", {**said, "seed": seed})
-                      for seed in seeds]  # fmt: skip
+                      for seed in splits]  # fmt: skip
+    return found
+
+
+def tuned(jobs: Sequence[Job], kept: Table) -> list[Job]:
+    """Return the runs of Local with the keys that were best in its trials, by setting and size.
+
+    Best is in the mean over splits and silos. There are none where a trial is missing.
+    """
+    values: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for job in jobs:
+        if job.row == TRIAL:
+            line = kept.lines.get(kept.place(job.place))
+            sign = 1 if line is None or METRICS[line["metric"]].higher else -1
+            value = sign * float(line["value"]) if line else math.nan
+            place = job.column, job.place["size"]
+            values.setdefault(place, {}).setdefault(job.place["keys"], []).append(value)
+    found = []
+    for job in jobs:
+        of = values.get((job.column, job.place["size"]), {}) if job.row == LOCAL else {}
+        means = {keys: float(np.mean(value)) for keys, value in of.items()}
+        if means and not any(math.isnan(mean) for mean in means.values()):
+            best = max(means, key=means.__getitem__)
+            its = {**job.place, "method": TUNED, "keys": best}
+            found.append(Job(job.column, TUNED, {**job.keys, **json.loads(best)}, "", its))
     return found
 
 
@@ -120,8 +156,8 @@ def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
     def of(line: Mapping[str, str]) -> tuple[str, ...]:
         return line["setting"], line["size"], line["seed"], line["target"]
 
-    alone = {of(line): float(line["value"]) for line in lines if line["method"] == "local"}
-    rivals = [line for line in lines if line["method"] != "local" and of(line) in alone]
+    alone = {of(line): float(line["value"]) for line in lines if line["method"] == LOCAL}
+    rivals = [line for line in lines if line["method"] not in (LOCAL, TRIAL) and of(line) in alone]
     groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for together in (False, True):
         for line in rivals:
@@ -216,19 +252,12 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
     """Make the runs that ``federations.csv`` lacks, a line each; then report those that it has."""
     where.output.mkdir(parents=True, exist_ok=True)
     kept = Table(where.output / "federations.csv", NAMES, PLACE)
-    todo = [] if where.report_only else [job for job in jobs if kept.lacks(job.place)]
-    todo.sort(key=lambda job: job.seed)
-    console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
-    failed: Counter[str] = Counter()
-    if todo:
-        keys, workers = [job.keys for job in todo], len(slots(["cpu"], where.workers))
-        made = short_runs(measure, keys, where.output, workers, where.seconds)
-        for k, found in track(made, "runs", len(todo), console=console):
-            if isinstance(found, Exception):
-                failed[f"{todo[k].column}, {todo[k].row}: {found}"] += 1
-            else:
-                kept.add({**todo[k].place, **found})
-        kept.arrange(job.place for job in jobs)
+    ends = time.monotonic() + where.seconds
+    failed = make(jobs, kept, where, console)
+    if more := tuned(jobs, kept):
+        jobs = [*jobs, *more]
+        failed += make(more, kept, replace(where, seconds=ends - time.monotonic()), console)
+    kept.arrange(job.place for job in jobs)
     cells = cells_of([kept.lines[kept.place(job.place)] for job in jobs
                       if not kept.lacks(job.place)])  # fmt: skip
     if cells:
@@ -241,3 +270,20 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
     if not cells:
         raise SpcacwError(f"{kept.path} has no method beside Local on one split: run one.")
     return [kept.path, page, picture]
+
+
+def make(jobs: Sequence[Job], kept: Table, where: Where, console: Console) -> Counter[str]:
+    """Make the runs that a table lacks; return why some failed, and how often."""
+    todo = [] if where.report_only else [job for job in jobs if kept.lacks(job.place)]
+    todo.sort(key=lambda job: job.seed)
+    console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
+    failed: Counter[str] = Counter()
+    if todo:
+        keys, workers = [job.keys for job in todo], len(slots(["cpu"], where.workers))
+        made = short_runs(measure, keys, where.output, workers, where.seconds)
+        for k, found in track(made, "runs", len(todo), console=console):
+            if isinstance(found, Exception):
+                failed[f"{todo[k].column}, {todo[k].row}: {found}"] += 1
+            else:
+                kept.add({**todo[k].place, **found})
+    return failed

@@ -10,6 +10,7 @@ from rich.console import Console
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.experiments import federations
 from spcacw_flwr.experiments.conf import CONF, read
+from spcacw_flwr.experiments.results import Table
 from spcacw_flwr.experiments.sweep import Where, short_runs
 from tests.conftest import data_at, one_sentence
 from tests.test_adding import folder  # noqa: F401
@@ -67,6 +68,7 @@ def test_all_that_is_listed_can_be_planned():
     listed = read(CONF / "federations.toml")
     for method in listed.pop("methods"):
         assert federations.row(method).keys["method"] == method
+    assert set(listed.pop("trials")) == {"eta", "weight-decay"}
     for plan in listed.values():
         assert federations.numbers(plan["seeds"])
     assert federations.row("mine:Own").keys == {"method": "mine:Own"}
@@ -152,3 +154,25 @@ def test_a_report_without_runs_says_so(tmp_path):
     jobs = federations.jobs_of("digits-relabel", DIGITS, ["local"], {})
     with one_sentence("no method beside Local"):
         federations.federations(jobs, Where(tmp_path, report_only=True), Console(quiet=True))
+
+
+def test_tuned_local_has_the_keys_that_were_best_on_splits_of_their_own(tmp_path):
+    """η = .1 is .5 points better than .2 on size 50, and worse on size 0."""
+    plan, trials = {**DIGITS, "tuning": "0-1", "every": 4}, {"eta": [0.1, 0.2]}
+    jobs = federations.jobs_of("digits-relabel", plan, ["local"], {}, trials)
+    tries = [job for job in jobs if job.row == federations.TRIAL]
+    assert len(tries) == 2 * 2 * 2 * 2  # sizes, silos, η, splits
+    assert {job.seed for job in tries} == {0, 1}
+    kept = Table(tmp_path / "federations.csv", federations.NAMES, federations.PLACE)
+    assert federations.tuned(jobs, kept) == []
+    for job in tries:
+        better = (job.keys["eta"] == 0.1) == (job.place["size"] == 50)
+        kept.add({**job.place, "metric": "accuracy", "value": 90 + job.seed + better / 2})
+    found = federations.tuned(jobs, kept)
+    assert {(job.place["size"], job.keys["eta"]) for job in found} == {(50, 0.1), (0, 0.2)}
+    assert {(job.row, job.keys["method"]) for job in found} == {("local-tuned", "local")}
+    assert {job.seed for job in found} == {3, 4}
+    cells = federations.cells_of([line("local", 3, 70), line("local-tuned", 3, 72),
+                                  line("local-trial", 3, 99)])  # fmt: skip
+    assert [(cell.method, cell.gain) for cell in cells] == [("local-tuned", 2.0)] * 2
+    assert "| Local, tuned |" in federations.markdown(cells)
