@@ -35,6 +35,9 @@ Minutes = Annotated[
     float, typer.Option(help="after which unfinished runs are left for another time")
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any key")]
+Ray = Annotated[
+    str, typer.Option("--ray-address", help="a Ray cluster's, or local; empty: processes here")
+]
 ReportOnly = Annotated[bool, typer.Option("--report-only", help="run nothing")]
 
 
@@ -74,11 +77,12 @@ def table(
     ] = True,
     targets: Annotated[str, typer.Option(help="all, or silos: each as target in turn")] = "",
     minutes: Minutes = math.inf, report_only: ReportOnly = False, set_: Set = None,
+    ray: Ray = "",
 ) -> list[Path]:  # fmt: skip
     """Fill and write the paper's Table 1; with --targets, the table over silos as targets."""
     more = more_keys(data_dir, engine, set_)
     of, which = conf.columns(names(columns)), conf.rows(names(rows))
-    where = Where(output, tuple(names(device)), workers, report_only, 60 * minutes)
+    where = Where(output, tuple(names(device)), workers, report_only, 60 * minutes, ray)
     if targets:
         jobs = table1.silo_jobs(of, which, range(seeds), more, targets, tuned)
         return table1.report_silos(jobs, where.run(jobs, new_console()), of, which, output)
@@ -98,6 +102,7 @@ def selfish(
     output: Annotated[Path, typer.Option(help="directory of results")] = Path("runs/federations"),
     workers: Workers = 0,
     minutes: Minutes = math.inf, report_only: ReportOnly = False, set_: Set = None,
+    ray: Ray = "",
 ) -> list[Path]:  # fmt: skip
     """Gain over Local, and harm, on real federations: every silo as the target, few data or all."""
     listed = conf.read(conf.CONF / "federations.toml")
@@ -111,7 +116,7 @@ def selfish(
     for name in names(setting) or listed:
         plan = listed.get(name, other) | {key: value for key, value in asked.items() if value}
         jobs += federations.jobs_of(name, plan, list(dict.fromkeys(["local", *of])), more, trials)
-    where = Where(output, ("cpu",), workers, report_only, 60 * minutes)
+    where = Where(output, ("cpu",), workers, report_only, 60 * minutes, ray)
     return federations.federations(jobs, where, new_console())
 
 
@@ -125,11 +130,12 @@ def run_studies(
     file: Annotated[Path, typer.Option(help="TOML that lists the studies")] = studies.STUDIES,
     runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/studies"),
     workers: Workers = 0, device: Device = "cpu",
-    report_only: ReportOnly = False, set_: Set = None,
+    report_only: ReportOnly = False, set_: Set = None, ray: Ray = "",
 ) -> list[Path]:  # fmt: skip
     """Run what the tables of the studies lack, a line of CSV for each run."""
     console, more = new_console(), more_keys(data_dir, "in-process", set_)
-    where, listed = Where(runs, tuple(names(device)), workers, report_only), conf.read(file)
+    where = Where(runs, tuple(names(device)), workers, report_only, ray=ray)
+    listed = conf.read(file)
     made: list[Path] = []
     failed = 0
     for name in conf.chosen(which or [], listed, "study"):

@@ -38,7 +38,7 @@ from .conf import CONF, Job, Keys, Row, read, rows
 from .pages import NONE, table
 from .results import Table
 from .scores import clustered, unharmed, worst_decile
-from .sweep import Where, short_runs, slots
+from .sweep import Where, short_runs
 
 FEWEST, HARMLESS = 10, 0.9
 PLACE = ("setting", "target", "seed", "size", "method", "keys")
@@ -279,8 +279,8 @@ def make(jobs: Sequence[Job], kept: Table, where: Where, console: Console) -> Co
     console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
     failed: Counter[str] = Counter()
     if todo:
-        keys, workers = [job.keys for job in todo], len(slots(["cpu"], where.workers))
-        made = short_runs(measure, keys, where.output, workers, where.seconds)
+        keys, workers = [job.keys for job in todo], len(where.places())
+        made = short_runs(measure, keys, where.output, workers, where.seconds, where.cluster)
         for k, found in track(made, "runs", len(todo), console=console):
             if isinstance(found, Exception):
                 failed[f"{todo[k].column}, {todo[k].row}: {found}"] += 1

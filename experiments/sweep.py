@@ -5,6 +5,8 @@ fails, or is killed, takes nobody with it: all that comes back is what the run l
 directory. ``status.json`` says how it ended, and ``worker.log`` has what was printed, which would
 tear a live display apart. A run that was begun and not finished goes on from its last checkpoint.
 
+With a Ray cluster they are its tasks instead (:mod:`.cluster`).
+
 Table 1 keeps the directories of its runs (:meth:`Where.run`). A study keeps a line of CSV for each
 run, and its directory goes when that line is written (:meth:`Where.fill`).
 """
@@ -23,10 +25,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -46,6 +49,9 @@ from spcacw_flwr.silos.setup import checked_setting
 from .conf import Job, Keys
 from .results import Table
 from .runs import FAILED, FINISHED, RUNNING, WAITING, Display, Run, plan, prepare
+
+if TYPE_CHECKING:
+    from .cluster import Away, Cluster
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 15.0
@@ -114,19 +120,21 @@ def slots(devices: Sequence[str], workers: int) -> list[str]:
     return [devices[k % len(devices)] for k in range(count)]
 
 
-def start(run: Run, device: str) -> BaseProcess:
-    """Start a run's process."""
+def start(run: Run, device: str, cluster: Cluster | None) -> BaseProcess | Away:
+    """Start a run's process, here or in a cluster."""
     assert run.config is not None
     flat = run.config.to_flat() | {"output": str(run.directory.resolve()), "device": device}
     if run.config.run.engine == "in-process":
         flat["threads"] = 1
     run.state = RUNNING
+    if cluster:
+        return cluster.run(flat)
     process = CONTEXT.Process(target=work, args=(flat,))
     process.start()
     return process
 
 
-def collect(run: Run, process: BaseProcess) -> None:
+def collect(run: Run, process: BaseProcess | Away) -> None:
     """Note how a run whose process has ended ended."""
     process.join()
     if run.done:
@@ -140,7 +148,7 @@ def collect(run: Run, process: BaseProcess) -> None:
     note_failure(run.directory, run.error)
 
 
-def stop(processes: Sequence[BaseProcess]) -> None:
+def stop(processes: Sequence[BaseProcess | Away]) -> None:
     """End processes; what they have not finished goes on with the next sweep."""
     for process in processes:
         process.terminate()
@@ -166,6 +174,7 @@ def only_sweep(root: Path) -> FileLock:
 def sweep(
     runs: Sequence[Run], places: Sequence[str], root: Path, show: Display,
     seconds: float = math.inf, note: Callable[[Run], None] | None = None,
+    cluster: Cluster | None = None,
 ) -> None:  # fmt: skip
     """Make all runs that are not finished, one on each of ``places`` at a time.
 
@@ -174,7 +183,7 @@ def sweep(
     work in ``root``.
     """
     lock = only_sweep(root)
-    running: dict[BaseProcess, tuple[Run, str]] = {}
+    running: dict[BaseProcess | Away, tuple[Run, str]] = {}
     try:
         for run in dict.fromkeys(runs):
             if note and run.state in (FINISHED, FAILED):
@@ -186,7 +195,7 @@ def sweep(
         while (todo or running) and time.monotonic() < deadline:
             while todo and free:
                 run, device = todo.popleft(), free.popleft()
-                running[start(run, device)] = run, device
+                running[start(run, device, cluster)] = run, device
             wait([process.sentinel for process in running], POLL_SECONDS)
             for process in [process for process in running if not process.is_alive()]:
                 run, device = running.pop(process)
@@ -217,21 +226,23 @@ def _end_with_parent() -> None:
 
 def short_runs(
     make: Callable[[Keys], Any], todo: Sequence[Keys], root: Path, workers: int,
-    seconds: float = math.inf,
+    seconds: float = math.inf, cluster: Cluster | None = None,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """Yield the place of each of ``todo`` and what ``make`` returned of it, or raised.
 
-    Runs share ``workers`` processes: one of its own costs more than a run of a second. What is not
+    Runs share ``workers`` processes, or a cluster: a process of its own costs more than a run of a
+    second. What is not
     begun after ``seconds``, or when the caller stops, is left. SpcacwError if another sweep is at
     work in ``root``.
     """
     lock = only_sweep(root)
-    crew = ProcessPoolExecutor(workers, CONTEXT, _begin)
+    crew = cluster or ProcessPoolExecutor(workers, CONTEXT, _begin)
     try:
         places = {crew.submit(make, keys): k for k, keys in enumerate(todo)}
         with suppress(TimeoutError):
             for run in as_completed(places, None if math.isinf(seconds) else seconds):
-                yield places[run], run.exception() or run.result()
+                error = run.exception()
+                yield places[run], getattr(error, "cause", error) or run.result()
     finally:
         crew.shutdown(cancel_futures=True)
         lock.release()
@@ -252,6 +263,17 @@ class Where:
     report_only: bool = False
     seconds: float = math.inf
     """After which runs that are not finished are left for another time."""
+    ray: str = ""
+    """The address of a Ray cluster whose tasks the runs are."""
+
+    @cached_property
+    def cluster(self) -> Cluster | None:
+        """The cluster, if there is one; SpcacwError if it cannot be reached."""
+        if not self.ray:
+            return None
+        from .cluster import Cluster  # Ray is not on every machine
+
+        return Cluster(self.ray, self.devices)
 
     def make(
         self, jobs: Sequence[Job], console: Console, note: Callable[[Run], None] | None = None
@@ -263,10 +285,16 @@ class Where:
         root = self.output / "runs"
         runs = plan(jobs, root)
         if runs and not self.report_only:
-            places, display = slots(self.devices, self.workers), Display(console, runs)
+            places, display = self.places(), Display(console, runs)
             with display.showing():
-                sweep(runs, places, root, display, self.seconds, note)
+                sweep(runs, places, root, display, self.seconds, note, self.cluster)
         return runs
+
+    def places(self) -> list[str]:
+        """Return the device of each run at a time; SpcacwError if one is not there."""
+        if self.cluster is None:
+            return slots(self.devices, self.workers)
+        return [self.cluster.device] * (self.workers or self.cluster.places)
 
     def run(self, jobs: Sequence[Job], console: Console) -> list[Run]:
         """Do as :meth:`make`; SpcacwError if then no run at all is finished, too."""

@@ -198,7 +198,7 @@ def score(_: Job, run: Run) -> dict[str, Any] | None:
 
 def tune(
     setting: str, methods: list[str], seeds: int, epochs: int, data_dir: str, output: Path,
-    workers: int = 0,
+    workers: int = 0, ray: str = "",
 ) -> dict[str, Candidate]:  # fmt: skip
     """Tune methods (none: all) on a setting, or on a column's file; write and return the choices.
 
@@ -212,7 +212,8 @@ def tune(
     axes, ends = grids(methods), {m: flattened(end) for m, end in read(GRIDS)["local"].items()}
     names = chosen(methods, axes, "grid of method")
     first = {name: defaults(axes[name], keys_of(name, of_setting, {})) for name in names}
-    table, where = Table(output / f"{setting}.csv", COLUMNS, PLACE), Where(output, workers=workers)
+    table = Table(output / f"{setting}.csv", COLUMNS, PLACE)
+    where = Where(output, workers=workers, ray=ray)
     while any((todo := following(axes, first, ends, scores(table, seeds, epochs))).values()):
         jobs, before = trials(setting, todo, seeds, epochs, of_setting), len(table.lines)
         failed = where.fill(table, jobs, score, Console())

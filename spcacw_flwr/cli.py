@@ -166,12 +166,13 @@ def tune(
     epochs: Annotated[int, typer.Option(help="epochs of each trial")] = 15,
     data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets")] = None,
     output: Annotated[Path, typer.Option(help="directory of trials and choices")] = Path("tuned"),
+    ray_address: Annotated[str, typer.Option(help="a Ray cluster's; empty: processes here")] = "",
 ) -> None:
     """Choose each method's hyper-parameters on held-out training data of the target."""
     where = absolute(str(data_dir)) if data_dir else ""
     names = methods.split(",") if methods else []
     tune_all = import_by_path("spcacw_flwr.experiments.tune:tune", "command")
-    choice = tune_all(setting, names, seeds, epochs, where, output)
+    choice = tune_all(setting, names, seeds, epochs, where, output, ray=ray_address)
     table = Table("method", "choice", title=f"tuned on held-out training data of {setting}")
     for name, chosen in choice.items():
         table.add_row(name, ", ".join(f"{key} = {value}" for key, value in chosen.items()))
