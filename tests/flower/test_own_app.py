@@ -188,6 +188,21 @@ def test_a_regression_with_peers_that_have_no_test_data():
         start(silo_app(heights, lambda: nn.Linear(30, 2), distances))
 
 
+def signs(silo):
+    """Two labels a sample: whether each of two features is above its mean."""
+    return tuple((x, x[:, :2] > 0) for x, _ in load(silo))
+
+
+def test_several_labels_a_sample():
+    app = silo_app(signs, lambda: nn.Linear(30, 2))
+    result = SPCACW(**KEYS).start(grid_of(app), initial(lambda: nn.Linear(30, 2)), num_rounds=30)
+    found = result.evaluate_metrics_clientapp[30]
+    assert set(found) == {"accuracy", "log-loss", "brier"}
+    assert found["accuracy"] > 75
+    with one_sentence("outputs of shape", "the 2 classes for labels"):
+        start(silo_app(signs, lambda: nn.Linear(30, 3)))
+
+
 def test_two_apps_in_one_process_keep_apart():
     wide = silo_app(load, lambda: nn.Linear(30, 2))
     assert len(asked(grid_of(wide))[0].content["config"]["names"]) == 2

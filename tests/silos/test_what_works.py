@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 from spcacw_flwr.config.config import Config
@@ -70,6 +71,30 @@ def group_norm(shape, classes):
 def frozen_backbone(shape, classes):
     backbone = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten())
     return nn.Sequential(backbone.requires_grad_(False), nn.Linear(576, classes))
+
+
+def parities(silo):
+    """Digits with three labels: odd, prime, more than 4; of silo 2 the opposite."""
+    digits = load_digits()
+    d, x = torch.from_numpy(digits.target), torch.from_numpy(digits.images).float()[:, None] / 16
+    y = torch.stack([d % 2 == 1, torch.isin(d, torch.tensor([2, 3, 5, 7])), d > 4], 1)
+    here = slice(silo * 100, silo * 100 + 100)
+    tested = slice(1000, None)
+    return (x[here], y[here] ^ (silo == 2)), (x[tested], y[tested])
+
+
+@pytest.mark.parametrize("model", ["mlp", f"{HERE}:group_norm", f"{HERE}:embedding"])
+def test_several_labels_a_sample(model):
+    assert "several labels a sample" in PAGE.read_text()
+    result = simulate(Config.from_keys(
+        setting="own", silo=f"{HERE}:parities", silos=3, classes=3, model=model, epochs=8, eta=0.2
+    ))  # fmt: skip
+    _, same, opposite = result.alpha
+    assert same > 0.2 > 0.05 > opposite
+    last, first = result.epochs[-1], result.epochs[0]
+    assert last["accuracy"] > first["accuracy"]
+    assert {"log-loss", "brier"} <= set(last)
+    assert "auroc" not in last
 
 
 WORKS = {

@@ -1,0 +1,202 @@
+"""Is α a fair price? Exact Shapley values of a target's peers, and what of one run predicts them.
+
+    python -m spcacw_flwr.experiments studies shapley --data-dir DIR
+
+v(S) is the target's test metric after the last epoch when only the peers S take part; v(∅) is
+training alone. Two ways of training make two games: the default method, which may refuse a peer, so
+that a bad one is worth about nothing; and FedAvg, which averages all of S whoever they are, so that
+a bad one does harm. Every coalition is trained, 2ⁿ runs of the same mini-batches and first weights:
+
+    φᵢ = Σ_{S ∌ i} |S|! (n − |S| − 1)! / n! · (v(S ∪ i) − v(S)).
+
+What predicts φ is read off the one run of the default method with all peers (:data:`CHEAP`), 1/2ⁿ
+of the cost; leave-one-out, v(N) − v(N∖i), takes n + 1 runs. ``risk_best`` and ``risk_equal`` are
+Shapley values, too, of −αᵀRα, the run's own estimate of the error (docs/plus.md) with the best α
+over S and the target, and with equal ones. ``shapley.csv`` has a line per peer, game and metric;
+``shapley.md`` Spearman's rank correlation with φ, the mean over targets and seeds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import combinations, product
+from math import factorial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from scipy.stats import spearmanr
+
+from spcacw_flwr.alpha.solver import minimise
+from spcacw_flwr.config.config import Config, flattened
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.loop import History, train
+from spcacw_flwr.engine.simulate import method_for
+from spcacw_flwr.methods.base import Method
+from spcacw_flwr.methods.plus import PlusSPCACW
+from spcacw_flwr.report.leave_one_out import Remaining
+from spcacw_flwr.silos.evaluation import Cases
+from spcacw_flwr.silos.metrics import METRICS
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setup import checked_setting
+
+from .conf import Job, Keys
+from .pages import NONE, table
+from .results import Table
+from .sweep import Where, short_runs, slots
+
+GAMES = {"spcacw-plus": "trained by SP-CACW plus", "fedavg": "averaged"}
+CHEAP = {
+    "alpha": "last α", "mean_alpha": "mean α", "minus_bias": "−‖b̂‖", "closed_form": "closed form",
+    "risk_best": "risk, best α", "risk_equal": "risk, equal α",
+}  # fmt: skip
+PLACE = ("setting", "target", "seed", "game", "metric", "silo")
+PARTS = {"shapley": slice(None), "shapley_even": slice(0, None, 2), "shapley_odd": slice(1, None, 2)}
+"""The test cases that φ is found on: all, and two halves, which say how much of φ is luck."""
+NAMES = (*PLACE, *PARTS, "leave_one_out", *CHEAP, "share")
+Game = Mapping[frozenset[int], float]
+
+
+def coalitions(players: Collection[int]) -> list[frozenset[int]]:
+    """Return all subsets, the empty one first."""
+    return [frozenset(some) for k in range(len(players) + 1) for some in combinations(players, k)]
+
+
+def shapley(players: Sequence[int], value: Game) -> dict[int, float]:
+    """Return φᵢ of each player, of the values of all coalitions."""
+    n = len(players)
+    share = [factorial(k) * factorial(n - k - 1) / factorial(n) for k in range(n)]
+    return {
+        i: sum(share[len(S)] * (value[S | {i}] - value[S]) for S in value if i not in S)
+        for i in players
+    }
+
+
+def estimates(method: PlusSPCACW, history: History) -> dict[str, NDArray[np.float64]]:
+    """Return what a run with all silos says of each of them, (M,) each; more is better."""
+    alphas, said = [alpha for _, alpha in history.alphas], method.silo_figures()
+    silos, risk = method.population.risk()
+    target = len(silos) - 1
+
+    def risk_shares(error: Callable[[NDArray[np.float64]], float]) -> NDArray[np.float64]:
+        game = {S: -error(risk[np.ix_([*S, target], [*S, target])])
+                for S in coalitions(range(target))}  # fmt: skip
+        found = np.full(len(alphas[0]), np.nan)
+        found[silos[:-1]] = list(shapley(range(target), game).values())
+        return found
+
+    return {
+        "alpha": alphas[-1], "mean_alpha": np.mean(alphas, axis=0), "minus_bias": -said["bias"],
+        "closed_form": said["closed_form"],
+        "risk_best": risk_shares(lambda R: float((a := minimise(R).alpha) @ R @ a)),
+        "risk_equal": risk_shares(lambda R: float(R.mean())),
+    }  # fmt: skip
+
+
+def without(pool: SiloPool, absent: Collection[int]) -> tuple[Method, History]:
+    """Train without some silos."""
+    silos = Remaining(pool, absent)
+    history, method = History(silos.config), method_for(silos.config, silos.describe(), pool)
+    train(silos, method, history)
+    return method, history
+
+
+def worth(cases: Cases, name: str, part: slice) -> float:
+    """Return a metric on a part of the test cases; more is better."""
+    weight = None if cases.weight is None else cases.weight[part]
+    scores = {name: cases.scores[name][part]}
+    sign = (1 if METRICS[name].higher else -1) * (100 if METRICS[name].percent else 1)
+    return sign * Cases(scores, cases.y[part], weight).found(name).value
+
+
+def measure(keys: Keys) -> list[dict[str, Any]]:
+    """Play both games of a target and seed, and return the lines."""
+    lines: list[dict[str, Any]] = []
+    cheap: dict[str, NDArray[np.float64]] = {}
+    cost = 0.0
+    for game in GAMES:
+        config = Config.from_flat({**keys, "method": game})
+        pool = SiloPool(config, setting := checked_setting(config), range(setting.num_silos))
+        peers = [silo for silo in pool.silos if silo != config.run.target]
+        tested, seconds, everyone = {}, [], frozenset(peers)
+        for S in coalitions(peers):  # the last is that of all
+            begin = time.process_time()
+            method, history = without(pool, everyone - S)
+            seconds.append(time.process_time() - begin)
+            tested[S], _ = pool.cases(pool.layout.flatten(history.parameters), config.run.target)
+        if isinstance(method, PlusSPCACW):
+            cheap, cost = estimates(method, history), seconds[-1]
+        for name in dict.fromkeys((config.run.metric, "log-loss")):
+            games = [{S: worth(tested[S], name, part) for S in tested} for part in PARTS.values()]
+            phi = {what: shapley(peers, v) for what, v in zip(PARTS, games, strict=True)}
+            lost = {i: games[0][everyone] - games[0][everyone - {i}] for i in peers}
+            said = {**phi, "leave_one_out": lost, **cheap}
+            for silo in peers:
+                numbers = {what: f"{float(values[silo]):.5g}" for what, values in said.items()}
+                lines.append({"game": game, "metric": name, "silo": silo, **numbers,
+                              "share": round(cost / sum(seconds), 4)})  # fmt: skip
+    return lines
+
+
+def jobs_of(listed: Mapping[str, Any], more: Keys) -> Iterator[Job]:
+    """Yield a job for each setting, target and seed of the study."""
+    for grid in listed["grid"]:
+        for seed, target in product(range(grid["seeds"]), grid["targets"]):
+            place = {"setting": grid["setting"], "target": target, "seed": seed}
+            keys = {"engine": "in-process", "threads": 1, **flattened(grid.get("set", {}))}
+            yield Job(grid["setting"], "shapley", {**keys, **place, **more}, "", place)
+
+
+def agreement(lines: pd.DataFrame, by: str, phi: str = "shapley") -> float:
+    """Return the mean of Spearman's ρ over targets and seeds; 0 where all peers are equal."""
+    rhos = [float(spearmanr(of[phi], of[by])[0]) if min(of[phi].nunique(), of[by].nunique()) > 1
+            else 0.0 for _, of in lines.groupby(["target", "seed"])]  # fmt: skip
+    return float(np.mean(rhos))
+
+
+def markdown(lines: pd.DataFrame) -> str:
+    """Return the table: a row a setting, game and metric, a column for whatever predicts φ."""
+    titles = {**CHEAP, "leave_one_out": "leave-one-out"}
+    shown = []
+    for (setting, game, metric), of in lines.groupby(["setting", "game", "metric"], sort=False):
+        figures = [agreement(of, by) for by in titles]
+        figures.append(agreement(of, "shapley_even", "shapley_odd"))
+        shown.append([f"`{setting}`", GAMES[game], METRICS[metric].label,
+                      *(f"{figure:.2f}" for figure in figures),
+                      f"{100 * of['share'].mean():.1f} %"])  # fmt: skip
+    heads = ["setting", "v(S)", "metric", *titles.values(), "φ itself", "cost"]
+    return "\n".join(table(heads, shown, "lllr"))
+
+
+def study(
+    name: str, listed: Mapping[str, Any], results: Path, where: Where, more: Keys, console: Console
+) -> list[Path]:
+    """Play the games that ``shapley.csv`` lacks; return what was written."""
+    kept, jobs = Table(results / f"{name}.csv", NAMES, PLACE), list(jobs_of(listed, more))
+    there = {place[:3] for place in kept.lines}
+    todo = [job for job in jobs if tuple(map(str, job.place.values())) not in there]
+    if where.report_only or not todo:
+        if todo:
+            console.print(f"{name} lacks {len(todo)} of {len(jobs)} games", highlight=False)
+        return []
+    workers, failed = len(slots(["cpu"], where.workers)), []
+    made = short_runs(measure, [job.keys for job in todo], where.output, workers)
+    for k, found in track(made, name, len(todo), console=console):
+        if isinstance(found, Exception):
+            failed.append(str(found))
+        else:
+            for line in found:
+                kept.add({**todo[k].place, **line})
+    order = {tuple(map(str, job.place.values())): k for k, job in enumerate(jobs)}
+    kept.lines = dict(sorted(kept.lines.items(), key=lambda item: order.get(item[0][:3], -1)))
+    kept.arrange([])
+    page = kept.path.with_suffix(".md")
+    page.write_text(markdown(pd.read_csv(kept.path)) + "\n", encoding="utf-8")
+    if failed:
+        raise SpcacwError(f"{len(failed)} of {name} failed: {failed[0]}")
+    return [kept.path, page]
