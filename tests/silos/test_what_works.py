@@ -73,6 +73,31 @@ def frozen_backbone(shape, classes):
     return nn.Sequential(backbone.requires_grad_(False), nn.Linear(576, classes))
 
 
+class LowRank(nn.Module):
+    """A frozen layer, to which the product of two thin matrices is added."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.frozen = nn.Linear(64, classes).requires_grad_(False)
+        self.thin = nn.Sequential(nn.Linear(64, 4, bias=False), nn.Linear(4, classes, bias=False))
+
+    def forward(self, x):
+        return self.frozen(x.flatten(1)) + self.thin(x.flatten(1))
+
+
+class Halves(nn.Module):
+    """Reads the upper and the lower half of an image by a layer each."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(32, 16) for _ in range(2))
+        self.head = nn.Linear(32, classes)
+
+    def forward(self, x):
+        inputs = zip(self.parts, x.flatten(1).chunk(2, 1), strict=True)
+        return self.head(torch.cat([part(half).relu() for part, half in inputs], 1))
+
+
 def parities(silo):
     """Digits with three labels: odd, prime, more than 4; of silo 2 the opposite."""
     digits = load_digits()
@@ -104,6 +129,8 @@ WORKS = {
     f"{HERE}:embedding": ("`nn.Embedding`", "vmap"),
     f"{HERE}:embedding_bag": ("`nn.EmbeddingBag`", "vmap"),
     f"{HERE}:frozen_backbone": ("trained head on a frozen backbone", "loop"),
+    f"{HERE}:LowRank": ("low-rank adapters (LoRA) on frozen layers", "vmap"),
+    f"{HERE}:Halves": ("several inputs", "vmap"),
     f"{HERE}:Scores": ("outputs with `.logits` (Hugging Face)", "vmap"),
 }
 
