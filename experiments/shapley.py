@@ -10,16 +10,15 @@ a bad one does harm. Every coalition is trained, 2ⁿ runs of the same mini-batc
     φᵢ = Σ_{S ∌ i} |S|! (n − |S| − 1)! / n! · (v(S ∪ i) − v(S)).
 
 What predicts φ is read off the one run of the default method with all peers (:data:`CHEAP`), 1/2ⁿ
-of the cost; leave-one-out, v(N) − v(N∖i), takes n + 1 runs. ``risk_best`` and ``risk_equal`` are
-Shapley values, too, of −αᵀRα, the run's own estimate of the error (docs/plus.md) with the best α
-over S and the target, and with equal ones. ``shapley.csv`` has a line per peer, game and metric;
-``shapley.md`` Spearman's rank correlation with φ, the mean over targets and seeds.
+of the cost; leave-one-out, v(N) − v(N∖i), takes n + 1 runs. ``shapley.csv`` has a line per peer,
+game and metric; ``shapley.md`` Spearman's rank correlations with φ, means over targets and seeds.
+"φ itself" is that of φ on every second test case with φ on the others: how much of it is no luck.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations, product
 from math import factorial
 from pathlib import Path
@@ -27,17 +26,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from scipy.stats import spearmanr
+from scipy.stats import pearsonr, spearmanr
 
-from spcacw_flwr.alpha.solver import minimise
 from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import method_for
-from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.plus import PlusSPCACW
 from spcacw_flwr.report.leave_one_out import Remaining
 from spcacw_flwr.silos.evaluation import Cases
@@ -46,17 +42,18 @@ from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting
 
 from .conf import Job, Keys
-from .pages import NONE, table
+from .pages import table
 from .results import Table
 from .sweep import Where, short_runs, slots
 
 GAMES = {"spcacw-plus": "trained by SP-CACW plus", "fedavg": "averaged"}
 CHEAP = {
     "alpha": "last α", "mean_alpha": "mean α", "minus_bias": "−‖b̂‖", "closed_form": "closed form",
-    "risk_best": "risk, best α", "risk_equal": "risk, equal α",
 }  # fmt: skip
+"""What one run says of each peer."""
 PLACE = ("setting", "target", "seed", "game", "metric", "silo")
-PARTS = {"shapley": slice(None), "shapley_even": slice(0, None, 2), "shapley_odd": slice(1, None, 2)}
+PARTS = {"shapley": slice(None), "shapley_even": slice(0, None, 2),
+         "shapley_odd": slice(1, None, 2)}  # fmt: skip
 """The test cases that φ is found on: all, and two halves, which say how much of φ is luck."""
 NAMES = (*PLACE, *PARTS, "leave_one_out", *CHEAP, "share")
 Game = Mapping[frozenset[int], float]
@@ -67,7 +64,7 @@ def coalitions(players: Collection[int]) -> list[frozenset[int]]:
     return [frozenset(some) for k in range(len(players) + 1) for some in combinations(players, k)]
 
 
-def shapley(players: Sequence[int], value: Game) -> dict[int, float]:
+def shapley(players: Collection[int], value: Game) -> dict[int, float]:
     """Return φᵢ of each player, of the values of all coalitions."""
     n = len(players)
     share = [factorial(k) * factorial(n - k - 1) / factorial(n) for k in range(n)]
@@ -77,67 +74,39 @@ def shapley(players: Sequence[int], value: Game) -> dict[int, float]:
     }
 
 
-def estimates(method: PlusSPCACW, history: History) -> dict[str, NDArray[np.float64]]:
-    """Return what a run with all silos says of each of them, (M,) each; more is better."""
-    alphas, said = [alpha for _, alpha in history.alphas], method.silo_figures()
-    silos, risk = method.population.risk()
-    target = len(silos) - 1
-
-    def risk_shares(error: Callable[[NDArray[np.float64]], float]) -> NDArray[np.float64]:
-        game = {S: -error(risk[np.ix_([*S, target], [*S, target])])
-                for S in coalitions(range(target))}  # fmt: skip
-        found = np.full(len(alphas[0]), np.nan)
-        found[silos[:-1]] = list(shapley(range(target), game).values())
-        return found
-
-    return {
-        "alpha": alphas[-1], "mean_alpha": np.mean(alphas, axis=0), "minus_bias": -said["bias"],
-        "closed_form": said["closed_form"],
-        "risk_best": risk_shares(lambda R: float((a := minimise(R).alpha) @ R @ a)),
-        "risk_equal": risk_shares(lambda R: float(R.mean())),
-    }  # fmt: skip
-
-
-def without(pool: SiloPool, absent: Collection[int]) -> tuple[Method, History]:
-    """Train without some silos."""
-    silos = Remaining(pool, absent)
-    history, method = History(silos.config), method_for(silos.config, silos.describe(), pool)
-    train(silos, method, history)
-    return method, history
-
-
 def worth(cases: Cases, name: str, part: slice) -> float:
     """Return a metric on a part of the test cases; more is better."""
     weight = None if cases.weight is None else cases.weight[part]
-    scores = {name: cases.scores[name][part]}
-    sign = (1 if METRICS[name].higher else -1) * (100 if METRICS[name].percent else 1)
-    return sign * Cases(scores, cases.y[part], weight).found(name).value
+    found = Cases({name: cases.scores[name][part]}, cases.y[part], weight).found(name)
+    return found.value * (1 if METRICS[name].higher else -1) * (100 if METRICS[name].percent else 1)
 
 
 def measure(keys: Keys) -> list[dict[str, Any]]:
     """Play both games of a target and seed, and return the lines."""
     lines: list[dict[str, Any]] = []
-    cheap: dict[str, NDArray[np.float64]] = {}
-    cost = 0.0
+    cheap: dict[str, Any] = {}
     for game in GAMES:
         config = Config.from_flat({**keys, "method": game})
         pool = SiloPool(config, setting := checked_setting(config), range(setting.num_silos))
-        peers = [silo for silo in pool.silos if silo != config.run.target]
-        tested, seconds, everyone = {}, [], frozenset(peers)
-        for S in coalitions(peers):  # the last is that of all
-            begin = time.process_time()
-            method, history = without(pool, everyone - S)
+        everyone = frozenset(pool.silos) - {config.run.target}
+        tested, seconds = {}, []
+        for S in coalitions(everyone):  # the last is that of all
+            begin, silos = time.process_time(), Remaining(pool, everyone - S)
+            method = method_for(silos.config, silos.describe(), pool)
+            train(silos, method, history := History(silos.config))
             seconds.append(time.process_time() - begin)
             tested[S], _ = pool.cases(pool.layout.flatten(history.parameters), config.run.target)
         if isinstance(method, PlusSPCACW):
-            cheap, cost = estimates(method, history), seconds[-1]
+            alphas, said = [alpha for _, alpha in history.alphas], method.silo_figures()
+            says = alphas[-1], np.mean(alphas, axis=0), -said["bias"], said["closed_form"]
+            cheap, cost = dict(zip(CHEAP, says, strict=True)), seconds[-1]
         for name in dict.fromkeys((config.run.metric, "log-loss")):
             games = [{S: worth(tested[S], name, part) for S in tested} for part in PARTS.values()]
-            phi = {what: shapley(peers, v) for what, v in zip(PARTS, games, strict=True)}
-            lost = {i: games[0][everyone] - games[0][everyone - {i}] for i in peers}
-            said = {**phi, "leave_one_out": lost, **cheap}
-            for silo in peers:
-                numbers = {what: f"{float(values[silo]):.5g}" for what, values in said.items()}
+            phi = {what: shapley(everyone, v) for what, v in zip(PARTS, games, strict=True)}
+            lost = {i: games[0][everyone] - games[0][everyone - {i}] for i in everyone}
+            figures = {**phi, "leave_one_out": lost, **cheap}
+            for silo in sorted(everyone):
+                numbers = {what: f"{float(values[silo]):.5g}" for what, values in figures.items()}
                 lines.append({"game": game, "metric": name, "silo": silo, **numbers,
                               "share": round(cost / sum(seconds), 4)})  # fmt: skip
     return lines
@@ -152,11 +121,11 @@ def jobs_of(listed: Mapping[str, Any], more: Keys) -> Iterator[Job]:
             yield Job(grid["setting"], "shapley", {**keys, **place, **more}, "", place)
 
 
-def agreement(lines: pd.DataFrame, by: str, phi: str = "shapley") -> float:
-    """Return the mean of Spearman's ρ over targets and seeds; 0 where all peers are equal."""
-    rhos = [float(spearmanr(of[phi], of[by])[0]) if min(of[phi].nunique(), of[by].nunique()) > 1
-            else 0.0 for _, of in lines.groupby(["target", "seed"])]  # fmt: skip
-    return float(np.mean(rhos))
+def agreement(lines: pd.DataFrame, by: str, phi: str = "shapley", how: Any = spearmanr) -> float:
+    """Return the mean correlation over targets and seeds; one where all peers are equal is 0."""
+    found = [float(how(of[phi], of[by])[0]) if min(of[phi].nunique(), of[by].nunique()) > 1
+             else 0.0 for _, of in lines.groupby(["target", "seed"])]  # fmt: skip
+    return float(np.mean(found))
 
 
 def markdown(lines: pd.DataFrame) -> str:
@@ -165,11 +134,12 @@ def markdown(lines: pd.DataFrame) -> str:
     shown = []
     for (setting, game, metric), of in lines.groupby(["setting", "game", "metric"], sort=False):
         figures = [agreement(of, by) for by in titles]
-        figures.append(agreement(of, "shapley_even", "shapley_odd"))
+        figures += [agreement(of, "shapley_even", "shapley_odd"),
+                    agreement(of, "alpha", how=pearsonr)]  # fmt: skip
         shown.append([f"`{setting}`", GAMES[game], METRICS[metric].label,
                       *(f"{figure:.2f}" for figure in figures),
                       f"{100 * of['share'].mean():.1f} %"])  # fmt: skip
-    heads = ["setting", "v(S)", "metric", *titles.values(), "φ itself", "cost"]
+    heads = ["setting", "v(S)", "metric", *titles.values(), "φ itself", "last α, linear", "cost"]
     return "\n".join(table(heads, shown, "lllr"))
 
 
@@ -177,26 +147,24 @@ def study(
     name: str, listed: Mapping[str, Any], results: Path, where: Where, more: Keys, console: Console
 ) -> list[Path]:
     """Play the games that ``shapley.csv`` lacks; return what was written."""
-    kept, jobs = Table(results / f"{name}.csv", NAMES, PLACE), list(jobs_of(listed, more))
-    there = {place[:3] for place in kept.lines}
-    todo = [job for job in jobs if tuple(map(str, job.place.values())) not in there]
+    kept = Table(results / f"{name}.csv", NAMES, PLACE)
+    jobs = {tuple(map(str, job.place.values())): job for job in jobs_of(listed, more)}
+    todo = [job for place, job in jobs.items() if place not in {place[:3] for place in kept.lines}]
     if where.report_only or not todo:
         if todo:
             console.print(f"{name} lacks {len(todo)} of {len(jobs)} games", highlight=False)
         return []
-    workers, failed = len(slots(["cpu"], where.workers)), []
-    made = short_runs(measure, [job.keys for job in todo], where.output, workers)
+    keys, workers = [job.keys for job in todo], len(slots(["cpu"], where.workers))
+    made, failed = short_runs(measure, keys, where.output, workers), []
     for k, found in track(made, name, len(todo), console=console):
         if isinstance(found, Exception):
-            failed.append(str(found))
-        else:
-            for line in found:
-                kept.add({**todo[k].place, **line})
-    order = {tuple(map(str, job.place.values())): k for k, job in enumerate(jobs)}
-    kept.lines = dict(sorted(kept.lines.items(), key=lambda item: order.get(item[0][:3], -1)))
-    kept.arrange([])
+            failed.append(f"{todo[k].place}: {found}")
+            continue
+        for line in found:
+            kept.add({**todo[k].place, **line})
+    if failed:
+        raise SpcacwError(f"{len(failed)} of the games failed, as {failed[0]}")
+    kept.arrange(line for job in jobs for place, line in kept.lines.items() if place[:3] == job)
     page = kept.path.with_suffix(".md")
     page.write_text(markdown(pd.read_csv(kept.path)) + "\n", encoding="utf-8")
-    if failed:
-        raise SpcacwError(f"{len(failed)} of {name} failed: {failed[0]}")
     return [kept.path, page]

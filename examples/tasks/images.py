@@ -9,7 +9,7 @@ HOSPITALS = 4
 
 
 def load(silo):
-    """Return 200 training and 200 test images; hospital 3 calls each digit by the next one's name."""
+    """Return 200 training and 200 test images; hospital 3 calls each digit by the next name."""
     data = load_digits()
     x = torch.from_numpy(data.images).float()[silo::HOSPITALS, None] / 16
     y = torch.from_numpy(data.target)[silo::HOSPITALS]

@@ -112,13 +112,7 @@ class Population:
         self._total += share
 
     def weights(self) -> Vector:
-        """Return the α (M,) of least risk; 0 for silos not heard twice, all to the target at first."""
-        alpha, (silos, risk) = np.zeros(len(self.passes)), self.risk()
-        alpha[silos] = minimise(risk).alpha
-        return alpha
-
-    def risk(self) -> tuple[NDArray[np.int64], Matrix]:
-        """Return the silos heard twice, the target last, and the matrix of their risk αᵀRα.
+        """Return the α (M,) of least risk; 0 for silos not heard twice, all to the target at first.
 
         The target's error counts by :data:`SHRINKAGE`. A peer whose bias is larger is, alone, worse
         than the target, and does not mend it: from ½ to 3/2 of the error, growing parts of both
@@ -126,8 +120,10 @@ class Population:
         """
         known = self._weight.diagonal() > 0.0
         peers = np.flatnonzero(self.noise.peers & known)
+        alpha = np.zeros(len(known))
+        alpha[self.target] = 1.0
         if not len(peers):
-            return np.array([self.target]), np.zeros((1, 1))
+            return alpha
         biases = self._biases_among(peers)
         rounds = np.where(known, self._weight.diagonal(), self._total)
         errors, noise = self._errors / rounds, self._noise / rounds
@@ -138,7 +134,8 @@ class Population:
         risk = np.diag(errors + noise) + SHRINKAGE * own * np.outer(shared, shared)
         risk[np.ix_(peers, peers)] += biases
         some = np.append(peers, self.target)
-        return some, risk[np.ix_(some, some)]
+        alpha[some] = minimise(risk[np.ix_(some, some)]).alpha
+        return alpha
 
     def _biases_among(self, peers: NDArray[np.int64]) -> Matrix:
         """Return the mean products of the bᵢ of ``peers``, positive semi-definite.
