@@ -77,7 +77,7 @@ def test_the_committed_table_is_whole_and_its_page_is_made_of_it():
 
 
 def test_what_the_page_says_of_it():
-    """The target's kin are first by α and by φ; with luck within both groups ρ is 12/17.5 on average."""
+    """The kin are first by α and by φ; with luck within both groups ρ is 12/17.5 on average."""
     for _, of in LINES[LINES["setting"] != "heart"].groupby(["setting", "seed", "game", "metric"]):
         for by in ("alpha", "shapley"):
             assert set(of.nlargest(2, by)["silo"]) == {1, 2}
