@@ -219,6 +219,7 @@ def train_alone(config: Config, pool: SiloPool, model: Tensor) -> dict[str, list
     federation = Federation(silos, target, config.samples_per_round, pool.layout)
     local = method_class("local")(config, federation, pool.initial_parameters())
     history = History(config)
+    log.info("training alone, to compare:")
     train(pool, local, history)
     ours, theirs = (pool.cases(vector, target)[0] for vector in (model, local.personal))
     columns = {name: [line[name] for line in history.epochs] for name in theirs.figures()}
