@@ -232,7 +232,7 @@ def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monke
 
 MEASURE = """<!DOCTYPE html><body><script>
 const page = PAGE;
-for (const width of [390, 1280]) {
+for (const width of [360, 390, 1280]) {
   const frame = document.createElement("iframe");
   frame.width = width; frame.height = 20000; frame.srcdoc = page;
   frame.onload = () => {
@@ -312,5 +312,6 @@ def test_nothing_scrolls_sideways_on_a_phone_or_a_screen(tmp_path):
     assert "90.00 % 88.1 to 91.9 86.50 % −13.50 −23.4 to −12.6" in page.text
     whole = json.dumps((run / "report.html").read_text()).replace("</", "<\\/")
     told = chromium(tmp_path, MEASURE.replace("PAGE", whole), "--dump-dom")
+    assert "<p>at 360: 0 scroll, 360 wide</p>" in told
     assert "<p>at 390: 0 scroll, 390 wide</p>" in told
     assert "<p>at 1280: 0 scroll, 1280 wide</p>" in told
