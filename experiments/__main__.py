@@ -18,7 +18,7 @@ from spcacw_flwr.config.config import absolute, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.console import new_console, one_sentence, say
 
-from . import conf, federations, pages, ranks, readings, studies, table1
+from . import conf, federations, pages, ranks, readings, shapley, studies, table1
 from .attacks import ATTACKS, study
 from .sweep import Where
 
@@ -140,7 +140,8 @@ def run_studies(
     failed = 0
     for name in conf.chosen(which or [], listed, "study"):
         if "kind" in listed[name]:
-            made += readings.study(name, listed[name], results, where, more, console)
+            kind = shapley if listed[name]["kind"] == "shapley" else readings
+            made += kind.study(name, listed[name], results, where, more, console)
             continue
         table = studies.table_of(name, listed[name], results)
         jobs = list(studies.jobs_of(name, listed[name], more))

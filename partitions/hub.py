@@ -145,6 +145,8 @@ class HubSilos(OwnSilos):
         if values.dtype.kind in "US":
             texts = np.unique(values).tolist()
             return texts, len(texts)
+        if values.ndim > 1:
+            return [], values.shape[1]
         if values.dtype.kind == "f":
             return [], 1
         return [], int(getattr(feature, "num_classes", 0) or values.max() + 1)
@@ -153,9 +155,12 @@ class HubSilos(OwnSilos):
         """Return (train, test) of a silo, by the seed; each share has its part of each class."""
         rows, (texts, classes) = self._partitioner.load_partition(silo), self._labels
         y = self._column(self.own.label, rows)
-        y = np.searchsorted(texts, y) if texts else y if classes == 1 else y.astype(np.int64)
+        several = y.ndim > 1
+        kind = np.float64 if several else y.dtype if classes == 1 else np.int64
+        y = np.searchsorted(texts, y) if texts else y.astype(kind)
         draw = stream(self.seed, SPLIT, silo)
-        order = draw.permutation(len(y)) if classes == 1 else stratified(y, draw)
+        plain = several or classes == 1
+        order = draw.permutation(len(y)) if plain else stratified(y, draw)
         cut = len(y) - max(1, round(len(y) * self.own.test_share))
         train = order[: min(cut, self.keys.samples_per_silo or cut)]
         test = order[cut:][: self.keys.test_samples or None]

@@ -163,7 +163,9 @@ def _part(part: Any, num_classes: int, where: str) -> SiloData:
             f"{where}: {len(x)} inputs and {len(y)} labels, which must be equally many, and some."
         )
     numbers = num_classes == 1 or (not num_classes and y.is_floating_point())
-    labels = _numbers if numbers else _labels
+    flags = y.is_floating_point() or (y.dtype == torch.bool and y.shape != x.shape)
+    many = flags and y.dim() == 2 and y.shape[1] > 1 and num_classes != 1
+    labels = _several if many else _numbers if numbers else _labels
     return SiloData(_inputs(x, where), labels(x, y, num_classes, where))
 
 
@@ -219,6 +221,21 @@ def _numbers(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
     return y
 
 
+def _several(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
+    """Return which labels each sample has, float (n, C)."""
+    if y.shape[1] != (num_classes or y.shape[1]):
+        raise SpcacwError(
+            f"{where}: with classes = {num_classes} several labels a sample have shape "
+            f"(n, {num_classes}), but these are {tuple(y.shape)}."
+        )
+    if not ((y == 0) | (y == 1)).all():
+        raise SpcacwError(
+            f"{where}: several labels a sample are each 0 or 1, or false and true, but one is "
+            f"{y[(y != 0) & (y != 1)][0].item():g}."
+        )
+    return y.float()
+
+
 def _labels(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
     if y.dtype not in (*_WHOLE, torch.uint8, torch.bool):
         raise SpcacwError(
@@ -228,7 +245,7 @@ def _labels(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
     if y.dim() != 1 and y.shape != x.shape:
         raise SpcacwError(
             f"{where}: labels have shape {tuple(y.shape)}, which is neither (n,) nor that of the "
-            f"inputs, {tuple(x.shape)}."
+            f"inputs, {tuple(x.shape)}: several labels a sample must be true and false, or float."
         )
     y = y.long()
     top = num_classes or int(y.max()) + 1

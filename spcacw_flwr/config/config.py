@@ -211,6 +211,8 @@ class Config:
         values: dict[str, dict[str, Any]] = {table: {} for table, _ in known.values()}
         for name, value in (defaults | current(given)).items():
             table, field = known[name]
+            if type(value) is int and type(field.default) is str:  # as in privacy-silos=1
+                value = str(value)
             values[table][field.name] = check(name, value, field)
         own = [
             owner.Keys(**values[f"{what} {owner.name}"]) if owner.Keys else None

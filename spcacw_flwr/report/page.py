@@ -299,13 +299,15 @@ summary { cursor: pointer; color: var(--accent); }
 @media (max-width: 30rem) { main { padding: 1.4rem 1rem 2rem; } h1 { font-size: 1.6rem; }
   .lead { font-size: 1.1rem; } h2 { margin-top: 2.2rem; }
   table { font-size: .78rem; } th, td { padding: .34rem .2rem; } }
+@media (max-width: 24rem) { main { padding: 1.4rem .6rem 2rem; } table { font-size: .72rem; } }
+@page { size: A4; margin: 16mm 18mm; }
 @media print {
   :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #f2f2f2;
     color-scheme: light; }
   body { font-size: 10.5pt; } main { max-width: none; padding: 0; }
   .figures th:first-child { position: static; }
-  figure, tr, .tiles { break-inside: avoid; } h2, section > p { break-after: avoid; }
-  .wide { overflow: visible; } figure img { max-width: 12cm; } }
+  figure, .figures, tr, p, .tiles { break-inside: avoid; } h2, p { break-after: avoid; }
+  h2 { margin-top: 1.4rem; } .wide { overflow: visible; } figure img { max-width: 12cm; } }
 """
 
 PAGE = """<!DOCTYPE html>

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.models import losses_of, squared_errors
+from spcacw_flwr.silos.models import losses_of, several, squared_errors
 
 Z = 1.959964
 """Standard errors on each side of a 95 % interval."""
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
 
 def _right(outputs: Tensor, y: Tensor) -> Tensor:
-    right = (outputs.argmax(dim=-1) == y).double()
+    right = ((outputs > 0) == (y > 0.5) if several(y) else outputs.argmax(dim=-1) == y).double()
     return right.flatten(1).mean(1) if right.ndim > 1 else right
 
 
@@ -60,6 +60,8 @@ def _excess(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _brier(outputs: Tensor, y: Tensor) -> Tensor:
+    if several(y):
+        return (outputs.sigmoid() - y).square().mean(1)
     wrong = outputs.softmax(-1) - torch.nn.functional.one_hot(y, outputs.shape[-1])
     each = wrong.square().sum(-1) / (2 if outputs.shape[-1] == 2 else 1)
     return each.flatten(1).mean(1) if each.ndim > 1 else each
@@ -194,8 +196,8 @@ METRICS = {
 
 
 def applying(y: Tensor, classes: int) -> list[Metric]:
-    """Return the metrics that test labels allow: numbers, classes, or those of positions (n, L)."""
-    if y.is_floating_point():
+    """Return the metrics that test labels allow: numbers, classes, or several a case (n, L)."""
+    if y.is_floating_point() and not several(y):
         names = ["r2", "mse"] if len(y.unique()) > 1 else ["mse"]
     elif y.ndim > 1:
         names = ["accuracy", "log-loss", "brier"]
@@ -209,10 +211,11 @@ def check_metric(name: str, y: Tensor, classes: int, silo: int) -> None:
     """Raise SpcacwError unless the test labels of a silo allow the metric of a run."""
     names = [one.name for one in applying(y, classes)]
     if name not in names:
+        found = "several labels a case" if y.ndim > 1 else f"{len(y.unique())} of {classes} classes"
+        kind = "numbers" if y.is_floating_point() and y.ndim == 1 else found
         raise SpcacwError(
             f"metric = {name!r} does not apply to the test labels of silo {silo} "
-            f"({'numbers' if y.is_floating_point() else f'{len(y.unique())} of {classes} classes'})"
-            f": choose one of {', '.join(names)}."
+            f"({kind}): choose one of {', '.join(names)}."
         )
 
 

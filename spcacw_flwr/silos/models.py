@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.nn.parameter import is_lazy
 
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path
@@ -122,11 +122,20 @@ MODELS: dict[str, Callable[[Shape, int, int, float], nn.Module]] = {
 }  # fmt: skip
 
 
+def several(y: Tensor) -> bool:
+    """Whether labels are several a sample, float (n, classes) of 0 and 1."""
+    return y.is_floating_point() and y.ndim > 1
+
+
 def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
     """Return the cross-entropy of each sample, (n,); a sequence's is the mean over positions.
 
-    ``outputs`` is (n, classes) for labels (n,), or (n, positions, classes) for (n, positions).
+    ``outputs`` is (n, classes) for labels (n,), or (n, positions, classes) for (n, positions). Of
+    several labels a sample, float (n, classes) of 0 and 1, it is the mean of theirs: −log of the
+    logistic function of each output, or of one less that.
     """
+    if several(y):
+        return binary_cross_entropy_with_logits(outputs, y, reduction="none").mean(dim=1)
     each = cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
     return each if y.ndim == 1 else each.view(len(y), -1).mean(dim=1)
 
@@ -267,9 +276,12 @@ def try_model(
             what = f"{where}, {len(x)} samples of shape {tuple(x.shape[1:])}"
             words = f"cannot be applied to {what} ({one_line(error)})"
             raise _wrong("model", model_name, words) from error
-    if not classes and isinstance(outputs, Tensor) and outputs.ndim == y.ndim + 1:
+    if not classes and several(y):
+        classes = y.shape[-1]
+    elif not classes and isinstance(outputs, Tensor) and outputs.ndim == y.ndim + 1:
         classes = 1 if y.is_floating_point() else outputs.shape[-1]
-    shape, found = (*y.shape, classes or "C"), getattr(outputs, "shape", type(outputs).__name__)
+    shape = (len(y), classes) if several(y) else (*y.shape, classes or "C")
+    found = getattr(outputs, "shape", type(outputs).__name__)
     if not isinstance(outputs, Tensor) or outputs.shape != shape:
         what = f"the {classes or 'C'} classes for labels of shape {tuple(y.shape)}"
         words = f"gives outputs of shape {_plain(found)} on {where}: scores of {what}"

@@ -38,7 +38,8 @@ class SiloData:
     x: Tensor
     """Images float32 (n, channels, height, width), or tokens int64 (n, L)."""
     y: Tensor
-    """Labels int64 (n,), or of every position of a sequence (n, L)."""
+    """Labels int64 (n,), or of every position of a sequence (n, L); numbers float32 (n,); or which
+    of C labels a sample has, float32 (n, C) of 0 and 1."""
     weight: Tensor | None = None
     """What each sample counts in an average, float32 (n,) ≥ 0 with a positive sum; None: all the
     same (READING row 13). Only test data have weights."""

@@ -102,6 +102,12 @@ def test_a_resolved_configuration_reads_back_as_itself():
     assert Config.from_flat(config.to_flat()) == config
 
 
+def test_a_whole_number_may_stand_for_a_text():
+    """As ``--set privacy-silos=1`` or ``--set input-shape=30`` on the command line."""
+    config = Config.from_flat({"privacy-silos": 1, "input-shape": 30})
+    assert (config.privacy.privacy_silos, config.partition.input_shape) == ("1", "30")
+
+
 @pytest.mark.parametrize(
     ("flat", "words"),
     [

@@ -98,9 +98,10 @@ def test_without_output_nothing_is_written(tmp_path, monkeypatch):
 def test_a_run_in_process_keeps_its_log(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(logging.getLogger("spcacw_flwr"), "propagate", False)  # as without pytest
     spoil(monkeypatch, 5, range(3, 99))
-    simulate(Config.from_keys(epochs=1, compare_alone=False, output=str(tmp_path)))
+    simulate(Config.from_keys(epochs=1, output=str(tmp_path)))
     lines = (tmp_path / "run.log").read_text().splitlines()
-    assert any(line.startswith("INFO round 7: accuracy") for line in lines)
+    told = [line[:20] for line in lines if line.startswith("INFO")]
+    assert told == ["INFO training alone,", "INFO round 7: accura"]
     assert any(line.startswith("WARNING Round 3 goes on without silo 5") for line in lines)
     shown = capsys.readouterr().err
     assert "goes on without silo 5" in shown

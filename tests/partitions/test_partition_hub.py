@@ -26,6 +26,7 @@ def table(count: int = 120) -> dict:
     return {
         "a": kind * 10 + rng.normal(size=count), "b": rng.normal(size=count),
         "label": np.array(["oak", "ash", "elm"])[kind], "size": rng.normal(size=count),
+        "kinds": [[float(k > 0), float(k > 1)] for k in kind],
         "town": ["t0", "t1", "t2", "t3"] * (count // 4), "many": [True, False] * (count // 2),
     }  # fmt: skip
 
@@ -103,6 +104,13 @@ def test_natural_silos_and_our_own_partitioners(saved):
 def test_labels_are_numbers_or_yes_and_no(saved, label, classes, kind):
     setting = made(saved, label=label)
     assert (setting.num_classes, setting.train(0).y.dtype) == (classes, kind)
+
+
+def test_a_row_may_have_several_labels(saved):
+    setting = made(saved, label="kinds")
+    found = setting.train(0).y
+    assert (setting.num_classes, found.dtype, found.shape) == (2, torch.float32, (24, 2))
+    assert set(map(tuple, found.tolist())) == {(0, 0), (1, 0), (1, 1)}
 
 
 def test_images_vectors_and_tokens(tmp_path):

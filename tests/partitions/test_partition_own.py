@@ -58,6 +58,15 @@ def test_labels_may_be_true_and_false():
     assert own(classes=2).train(0).y.tolist() == [0, 1, 1, 0, 1, 1]
 
 
+@pytest.mark.parametrize("kind", [torch.bool, torch.float64])
+def test_a_sample_may_have_several_labels(kind):
+    many = torch.stack([Y > 0, Y > 1, Y < 2], 1).to(kind)
+    returned[0] = ((X, many), (X, many))
+    found = own().train(0).y
+    assert found.dtype == torch.float32
+    assert found.tolist() == many.float().tolist()
+
+
 def test_tensors_and_datasets_are_the_same():
     returned[1] = (TensorDataset(X, Y), Samples(X.double().numpy(), Y))
     returned[2] = ([X.double().numpy(), Y.int().numpy()], (X.tolist(), Y.tolist()))
@@ -107,6 +116,8 @@ BAD = [
     (((X, Y.float()), GOOD), "labels are torch.float32"),
     (((X, torch.stack([Y, Y])), GOOD), "6 inputs and 2 labels"),
     (((X, torch.stack([Y, Y], 1)), GOOD), r"labels have shape \(6, 2\)"),
+    (((X, torch.stack([Y, Y], 1) > 0), GOOD), r"classes = 3 .* \(n, 3\), but these are \(6, 2\)"),
+    (((X, torch.stack([Y, Y, Y], 1) / 2), GOOD), "each 0 or 1, or false and true, but one is 0.5"),
     (((X, Y + 1), GOOD), "a label 3, outside 0 … 2"),
     ((GOOD, (X, Y - 1)), "test data: there is a label -1"),
     ((GOOD, (torch.rand(6, 2, 3), Y)), r"trains on inputs of shape \(2, 2\).*tested on \(2, 3\)"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -230,7 +232,7 @@ def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monke
 
 MEASURE = """<!DOCTYPE html><body><script>
 const page = PAGE;
-for (const width of [390, 1280]) {
+for (const width of [360, 390, 1280]) {
   const frame = document.createElement("iframe");
   frame.width = width; frame.height = 20000; frame.srcdoc = page;
   frame.onload = () => {
@@ -246,8 +248,31 @@ for (const width of [390, 1280]) {
 </script>"""
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium here")
-def test_nothing_scrolls_sideways_on_a_phone_or_a_screen(tmp_path):
+AXE = """<script>
+for (const details of document.querySelectorAll("details")) details.open = true;
+axe.run().then(found => {
+  const said = document.createElement("p");
+  const ids = found.violations.map(one => one.id + " " + one.nodes[0].html);
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  said.textContent = `axe: ${ids} (${found.passes.length > 20} ${dark})`;
+  document.body.append(said);
+});
+</script>"""
+BROWSER = pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium here")
+
+
+def chromium(tmp_path, page: str, *options: str) -> str:
+    """Open a page in headless Chromium, and return what has become of it."""
+    (tmp_path / "opened.html").write_text(page)
+    return subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000",
+         f"--user-data-dir={tmp_path / 'profile'}", *options, f"file://{tmp_path / 'opened.html'}"],
+        capture_output=True, text=True, timeout=60,
+    ).stdout  # fmt: skip
+
+
+def full_run(tmp_path):
+    """A run of named hospitals with every metric and long numbers."""
     found = {"last": 90.0, "interval": [88.12, 91.88], "alone": 86.5, "gain": -13.5,
              "gain_interval": [-23.41, -12.62]}  # fmt: skip
     share = {"last": 0.9, "interval": [0.881, 0.919], "alone": 0.865, "gain": -0.135,
@@ -256,16 +281,37 @@ def test_nothing_scrolls_sideways_on_a_phone_or_a_screen(tmp_path):
     table |= dict.fromkeys(("auroc", "log-loss", "brier"), share)
     figures = {"bias": [0, 0.2, 0.7, 0.6], "sigma": [0.4, 0.5, 0.6, 0.7], "epsilon": [1.0] * 4}
     names = ["Cleveland Clinic", "Budapest", "Zürich and Basel", "VA Long Beach"]
-    run = write_run(tmp_path / "run", metrics=table, figures=figures, names=names)
-    page = page_of(run)
+    return write_run(tmp_path / "run", metrics=table, figures=figures, names=names)
+
+
+@BROWSER
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_axe_finds_nothing_that_shuts_a_reader_out(tmp_path, scheme):
+    page_of(run := full_run(tmp_path))
+    axe = (files("axe_core_python") / "axe.min.js").read_text().replace("</script", "<\\/script")
+    page = (run / "report.html").read_text()
+    page = page.replace("</body>", f"<script>{axe}</script>{AXE}</body>")
+    color = f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"
+    told = chromium(tmp_path, page, color, "--dump-dom")
+    assert f"<p>axe:  (true {str(scheme == 'dark').lower()})</p>" in told, told[-400:]
+
+
+@BROWSER
+def test_it_prints_on_a4(tmp_path):
+    page_of(run := full_run(tmp_path))
+    page, paper = (run / "report.html").read_text(), tmp_path / "report.pdf"
+    chromium(tmp_path, page, f"--print-to-pdf={paper}")
+    sizes = re.findall(rb"/MediaBox \[0 0 (\S+) (\S+)\]", paper.read_bytes())
+    points = {(round(float(width)), round(float(height))) for width, height in sizes}
+    assert points == {(595, 842)}
+
+
+@BROWSER
+def test_nothing_scrolls_sideways_on_a_phone_or_a_screen(tmp_path):
+    page = page_of(run := full_run(tmp_path))
     assert "90.00 % 88.1 to 91.9 86.50 % −13.50 −23.4 to −12.6" in page.text
     whole = json.dumps((run / "report.html").read_text()).replace("</", "<\\/")
-    (tmp_path / "measure.html").write_text(MEASURE.replace("PAGE", whole))
-    told = subprocess.run(
-        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000",
-         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
-         f"file://{tmp_path / 'measure.html'}"],
-        capture_output=True, text=True, timeout=60,
-    ).stdout  # fmt: skip
+    told = chromium(tmp_path, MEASURE.replace("PAGE", whole), "--dump-dom")
+    assert "<p>at 360: 0 scroll, 360 wide</p>" in told
     assert "<p>at 390: 0 scroll, 390 wide</p>" in told
     assert "<p>at 1280: 0 scroll, 1280 wide</p>" in told

@@ -16,7 +16,7 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import records
 from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.evaluation import Cases
-from spcacw_flwr.silos.metrics import METRICS, applying, over_shares
+from spcacw_flwr.silos.metrics import METRICS, applying, check_metric, over_shares
 from spcacw_flwr.silos.setting import SiloData
 
 Y = torch.tensor([0, 0, 0, 1, 1])
@@ -58,6 +58,20 @@ def test_five_cases_by_hand():
     assert value["log-loss"] == pytest.approx(-np.log(right).mean(), rel=1e-6)
     assert value["brier"] == pytest.approx(((1 - right) ** 2).mean(), rel=1e-6)
     assert value["calibration"] == pytest.approx(abs(p.mean() - 2 / 5), rel=1e-6)
+
+
+def test_several_labels_a_case_by_hand():
+    """Outputs ±ln 3 are probabilities of 3/4 and 1/4; the first case has 1 label of 2 right."""
+    ln3 = math.log(3)
+    outputs = torch.tensor([[ln3, ln3], [ln3, -ln3]])
+    value = values(outputs, torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    assert value == {
+        "accuracy": 0.75,
+        "log-loss": pytest.approx((3 * math.log(4 / 3) + math.log(4)) / 4),
+        "brier": pytest.approx((3 * 0.25**2 + 0.75**2) / 4),
+    }
+    with pytest.raises(SpcacwError, match=r"silo 2 \(several labels a case\): choose one of acc"):
+        check_metric("auroc", torch.ones(2, 2), 2, 2)
 
 
 def test_delongs_error_by_hand():

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 from spcacw_flwr.config.config import Config
@@ -72,6 +73,55 @@ def frozen_backbone(shape, classes):
     return nn.Sequential(backbone.requires_grad_(False), nn.Linear(576, classes))
 
 
+class LowRank(nn.Module):
+    """A frozen layer, to which the product of two thin matrices is added."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.frozen = nn.Linear(64, classes).requires_grad_(False)
+        self.thin = nn.Sequential(nn.Linear(64, 4, bias=False), nn.Linear(4, classes, bias=False))
+
+    def forward(self, x):
+        return self.frozen(x.flatten(1)) + self.thin(x.flatten(1))
+
+
+class Halves(nn.Module):
+    """Reads the upper and the lower half of an image by a layer each."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(32, 16) for _ in range(2))
+        self.head = nn.Linear(32, classes)
+
+    def forward(self, x):
+        inputs = zip(self.parts, x.flatten(1).chunk(2, 1), strict=True)
+        return self.head(torch.cat([part(half).relu() for part, half in inputs], 1))
+
+
+def parities(silo):
+    """Digits with three labels: odd, prime, more than 4; of silo 2 the opposite."""
+    digits = load_digits()
+    d, x = torch.from_numpy(digits.target), torch.from_numpy(digits.images).float()[:, None] / 16
+    y = torch.stack([d % 2 == 1, torch.isin(d, torch.tensor([2, 3, 5, 7])), d > 4], 1)
+    here = slice(silo * 100, silo * 100 + 100)
+    tested = slice(1000, None)
+    return (x[here], y[here] ^ (silo == 2)), (x[tested], y[tested])
+
+
+@pytest.mark.parametrize("model", ["mlp", f"{HERE}:group_norm", f"{HERE}:embedding"])
+def test_several_labels_a_sample(model):
+    assert "several labels a sample" in PAGE.read_text()
+    result = simulate(Config.from_keys(
+        setting="own", silo=f"{HERE}:parities", silos=3, classes=3, model=model, epochs=8, eta=0.2
+    ))  # fmt: skip
+    _, same, opposite = result.alpha
+    assert same > 0.2 > 0.05 > opposite
+    last, first = result.epochs[-1], result.epochs[0]
+    assert last["accuracy"] > first["accuracy"]
+    assert {"log-loss", "brier"} <= set(last)
+    assert "auroc" not in last
+
+
 WORKS = {
     "examples.own_model:network": ("residual CNN with BatchNorm", "loop"),
     f"{HERE}:Attention": ("`nn.TransformerEncoder`, dropout", "loop"),
@@ -79,6 +129,8 @@ WORKS = {
     f"{HERE}:embedding": ("`nn.Embedding`", "vmap"),
     f"{HERE}:embedding_bag": ("`nn.EmbeddingBag`", "vmap"),
     f"{HERE}:frozen_backbone": ("trained head on a frozen backbone", "loop"),
+    f"{HERE}:LowRank": ("low-rank adapters (LoRA) on frozen layers", "vmap"),
+    f"{HERE}:Halves": ("several inputs", "vmap"),
     f"{HERE}:Scores": ("outputs with `.logits` (Hugging Face)", "vmap"),
 }
 
