@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.directory import write_atomically
+from spcacw_flwr.engine.directory import sweep, write_atomically
 from spcacw_flwr.flower import certificates
 from spcacw_flwr.flower.records import Arrays
 from spcacw_flwr.silos import wire
@@ -137,12 +137,14 @@ class Log:
             threading.Lock(),
         )
         self._line, self._previous, self._size, self._sealed = 0, FIRST, 0, 0
+        self._seal_line = b""
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             self._place = os.open(path.parent, os.O_RDONLY)
         except OSError as error:
             raise SpcacwError(f"{path}, the audit log, cannot be opened: {error}.") from error
         with self._alone(self._sealing, self._place):
+            sweep(path.parent, self.head.name)
             with self._alone(self._writing, self._file):
                 self._find_head()
             self.note(OPEN, pid=os.getpid())
@@ -164,14 +166,13 @@ class Log:
     def _seal(self) -> None:
         with self._alone(self._writing, self._file):
             self._catch_up()
-            if self._sealed == self._line:
-                return
-            body = self._body({"event": SEAL, "at": self._size})
-            body["signature"] = self._key.sign(dumped(body), ALGORITHM).hex()
-            line = dumped(body) + b"\n"
-            self._write(line)
-        os.fsync(self._file)  # or a host that loses its power has a head without its line
-        write_atomically(self.head, line, flush=True)
+            if self._sealed < self._line:
+                body = self._body({"event": SEAL, "at": self._size})
+                body["signature"] = self._key.sign(dumped(body), ALGORITHM).hex()
+                self._write(dumped(body) + b"\n")
+        if not self.head.exists() or self.head.read_bytes() != self._seal_line:
+            os.fsync(self._file)  # or a host that loses its power has a head without its line
+            write_atomically(self.head, self._seal_line, flush=True, mode=0o600)
 
     def _body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -193,7 +194,7 @@ class Log:
             self._size += len(line)
             self._previous = digest(line)
             if b'"event":"seal"' in line:  # a text would have its quotes escaped
-                self._sealed = self._line
+                self._sealed, self._seal_line = self._line, line
 
     @contextmanager
     def _alone(self, lock: threading.Lock, file: int) -> Iterator[None]:
@@ -233,7 +234,7 @@ class Log:
             raise self._changed() from None
         if os.pread(self._file, len(head), self._size - len(head)) != head:
             raise self._changed()
-        self._previous, self._sealed = digest(head), self._line
+        self._previous, self._sealed, self._seal_line = digest(head), self._line, head
 
     def _changed(self) -> SpcacwError:
         return SpcacwError(
