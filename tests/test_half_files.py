@@ -13,7 +13,7 @@ import random
 import resource
 import subprocess
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path

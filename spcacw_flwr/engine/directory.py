@@ -95,6 +95,9 @@ def write_atomically(
     it, less the umask. If the disk is full or cannot be written, OSError, the file before is still
     there; where it is to be ``new``, FileExistsError if there is one.
     """
+    if path.exists() and not path.is_file():  # a device, or a pipe
+        path.write_bytes(content)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb", opener=partial(os.open, mode=mode)) as file:

@@ -13,7 +13,6 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -252,7 +251,7 @@ def test_every_audit_log_verifies_and_agrees_with_the_targets(day):
 
 def test_the_logs_tell_what_happened(day):
     """Who was forbidden, who came back, and that nobody heard the revoked silo again."""
-    federation, run = day
+    federation, _ = day
     first, second = lines_of(federation.server, audit.RUN)
     assert (first["after"], second["run"] != first["run"]) == (0, True)
     assert any("forbids" in line["why"] for line in lines_of(federation.silos[BOUND], "refused"))
