@@ -166,7 +166,7 @@ class Log:
         self.path, self.head = path, path.with_suffix(HEAD)
         self._key = certificates.private_key(key)
         self._line, self._previous, self._size, self._sealed = 0, FIRST, 0, 0
-        self._seal_line = b""
+        self._seal_line, self._owed = b"", False
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             self._place = os.open(path.parent, os.O_RDONLY)
@@ -200,9 +200,11 @@ class Log:
                 body = self._body({"event": SEAL, "at": self._size})
                 body["signature"] = self._key.sign(dumped(body), ALGORITHM).hex()
                 self._write(dumped(body) + b"\n")
-        if not self.head.exists() or self.head.read_bytes() != self._seal_line:
+                self._owed = True
+        if self._owed:  # since now, or since the disk was full
             os.fsync(self._file)  # or a host that loses its power has a head without its line
             write_atomically(self.head, self._seal_line, flush=True, mode=0o600)
+            self._owed = False
 
     def _body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         return {"n": self._line + 1, "previous": self._previous, "time": _now(), **fields}

@@ -252,10 +252,10 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
     certificates.make_server(root / "ca", server.directory)
     authority = root / "ca" / certificates.CA_CERTIFICATE
     places = [Silo(root / f"silo-{silo}") for silo in range(setting.num_silos)]
-    export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
     for silo, place in enumerate(places):
         group = setting.groups[silo]
         place.make(silo, authority, DATA, **({} if group is None else {"group": group}))
+    export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
     flat = server.streaming(exported(config, setting).to_flat(), LOOPBACK)
     write_atomically(root / RUN_FILE, as_toml(flat).encode())
     return Config.from_flat(flat)
