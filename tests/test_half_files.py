@@ -220,10 +220,13 @@ def test_a_writer_that_is_killed_leaves_no_half_file(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_full_disk_leaves_no_half_file(kind, tmp_path):
-    process = started(kind, tmp_path, random.Random(kind.__name__).randrange(kind.room))
-    process.join(60)
-    assert process.exitcode == 1
-    kind(tmp_path).check()
+    rng = random.Random(kind.__name__)
+    for place in (tmp_path / "a", tmp_path / "b"):
+        place.mkdir()
+        process = started(kind, place, rng.randrange(kind.room // 2, kind.room))
+        process.join(60)
+        assert process.exitcode == 1
+        kind(place).check()
 
 
 @contextmanager

@@ -213,6 +213,7 @@ def test_a_head_that_found_no_room_is_written_when_there_is_some(tmp_path, monke
         log.seal()
     monkeypatch.undo()
     log.seal()
+    assert log.head.read_bytes() == log.path.read_bytes().splitlines(keepends=True)[-1]
     assert [line["event"] for line in checked(log.path)] == [OPEN, SEAL, ANSWER, SEAL]
 
 
