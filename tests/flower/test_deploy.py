@@ -81,6 +81,19 @@ def test_a_run_whose_whole_server_died_waits_until_it_listens_again(tmp_path, mo
     assert tries == [True, True]
 
 
+def test_each_threat_is_stopped_by_what_a_test_shows_or_by_nothing():
+    """A row of the table names tests by their sentences; they are in the files that it links."""
+    table = PAGE.partition("| who | may try to |")[2].partition("\n\n")[0].splitlines()[2:]
+    for row in table:
+        *_, stops, shown = row.strip("| ").split(" | ")
+        found = re.findall(r"\[([^]]+)\]\(\.\./(tests/[\w/]+\.py)\)", shown)
+        assert found or ("nothing" in stops and shown == "–"), row
+        for sentence, path in found:
+            name = f"def test_{sentence.replace(' ', '_')}("
+            assert name in (ROOT / path).read_text(), sentence
+    assert len(table) > 20
+
+
 def test_a_server_and_a_silo_are_made_on_hosts_of_their_own(authority, tmp_path):
     silo = tmp_path / "elsewhere" / "my silo"
     done = deploy("key", silo, "--silo", 3, "--ca", authority, "--data", "/srv/study")
