@@ -288,7 +288,7 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
     """
     known = server.directory / "registered"
     known.mkdir(exist_ok=True)
-    nodes = {path.read_text().strip(): path.stem for path in known.iterdir()}
+    nodes = {path.read_text().strip(): path.stem for path in known.glob("*.pub")}
     link = server.link()
 
     def admit(path: Path) -> str:
