@@ -28,6 +28,8 @@ from rich.progress import track
 from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, setting_class
+from spcacw_flwr.engine import plots
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.evaluation import CASES
@@ -245,7 +247,7 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
     figure.suptitle(f"Full marks: at least {100 * HARMLESS:.0f} % of the runs are no worse than "
                     "Local. Lines: 95 % intervals.", fontsize=9)  # fmt: skip
-    figure.savefig(path, bbox_inches="tight")
+    plots.save(figure, path, bbox_inches="tight")
 
 
 def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Path]:
@@ -262,7 +264,7 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
                       if not kept.lacks(job.place)])  # fmt: skip
     if cells:
         page, picture = (kept.path.with_suffix(end) for end in (".md", ".png"))
-        page.write_text(markdown(cells), encoding="utf-8")
+        write_atomically(page, markdown(cells).encode())
         draw(cells, picture)
     if failed:
         told = " ".join(f"{sentence} ({count} runs)" for sentence, count in failed.items())

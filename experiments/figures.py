@@ -22,6 +22,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.plots import heat, new_figure
 
 from .pages import NONE
@@ -57,7 +58,7 @@ def accuracy(path: Path, title: str, found: Cells) -> None:
     axes.grid(alpha=0.3)
     axes.set_title(f"{title}: mean ± sample std over seeds", fontsize=10)
     figure.legend(loc="outside right upper", fontsize=8)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def _reach(axes: Axes, found: Cells, costs: Mapping[str, Array]) -> None:
@@ -83,7 +84,7 @@ def cost(path: Path, title: str, found: Cells) -> None:
     figure.suptitle(f"{title}: what an accuracy costs", fontsize=10)
     handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", fontsize=8)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def table(path: Path, rows: Overview, columns: Sequence[str]) -> None:
@@ -110,7 +111,7 @@ def table(path: Path, rows: Overview, columns: Sequence[str]) -> None:
             best = pair(cell["best_mean"], cell["best_std"]) if cell else NONE
             axes.text(k + 0.5, j + height, best, fontsize=9, **look)
     axes.set_title("Target's highest mean test accuracy (%) ± sample std over seeds", fontsize=10)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def weights_of(directory: Path) -> tuple[Array, Array]:
@@ -157,7 +158,7 @@ def alpha(path: Path, title: str, found: Mapping[str, Curves], reference: str) -
         _trajectory(lower, found[reference].directories[0], order, names, reference)
     else:
         lower.axis("off")
-    figure.savefig(path)
+    plots.save(figure, path)
     return True
 
 

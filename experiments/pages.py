@@ -25,6 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import write_atomically
 
 NONE = "–"
 MARKED = re.compile(r"(<!-- table: (\S+)([^\n]*?) -->\n).*?(<!-- end -->)", re.S)
@@ -124,5 +125,5 @@ def pages(root: Path, check: bool) -> list[Path]:
             "python -m spcacw_flwr.experiments pages fills them."
         )
     for page in stale:
-        page.write_text(texts[page], encoding="utf-8")
+        write_atomically(page, texts[page].encode())
     return stale

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from spcacw_flwr.config.config import Config, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import SETTINGS
+from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.plots import heat, new_figure
 from spcacw_flwr.partitions.clusters import Cifar100Clusters
 from spcacw_flwr.partitions.data import data_root
@@ -84,7 +85,7 @@ def texts(path: Path, title: str, about: Sequence[str], lines: Sequence[str]) ->
             plain = said.replace("$", r"\$")  # a dollar sign would start mathematics
             axes.text(x, k + 0.5, plain, va="center", fontsize=8, weight=weight, family=family)
     axes.set_title(title, fontsize=10)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def _draw_images(setting: Setting, path: Path, labels: list[str]) -> None:
@@ -134,7 +135,7 @@ def images(
             grid[j][0].set_ylabel(names[j], rotation=0, ha="right", va="center", fontsize=8)
             grid[j][0].spines[:].set_visible(False)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def _first_of(setting: Setting, silo: int, label: int) -> Pixels:
@@ -186,7 +187,7 @@ def distribution(
     bar.set_label(share, fontsize=8)
     bar.ax.tick_params(labelsize=7)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def _edges(setting: Setting) -> list[int]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.silos.metrics import METRICS
 
 from .scores import holm, paired_p
@@ -73,5 +74,5 @@ def ranks(cells: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def write(results: Path) -> Path:
     """Write ``ranks.csv`` beside the tables that it is made of."""
     path = results / "ranks.csv"
-    ranks(read_cells(results)).to_csv(path, index=False)
+    write_atomically(path, ranks(read_cells(results)).to_csv(index=False).encode())
     return path

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from spcacw_flwr.config.config import flattened
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import write_atomically
 
 from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, read, rows
 from .pages import NONE, table
@@ -113,7 +114,7 @@ def write(output: Path, name: str, lines: Sequence[Mapping[str, Any]],
     """Write lines as CSV, and what is ``shown`` of them as Markdown; return the files."""
     paths = [output / f"{name}.csv", output / f"{name}.md"]
     write_csv(paths[0], lines)
-    paths[1].write_text("\n".join(shown) + "\n", encoding="utf-8")
+    write_atomically(paths[1], ("\n".join(shown) + "\n").encode())
     return paths
 
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.directory import write_atomically
+from spcacw_flwr.engine.directory import append, whole_lines, write_atomically
 
 from .conf import Column, Job, Row
 from .runs import FINISHED, Run
@@ -144,8 +144,7 @@ def write_csv(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Return the lines of a table."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(whole_lines(path)))
 
 
 class Table:
@@ -175,11 +174,12 @@ class Table:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = {name: "" if line.get(name) is None else str(line[name]) for name in self.names}
         fresh = not self.path.exists() or not self.path.stat().st_size
-        with self.path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, self.names, lineterminator="\n")
-            if fresh:
-                writer.writeheader()
-            writer.writerow(text)
+        rows = io.StringIO(newline="")
+        writer = csv.DictWriter(rows, self.names, lineterminator="\n")
+        if fresh:
+            writer.writeheader()
+        writer.writerow(text)
+        append(self.path, rows.getvalue())
         self.lines[self.place(text)] = text
 
     def arrange(self, places: Iterable[Mapping[str, Any]]) -> None:

@@ -28,6 +28,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from spcacw_flwr.config.config import flattened
+from spcacw_flwr.engine import plots
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.silos.setup import setting_of
 
@@ -212,7 +214,7 @@ def draw_privacy(lines: pd.DataFrame, path: Path) -> None:
             axes.set_xlabel("ε at δ = 1e-5 (more private to the right)")
             axes.grid(alpha=0.3)
             axes.legend(fontsize=7)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def _curve(axes: Axes, rows: pd.DataFrame, column: str, look: tuple[str, str, str]) -> None:
@@ -235,7 +237,7 @@ def write(name: str, csv: Path, picture: Path | None) -> list[Path]:
     if name not in TABLES:
         return []
     lines, path = pd.read_csv(csv), csv.with_suffix(".md")
-    path.write_text(TABLES[name](lines).strip() + "\n", encoding="utf-8")
+    write_atomically(path, (TABLES[name](lines).strip() + "\n").encode())
     if name != "privacy" or picture is None:
         return [path]
     draw_privacy(lines, picture)

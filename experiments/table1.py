@@ -22,6 +22,7 @@ from pathlib import Path
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.silos.setup import setting_of
 
 from . import figures
@@ -161,8 +162,8 @@ def report(
     there = {cell["column"] for cell in cells}
     titles = {column.name: column.title for column in columns if column.name in there}
     text = markdown(cells, titles, failures(jobs, runs))
-    files[".md"].write_text(text, encoding="utf-8")
-    files[".tex"].write_text(latex(cells, titles), encoding="utf-8")
+    write_atomically(files[".md"], text.encode())
+    write_atomically(files[".tex"], latex(cells, titles).encode())
     figures.table(files[".png"], overview(cells, titles), list(titles.values()))
     made = list(files.values())
     folder = output / ("figures" if name == "table1" else f"figures-{name.partition('-')[2]}")
@@ -214,5 +215,5 @@ def report_silos(
                 lines.append([row.title, str(len(both)), f"{mean:.2f}", f"{worst:.2f}", beats])
         heads = ["", "silos", "mean", "worst decile", "beat their own Local"]
         text += ["", f"### {column.title}", "", *table(heads, lines)]
-    (output / "silos.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    write_atomically(output / "silos.md", ("\n".join(text) + "\n").encode())
     return [output / "silos.csv", output / "silos.md"]

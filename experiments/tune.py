@@ -36,6 +36,7 @@ from rich.console import Console
 from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.silos.metrics import METRICS
 
 from .conf import HOLDOUT, Job, Keys, chosen, columns, read, rows
@@ -224,5 +225,5 @@ def tune(
     choices = tomllib.loads(path.read_text()) if path.exists() else {}
     choices |= {method: choice for method in names if (choice := best(tried[method]))}
     order = [*filter(choices.__contains__, axes), *(m for m in choices if m not in axes)]
-    path.write_text(tomli_w.dumps({m: choices[m] for m in order}))
+    write_atomically(path, tomli_w.dumps({m: choices[m] for m in order}).encode())
     return choices

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 import resource
 import stat
+import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower import certificates, processes
+from spcacw_flwr.engine.directory import write_atomically
+from spcacw_flwr.flower import certificates, json_lines, processes
 from spcacw_flwr.flower.federation import Silo
 from spcacw_flwr.partitions.data import MNIST, OFFLINE, cache_root, data_root, find
 from spcacw_flwr.silos.setting import SiloData, write_silo
 from tests.conftest import one_sentence
+from tests.test_half_files import AuditLog, Counts
 
 DATA = SiloData(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
 
@@ -60,6 +67,46 @@ def test_data_and_keys_are_for_their_owner_alone(tmp_path):
     assert (mode(file.parent), mode(file)) == ("0o700", "0o600")
     place.make(0, tmp_path / "ca" / "ca.crt", "data")
     assert mode(place.directory / "silo.key") == mode(tmp_path / "ca" / "ca.key") == "0o600"
+
+
+def test_so_is_what_a_host_writes_of_itself(tmp_path):
+    """Under the most generous umask, under which what everybody may read is 0666."""
+    before = os.umask(0)
+    try:
+        AuditLog(tmp_path).log.seal()
+        Counts(tmp_path).write(0)
+        program = processes.Program(["true"], tmp_path / "flower", tmp_path / "silo.log").start()
+        program.process.wait()
+    finally:
+        os.umask(before)
+    modes = {path.name: mode(path) for path in tmp_path.iterdir() if path.is_file()}
+    readable = {name for name, found in modes.items() if found == "0o666"}
+    assert readable == {"silo.pub", "policy.toml"}
+    assert {modes[name] for name in modes.keys() - readable} == {"0o600"}
+    assert modes.keys() - readable == {
+        "silo.key", "audit.jsonl", "audit.head", "told.json", "silo.log",
+    }  # fmt: skip
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/null")
+    write_atomically(tmp_path / "link", b"words")
+    assert (tmp_path / "link").is_char_device()
+
+
+def test_words_that_find_no_room_do_not_end_the_program_that_says_them(tmp_path):
+    log = tmp_path / "silo.log"
+    command = [sys.executable, json_lines.__file__, str(log), "flower-supernode"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as writer:
+        psutil.Process(writer.pid).rlimit(psutil.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
+        for _ in range(100):
+            writer.stdin.write(b"INFO : round 1\n")
+            writer.stdin.flush()
+        time.sleep(0.5)
+        assert writer.poll() is None
+        psutil.Process(writer.pid).rlimit(psutil.RLIMIT_FSIZE, [resource.RLIM_INFINITY] * 2)
+        writer.stdin.write(b"INFO : round 2\n")
+    assert json.loads(log.read_text().splitlines()[-1])["message"] == "round 2"
 
 
 def test_where_there_is_no_room_no_half_file_is_left(tmp_path):

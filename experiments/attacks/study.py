@@ -22,6 +22,8 @@ import pandas as pd
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import PartitionKeys
+from spcacw_flwr.engine import plots
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.methods.base import Weights
@@ -304,12 +306,12 @@ def picture(table: pd.DataFrame, path: Path) -> None:
         panel.set_yticks(range(len(methods)), methods, size=7)
     bar = figure.colorbar(image, ax=axes.tolist(), fraction=0.03, pad=0.02)
     bar.set_label("worst difference to Local, points (clipped at ±5)", size=7)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def write(csv: Path, drawn: Path) -> list[Path]:
     """Write the Markdown beside the table, and the picture; return both."""
     table, text = read(csv), csv.with_suffix(".md")
     picture(table, drawn)
-    text.write_text(EXPLANATION + page(table), encoding="utf-8")
+    write_atomically(text, (EXPLANATION + page(table)).encode())
     return [text, drawn]

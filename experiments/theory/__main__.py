@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 import typer
 
+from spcacw_flwr.engine.directory import write_atomically
+
 from ..pages import NONE, table
 from . import claims, pictures, rates
 from .trials import Cell, few_rounds, measured
@@ -43,7 +45,8 @@ def tabled(name: str, output: Path, quick: bool, workers: int) -> pd.DataFrame:
     if not path.exists():
         list_cells, table_of = STUDIES[name]
         cells = few_rounds(list_cells()) if quick else list_cells()
-        table_of(cells, workers).to_csv(path, index=False, float_format="%.5g")
+        found = table_of(cells, workers).to_csv(index=False, float_format="%.5g")
+        write_atomically(path, found.encode())
         typer.echo(f"{name}: {time.perf_counter() - began:.0f} s")
     return pd.read_csv(path)
 
@@ -56,8 +59,9 @@ def compute(output: Path, quick: bool, workers: int) -> dict[str, pd.DataFrame]:
                        ("logistic-rounds", "T")):  # fmt: skip
         found += rates.slopes(name, axis, tables[name])
     tables["slopes"] = pd.DataFrame(found)
-    tables["slopes"].to_csv(output / "slopes.csv", index=False, float_format="%.5g")
-    (output / "slopes.md").write_text(as_markdown(tables["slopes"]))
+    slopes = tables["slopes"].to_csv(index=False, float_format="%.5g")
+    write_atomically(output / "slopes.csv", slopes.encode())
+    write_atomically(output / "slopes.md", as_markdown(tables["slopes"]).encode())
     return tables
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
+from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.plots import new_figure
 
 from .problems import Logistic, Quadratics
@@ -90,7 +91,7 @@ def rates(
     logarithmic(axes, across, title)
     label_each(axes, chosen["x"])
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def separation(path: Path, table: pd.DataFrame) -> None:
@@ -117,7 +118,7 @@ def separation(path: Path, table: pd.DataFrame) -> None:
         label_each(axes, table["x"])
     figure.suptitle("Separation of the clusters: quadratics, n₀ = 8 of M = 16, T = 1000, "
                     "η = 2 × formula", fontsize=10)  # fmt: skip
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 BETA_COLOURS = {0.0: "tab:blue", 0.01: "tab:green", 0.1: "tab:red"}
@@ -153,7 +154,7 @@ def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
     logarithmic(axes, "β", "Training with SP-CACW")
     axes.set_ylim(bottom=0.028)
     axes.legend(fontsize=8, loc="lower center", ncol=2)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def schedule(path: Path, table: pd.DataFrame) -> None:
@@ -174,7 +175,7 @@ def schedule(path: Path, table: pd.DataFrame) -> None:
     panels[0].legend(fontsize=8)
     figure.suptitle("SP-CACW on quadratics, n₀ = 8 of M = 16, T = 1000, η = 2 × formula",
                     fontsize=10)  # fmt: skip
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def participation(path: Path, draws: pd.DataFrame, table: pd.DataFrame) -> None:
@@ -199,7 +200,7 @@ def participation(path: Path, draws: pd.DataFrame, table: pd.DataFrame) -> None:
     right.legend(fontsize=8)
     for axes in (left, right):
         label_each(axes, table["x"])
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def noises(path: Path, table: pd.DataFrame) -> None:
@@ -218,7 +219,7 @@ def noises(path: Path, table: pd.DataFrame) -> None:
         below.set_ylabel("α of the shifted silo at the end")
     known = panels[0, 0].get_legend_handles_labels()
     figure.legend(*known, loc="outside lower center", ncol=4, fontsize=8)
-    figure.savefig(path)
+    plots.save(figure, path)
 
 
 def draw(tables: dict[str, pd.DataFrame], to: Path) -> None:

@@ -8,6 +8,8 @@ would without us: it ends the process at once.
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import os
@@ -16,6 +18,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,20 +86,26 @@ def claim_directory(directory: Path, resumes: bool = False) -> None:
         raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
 
 
-def write_atomically(path: Path, content: bytes, flush: bool = False) -> None:
+def write_atomically(
+    path: Path, content: bytes, flush: bool = False, mode: int = 0o666, *, new: bool = False
+) -> None:  # fmt: skip
     """Replace a file in one step, so that a reader or a crash never sees half of it.
 
-    With ``flush`` the file and its name are on the disk when this returns. If the disk is full or
-    cannot be written, OSError, the file before is still there.
+    With ``flush`` the file and its name are on the disk when this returns. ``mode`` is who may read
+    it, less the umask. If the disk is full or cannot be written, OSError, the file before is still
+    there; where it is to be ``new``, FileExistsError if there is one.
     """
+    if path.exists() and not path.is_file():  # a device, or a pipe
+        path.write_bytes(content)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=partial(os.open, mode=mode)) as file:
             file.write(content)
             if flush:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(temporary, path)
+        (os.link if new else os.replace)(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -106,6 +115,34 @@ def write_atomically(path: Path, content: bytes, flush: bool = False) -> None:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def sweep(directory: Path, name: str = "*") -> None:
+    """Delete what writers left that were killed while they wrote a file of this name."""
+    for half in directory.glob(f".{name}.*[0-9]"):
+        half.unlink(missing_ok=True)
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Return the lines of a file, without one at its end that a killed writer has not finished."""
+    text = path.read_bytes().decode(errors="replace")
+    return io.StringIO(text[: text.rfind("\n") + 1], newline="").readlines()
+
+
+def append(path: Path, text: str) -> None:
+    """Add lines to a file, all of them or, if the disk is full (OSError), none."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        before, content = os.fstat(file).st_size, text.encode()
+        if before and os.pread(file, 1, before - 1) != b"\n":
+            before = path.read_bytes().rfind(b"\n") + 1
+            os.ftruncate(file, before)
+        written = os.write(file, content)
+        if written < len(content):
+            os.ftruncate(file, before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(file)
 
 
 def is_own(directory: Path, flower_run: str) -> bool:

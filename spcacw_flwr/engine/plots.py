@@ -6,6 +6,7 @@ can write them. :func:`heat` draws every heat-map of weights, here, in reports a
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.silos.metrics import Metric
 from spcacw_flwr.silos.protocol import Federation
 
@@ -93,6 +95,13 @@ def draw_metric(
     axes.legend(frameon=False, loc="lower right" if metric.higher else "upper right")
 
 
+def save(figure: Figure, path: Path, **how: Any) -> None:
+    """Write a picture in one step."""
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:] or "png", **how)
+    write_atomically(path, content.getvalue())
+
+
 def save_metric(
     path: Path, metric: Metric, epochs: Sequence[Mapping[str, float]],
     alone: Mapping[str, Sequence[float]],
@@ -101,7 +110,7 @@ def save_metric(
     figure = new_figure(6.4, 4.0, dpi=120)
     numbers, values = ([line[name] for line in epochs] for name in ("epoch", metric.name))
     draw_metric(figure.add_subplot(), metric, numbers, values, alone.get(metric.name, ()))
-    figure.savefig(path)
+    save(figure, path)
 
 
 def some_rows(order: Sequence[int], target: int, most: int) -> range:
@@ -139,4 +148,4 @@ def save_alpha(
     axes.set_xlabel("round")
     axes.set_title("α: how much the target listens to each silo (white: exactly 0)", fontsize=11)
     figure.colorbar(mesh, ax=axes, label="weight", ticks=[0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7, 1])
-    figure.savefig(path)
+    save(figure, path)

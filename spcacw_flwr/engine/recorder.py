@@ -7,6 +7,7 @@ cut to where they were (:mod:`spcacw_flwr.engine.checkpoint`).
 from __future__ import annotations
 
 import csv
+import io
 import json
 import logging
 import math
@@ -103,6 +104,7 @@ class Recorder(History):
         """Whether it is still to be seen that the run can go on: until then its word stays."""
         claim_directory(directory, self._resumes)
         self._lock = places.held(directory)
+        places.sweep(directory)
         self._stop = Stop(directory)
         if not self._resumes:
             self._write_config()
@@ -147,8 +149,9 @@ class Recorder(History):
         self._append("alpha.csv", [["round", *(f"silo_{i.silo}" for i in federation.silos)]])
 
     def _append(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
-        with (self.directory / name).open("a", newline="") as file:
-            csv.writer(file).writerows(rows)
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows(rows)
+        places.append(self.directory / name, text.getvalue())
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
         """Recall what a checkpoint holds; what files have beyond it is of rounds to come again."""
@@ -203,8 +206,7 @@ class Recorder(History):
         super().epoch(round_, report, figures, parameters)
         if figures:
             self._write_figures(figures)
-        with (self.directory / "metrics.jsonl").open("a") as file:
-            file.write(as_json(self.epochs[-1]) + "\n")
+        places.append(self.directory / "metrics.jsonl", as_json(self.epochs[-1]) + "\n")
         content = save({name: part.contiguous() for name, part in parameters.items()})
         write_atomically(self.directory / "model.safetensors", content)
         curves = {name: curve for name, curve in self.alone.items() if name in METRICS}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import os
 import secrets
 import socket
 import ssl
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import write_atomically
 
 LOOPBACK = ("localhost", "127.0.0.1")
 """Names that every server certificate is valid for: its own programs reach it by them."""
@@ -42,15 +42,12 @@ def write_private(path: Path, content: bytes) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
+        write_atomically(path, content, flush=True, mode=0o600, new=True)
     except FileExistsError:
         raise SpcacwError(
             f"{path} exists already: name another directory, or delete it to make a new one."
         ) from None
     except OSError as error:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)  # half a key is none, and would be in the way
         raise SpcacwError(f"{path} cannot be written: {error}.") from error
 
 
@@ -69,7 +66,7 @@ def make_authority(directory: Path) -> None:
         .sign(key, hashes.SHA384())
     )
     write_private(directory / CA_KEY, _pem(key))
-    (directory / CA_CERTIFICATE).write_bytes(certificate.public_bytes(pem.Encoding.PEM))
+    write_atomically(directory / CA_CERTIFICATE, certificate.public_bytes(pem.Encoding.PEM))
 
 
 def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -> None:
@@ -102,8 +99,8 @@ def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -
     write_private(directory / SERVER_KEY, _pem(key))
     # The SuperLink hands the ServerApp's task to whoever knows this.
     write_private(directory / SERVER_SECRET, secrets.token_hex(32).encode())
-    (directory / SERVER_CERTIFICATE).write_bytes(certificate.public_bytes(pem.Encoding.PEM))
-    (directory / CA_CERTIFICATE).write_bytes(ca.public_bytes(pem.Encoding.PEM))
+    write_atomically(directory / SERVER_CERTIFICATE, certificate.public_bytes(pem.Encoding.PEM))
+    write_atomically(directory / CA_CERTIFICATE, ca.public_bytes(pem.Encoding.PEM))
 
 
 def make_silo_key(directory: Path) -> None:
@@ -112,7 +109,7 @@ def make_silo_key(directory: Path) -> None:
     private = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.OpenSSH, pem.NoEncryption())
     public = key.public_key().public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH)
     write_private(directory / SILO_KEY, private)
-    (directory / SILO_PUBLIC_KEY).write_bytes(public + b"\n")
+    write_atomically(directory / SILO_PUBLIC_KEY, public + b"\n")
 
 
 def authority_in(path: Path) -> bytes:

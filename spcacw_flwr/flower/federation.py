@@ -31,7 +31,7 @@ from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, node, policy, processes
 from spcacw_flwr.flower.launch import CONNECTION, Died, Link, Show, follow
-from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, program_runs
+from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, listens, program_runs
 from spcacw_flwr.flower.service import host_of
 from spcacw_flwr.silos.setting import Setting, write_silo
 
@@ -140,11 +140,11 @@ class Silo(Place):
         """
         content = certificates.authority_in(authority)
         certificates.make_silo_key(self.directory)
-        (self.directory / certificates.CA_CERTIFICATE).write_bytes(content)
+        write_atomically(self.directory / certificates.CA_CERTIFICATE, content)
         table = {
             "silos": str(silo), "root-certificates": certificates.CA_CERTIFICATE, "data-dir": data,
         }  # fmt: skip
-        (self.directory / NODE_FILE).write_text(tomli_w.dumps(table | more))
+        write_atomically(self.directory / NODE_FILE, tomli_w.dumps(table | more).encode())
 
     def node_config(self) -> dict[str, Any]:
         """Return what ``node.toml`` says, its paths absolute, and where the site's policy is.
@@ -252,10 +252,10 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
     certificates.make_server(root / "ca", server.directory)
     authority = root / "ca" / certificates.CA_CERTIFICATE
     places = [Silo(root / f"silo-{silo}") for silo in range(setting.num_silos)]
-    export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
     for silo, place in enumerate(places):
         group = setting.groups[silo]
         place.make(silo, authority, DATA, **({} if group is None else {"group": group}))
+    export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
     flat = server.streaming(exported(config, setting).to_flat(), LOOPBACK)
     write_atomically(root / RUN_FILE, as_toml(flat).encode())
     return Config.from_flat(flat)
@@ -288,7 +288,7 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
     """
     known = server.directory / "registered"
     known.mkdir(exist_ok=True)
-    nodes = {path.read_text().strip(): path.stem for path in known.iterdir()}
+    nodes = {path.read_text().strip(): path.stem for path in known.glob("*.pub")}
     link = server.link()
 
     def admit(path: Path) -> str:
@@ -301,7 +301,7 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
         arguments = ["supernode", "register", str(path.resolve()), CONNECTION]
         say(processes.shown(["flwr", *arguments], server.home))
         node = str(link.cli(*arguments)["node-id"])
-        (known / f"{node}.pub").write_text(content + "\n")
+        write_atomically(known / f"{node}.pub", f"{content}\n".encode())
         return node
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Flower's command mostly imports
@@ -364,6 +364,10 @@ def train(
             if attempt + 1 == ATTEMPTS or not checkpoint.exists(output / checkpoint.DIRECTORY):
                 raise
             say("The ServerApp died; the run goes on from its last checkpoint.")
+            deadline = time.monotonic() + processes.START_SECONDS
+            while not listens(server.address) and time.monotonic() < deadline:
+                keep(kept, say)  # the SuperLink died too
+                time.sleep(processes.POLL_SECONDS)
         else:
             return
 

@@ -102,11 +102,11 @@ class Gathering:
     def _note(self, silos: Sequence[int], norms: Sequence[float]) -> None:
         """Add a line to the host's audit log, if it has one: who was sent what, who said what."""
         if log := audit.here():
-            request, shares = self.request, {}
+            request, shape, shares = self.request, self.request.points.shape, {}
+            size, numbers = (0, shape[-2]) if request.want == LOSSES else (shape[-1], 1)
             for silo, norm in zip(silos, norms, strict=True):
-                row, losses = self._found[silo]
                 also = silo == self.target and self._smoothness is not None
-                shares[str(silo)] = audit.share(len(row), norm, losses.numel() + also, self.how)
+                shares[str(silo)] = audit.share(size, norm, numbers + also, self.how)
             shared = request.of([request.silos[0]]) if request.silos else request.points[:0]
             log.note(
                 audit.HEARD, **audit.question(request), sent=shared.numel(), silos=shares,

@@ -10,6 +10,7 @@ import json
 import re
 import signal
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -35,8 +36,9 @@ def main(path: str, program: str) -> None:
         for raw in sys.stdin.buffer:
             line = as_object(raw.decode(errors="replace"), program)
             if line["message"]:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
-                file.flush()
+                with suppress(OSError):  # the disk is full; whose words they are goes on
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                    file.flush()
 
 
 if __name__ == "__main__":

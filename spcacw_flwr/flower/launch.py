@@ -23,7 +23,7 @@ from typing import Any
 import spcacw_flwr
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.directory import STOP
+from spcacw_flwr.engine.directory import STOP, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import processes
 from spcacw_flwr.flower.processes import Program, environment, free_port, listens, program_runs
@@ -70,7 +70,8 @@ class Link:
 
         self.home, self.address = home, address
         connection = {"default": CONNECTION, CONNECTION: {"address": address, **how}}
-        (home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}))
+        content = tomli_w.dumps({"superlink": connection}).encode()
+        write_atomically(home / "config.toml", content)  # others may be reading it
 
     def cli(self, *arguments: str) -> dict[str, Any]:
         """Run ``flwr … --format json`` and return what it says.
@@ -112,7 +113,7 @@ class Link:
         """Keep what the app logged, if there is room: how the run ended is said in any case."""
         done = self._flwr("log", run_id, CONNECTION, "--show")
         try:
-            path.write_text(done.stdout + done.stderr, encoding="utf-8")
+            write_atomically(path, (done.stdout + done.stderr).encode())
         except OSError as error:
             log.warning("What the app logged is lost: %s.", error)
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, key
 from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.engine.directory import sweep, write_atomically
 from spcacw_flwr.flower import node
 from spcacw_flwr.flower.silo import ledger_of
 from spcacw_flwr.silos.accounting import Ledger, gaussian_epsilon
@@ -38,8 +39,6 @@ from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.streams import Chances
 
 FILE, TOLD = "policy.toml", "told.json"
-MOST_BYTES = 1 << 24
-"""Of that file, which has a line's worth for each silo."""
 SIZE, SMOOTHNESS, EVALUATION, ALONE, LABELS = (
     "size", "smoothness", "evaluation", "alone", "label-counts",
 )  # fmt: skip
@@ -273,18 +272,18 @@ class SitePool(SiloPool):
         """Yield what each silo has told; keep what the block makes of it if it is ``written``."""
         path = self.policy.with_name(TOLD)
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            place = os.open(path.parent, os.O_RDONLY)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)  # other runs count here too
-                text = os.pread(file, MOST_BYTES, 0)
-                found = json.loads(text or "{}")
+                fcntl.flock(place, fcntl.LOCK_EX)  # other runs count here too
+                found = json.loads(path.read_bytes() if path.exists() else "{}")
                 counts = {int(silo): Told(**table) for silo, table in found.items()}
                 yield counts
                 if written:
+                    sweep(path.parent, TOLD)
                     kept = json.dumps({silo: vars(told) for silo, told in counts.items()})
-                    os.pwrite(file, kept.encode().ljust(len(text)), 0)
+                    write_atomically(path, kept.encode(), mode=0o600)
             finally:
-                os.close(file)
+                os.close(place)
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise SpcacwError(
                 f"What silos have told cannot be counted in {path} ({error}), and uncounted they "

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -113,7 +114,7 @@ class Program:
     def _heard(self) -> IO[bytes]:
         """Return where its words go: its log, or what writes them there as JSON."""
         if not self.as_json:
-            return self.log.open("ab")
+            return open(self.log, "ab", opener=partial(os.open, mode=0o600))
         writer = subprocess.Popen(
             [sys.executable, json_lines.__file__, str(self.log), self.name], cwd=self.home,
             env=environment(self.home), stdin=subprocess.PIPE, start_new_session=True,

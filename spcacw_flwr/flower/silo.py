@@ -92,7 +92,7 @@ def audited(
 ) -> None:  # fmt: skip
     """Note in the host's audit log what is about to leave."""
     how, spent = pool.config.transport.wire, ledger.answers if ledger else {}
-    size, numbers = replies.gradients.shape[1], replies.losses[0].numel()
+    size, numbers = replies.gradients.shape[1], replies.losses.numel() // len(replies.silos)
     shares = {}
     for silo, norm in zip(replies.silos, norms.tolist(), strict=True):
         also = replies.smoothness is not None and silo == pool.config.run.target

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from spcacw_flwr.config.config import flattened
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import whole_lines
 
 LEAVE_ONE_OUT = "leave_one_out.csv"
 GOES_ON_WITHOUT = "goes on without"
@@ -80,21 +81,15 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of a file of JSON lines; a crash may have cut the last one."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    for number, line in enumerate(lines):
-        try:
-            yield dict(json.loads(line))
-        except json.JSONDecodeError:
-            if number + 1 < len(lines):
-                raise
+    for line in whole_lines(path) if path.is_file() else ():
+        yield dict(json.loads(line))
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table; a crash may have cut the last one, which is left out."""
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if None not in row.values()]
+    return list(csv.DictReader(whole_lines(path)))
 
 
 def _alphas(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

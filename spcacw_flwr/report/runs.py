@@ -246,4 +246,4 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     left.legend(frameon=False, fontsize=8)
     right.set_xlabel("silo")
     right.set_ylabel("α at the end")
-    figure.savefig(path)
+    plots.save(figure, path)

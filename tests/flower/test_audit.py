@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import multiprocessing
@@ -198,6 +199,22 @@ def test_a_full_disk_stops_the_silo_and_leaves_no_half_line(host, tmp_path, monk
     answered(log, 1)
     log.seal()
     checked(path)
+
+
+def test_a_head_that_found_no_room_is_written_when_there_is_some(tmp_path, monkeypatch):
+    log = log_in(tmp_path)
+    answered(log, 1)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(audit, "write_atomically", full)
+    with one_sentence("No space left"):
+        log.seal()
+    monkeypatch.undo()
+    log.seal()
+    assert log.head.read_bytes() == log.path.read_bytes().splitlines(keepends=True)[-1]
+    assert [line["event"] for line in checked(log.path)] == [OPEN, SEAL, ANSWER, SEAL]
 
 
 def _write(home: Path, run: str, start) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import socket
+import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +21,12 @@ from typer.testing import CliRunner
 from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower import federation
 from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
 from spcacw_flwr.flower.federation import Server, Silo, as_node_config, going_on
-from spcacw_flwr.flower.processes import Program, family, free_port, program_runs
+from spcacw_flwr.flower.launch import Died
+from spcacw_flwr.flower.processes import Program, family, free_port, listens, program_runs
 from spcacw_flwr.partitions.files import silo_file
 from tests.watching import wait_until
 
@@ -49,6 +52,46 @@ def deploy(*arguments: object):
 def authority(tmp_path):
     assert deploy("ca", tmp_path / "fed", "--host", "fl.example.org").exit_code == 0
     return tmp_path / "fed" / "ca" / "ca.crt"
+
+
+def test_a_run_whose_whole_server_died_waits_until_it_listens_again(tmp_path, monkeypatch):
+    """Or Flower's command would find nobody, and the run would end there."""
+    server, tries = Server(tmp_path, free_port()), []
+
+    up: list[socket.socket] = []
+
+    def listen() -> None:
+        up.append(socket.create_server(("127.0.0.1", server.port)))
+
+    class Line:
+        def submit(self, config: Config) -> str:
+            tries.append(not tries or listens(server.address))
+            return "1"
+
+    def follow(*_: object) -> None:
+        if len(tries) == 1:
+            threading.Timer(1, listen).start()
+            raise Died("all of it")
+
+    monkeypatch.setattr(Server, "link", lambda self: Line())
+    monkeypatch.setattr(federation, "follow", follow)
+    monkeypatch.setattr(federation.checkpoint, "exists", lambda path: True)
+    federation.train(server, Config.from_flat({"output": str(tmp_path)}), print)
+    up[0].close()
+    assert tries == [True, True]
+
+
+def test_each_threat_is_stopped_by_what_a_test_shows_or_by_nothing():
+    """A row of the table names tests by their sentences; they are in the files that it links."""
+    table = PAGE.partition("| who | may try to |")[2].partition("\n\n")[0].splitlines()[2:]
+    for row in table:
+        *_, stops, shown = row.strip("| ").split(" | ")
+        found = re.findall(r"\[([^]]+)\]\(\.\./(tests/[\w/]+\.py)\)", shown)
+        assert found or ("nothing" in stops and shown == "–"), row
+        for sentence, path in found:
+            name = f"def test_{sentence.replace(' ', '_')}("
+            assert name in (ROOT / path).read_text(), sentence
+    assert len(table) > 20
 
 
 def test_a_server_and_a_silo_are_made_on_hosts_of_their_own(authority, tmp_path):
