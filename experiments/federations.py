@@ -45,7 +45,7 @@ from .sweep import Where, short_runs
 FEWEST, HARMLESS = 10, 0.9
 PLACE = ("setting", "target", "seed", "size", "method", "keys")
 NAMES = (*PLACE, "metric", "value", "test_cases", "alpha_target")
-LOCAL, TRIAL, TUNED = "local", "local-trial", "local-tuned"
+LOCAL, TRIAL, TUNED = "local", "-trial", "-tuned"
 COMMON = {"engine": "in-process", "compare-alone": False, "threads": 1}
 
 
@@ -60,8 +60,9 @@ def numbers(text: str) -> list[int]:
 
 def row(name: str) -> Row:
     """Return a row of Table 1 by its name, or any other method."""
-    if name == TUNED:
-        return Row(name, "Local, tuned", {"method": LOCAL})
+    if name.endswith(TUNED):
+        plain = row(name.removesuffix(TUNED))
+        return Row(name, f"{plain.title}, tuned", plain.keys)
     known = name in read(CONF / "rows.toml") or ":" in name or name not in METHODS
     return rows([name])[0] if known else Row(name, name, {"method": name})
 
@@ -70,14 +71,21 @@ def jobs_of(
     name: str, plan: Mapping[str, Any], methods: Sequence[str], more: Keys,
     trials: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[Job]:  # fmt: skip
-    """Return the runs on a setting, those of a split side by side; and Local's ``trials``."""
+    """Return the runs on a setting, those of a split side by side.
+
+    ``trials`` are lists of values by key, and the ``methods`` that try all of them.
+    """
     cls, found = setting_class(name), []
     natural = "target_samples" in getattr(cls.Keys, "__dataclass_fields__", {})
     size_key = f"{cls.name}.target-samples" if natural else "samples-per-silo"
     seeds, chosen = numbers(plan["seeds"]), [row(method) for method in methods]
     if trials and "tuning" in plan:
-        tries = [dict(zip(trials, values, strict=True)) for values in product(*trials.values())]
-        chosen += [Row(TRIAL, TRIAL, {"method": LOCAL, **keys}) for keys in tries]
+        axes = {key: values for key, values in trials.items() if key != "methods"}
+        tries = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        chosen += [
+            Row(one.name + TRIAL, "", {**one.keys, **keys})
+            for one in map(row, trials["methods"]) for keys in tries
+        ]  # fmt: skip
     keys = {**COMMON, "setting": name, **flattened(plan.get("set", {})), **more}
     unnamed = {*COMMON, *PLACE, size_key, "data-dir"}
     count = checked_setting(Config.from_flat(keys)).num_silos
@@ -94,33 +102,34 @@ def jobs_of(
             own = {k: v for k, v in of.items() if k not in unnamed}
             said = {"setting": name, "target": target, "size": size, "method": one.name,
                     "keys": json.dumps(own, sort_keys=True)}  # fmt: skip
-            splits = numbers(plan["tuning"]) if one.name == TRIAL else seeds
+            splits = numbers(plan["tuning"]) if one.name.endswith(TRIAL) else seeds
             found += [Job(name, one.name, {**of, "seed": seed}, "", {**said, "seed": seed})
                       for seed in splits]  # fmt: skip
     return found
 
 
 def tuned(jobs: Sequence[Job], kept: Table) -> list[Job]:
-    """Return the runs of Local with the keys that were best in its trials, by setting and size.
+    """Return the runs of methods with the keys that were best in their trials, by setting and size.
 
     Best is in the mean over splits and silos. There are none where a trial is missing.
     """
-    values: dict[tuple[str, int], dict[str, list[float]]] = {}
+    values: dict[tuple[str, int, str], dict[str, list[float]]] = {}
     for job in jobs:
-        if job.row == TRIAL:
+        if job.row.endswith(TRIAL):
             line = kept.lines.get(kept.place(job.place))
             sign = 1 if line is None or METRICS[line["metric"]].higher else -1
             value = sign * float(line["value"]) if line else math.nan
-            place = job.column, job.place["size"]
-            values.setdefault(place, {}).setdefault(job.place["keys"], []).append(value)
+            cell = job.column, job.place["size"], job.row.removesuffix(TRIAL)
+            values.setdefault(cell, {}).setdefault(job.place["keys"], []).append(value)
     found = []
     for job in jobs:
-        of = values.get((job.column, job.place["size"]), {}) if job.row == LOCAL else {}
+        of = values.get((job.column, job.place["size"], job.row), {})
         means = {keys: float(np.mean(value)) for keys, value in of.items()}
         if means and not any(math.isnan(mean) for mean in means.values()):
             best = max(means, key=means.__getitem__)
-            its = {**job.place, "method": TUNED, "keys": best}
-            found.append(Job(job.column, TUNED, {**job.keys, **json.loads(best)}, "", its))
+            name, keys = job.row + TUNED, {**job.keys, **json.loads(best)}
+            place = {**job.place, "method": name, "keys": best}
+            found.append(Job(job.column, name, keys, "", place))
     return found
 
 
@@ -159,7 +168,10 @@ def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
         return line["setting"], line["size"], line["seed"], line["target"]
 
     alone = {of(line): float(line["value"]) for line in lines if line["method"] == LOCAL}
-    rivals = [line for line in lines if line["method"] not in (LOCAL, TRIAL) and of(line) in alone]
+    rivals = [
+        line for line in lines
+        if line["method"] != LOCAL and not line["method"].endswith(TRIAL) and of(line) in alone
+    ]  # fmt: skip
     groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for together in (False, True):
         for line in rivals:
