@@ -126,14 +126,19 @@ def term(path: Path, remedy: str) -> str:
 
     SpcacwError, with the ``remedy``, if it is not valid by this host's clock.
     """
-    found, at = _loaded(path), now()
+    return term_of(_loaded(path).public_bytes(pem.Encoding.PEM), str(path), remedy)
+
+
+def term_of(certificate: bytes, name: str, remedy: str) -> str:
+    """Return :func:`term` of a certificate that is called ``name``."""
+    found, at = x509.load_pem_x509_certificate(certificate), now()
     start, end = found.not_valid_before_utc, found.not_valid_after_utc
     if at < start:
-        raise SpcacwError(f"{path} is valid from {start:%F %T}, and it is {at:%F %T} by this "
+        raise SpcacwError(f"{name} is valid from {start:%F %T}, and it is {at:%F %T} by this "
                           "host's clock (UTC): set the clock.")  # fmt: skip
     if at > end:
-        raise SpcacwError(f"{path} expired on {end:%F}: {remedy}.")
-    return f"{path} is valid until {end:%F}, for {(end - at).days} days more."
+        raise SpcacwError(f"{name} expired on {end:%F}: {remedy}.")
+    return f"{name} is valid until {end:%F}, for {(end - at).days} days more."
 
 
 def in_use(directory: Path) -> int:

@@ -230,6 +230,7 @@ def invite(
     place.check_certificates(say)
     named = [host, *certificates.hosts_of(directory / certificates.SERVER_CERTIFICATE)]
     host = next(filter(None, named), "127.0.0.1")
+    host = f"[{host}]" if ":" in host else host
     desk = Desk(place, silo, f"{host}:{join_port}", f"{host}:{port}", minutes, say)
     with desk.open(join_port):
         for number, token in desk.tokens.items():

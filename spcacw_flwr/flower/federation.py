@@ -237,7 +237,7 @@ class Silo(Place):
         SpcacwError if its key is not one that the site's policy names.
         """
         pause, authority = processes.PATIENCE, self.directory / certificates.CA_CERTIFICATE
-        say(certificates.term(authority, "ask the server's owner for another"))
+        own = certificates.term(authority, "ask the server's owner for another")
         while True:
             try:
                 certificate = certificates.served(superlink, authority)
@@ -259,6 +259,8 @@ class Silo(Place):
                 raise SpcacwError(
                     f"The key of {superlink}, {shown}, is not in 'targets' of {site}."
                 )
+            say(own)
+            say(certificates.term_of(certificate, f"The certificate of {superlink}", ""))
             return
 
     def _skewed(self, superlink: str) -> str:

@@ -1,9 +1,9 @@
-"""Joining by a one-time token, in the place of sending ``ca.crt`` one way and ``silo.pub`` the other.
+"""Joining by a one-time token, in the place of sending ``ca.crt`` and ``silo.pub`` by hand.
 
 The server's owner has ``spcacw deploy invite`` listen for some minutes. Its token is
-``host:port/silo/secret/pin``. The pin is the SHA-256 of ``ca.crt``, which the silo fetches first and
-trusts for that; the secret it shows only over TLS that this authority has signed. Then its public
-key is admitted, for that number of a silo alone, and the token is worth nothing.
+``host:port/silo/secret/pin``. The pin is the SHA-256 of the file ``ca.crt``, which the silo fetches
+first and trusts for that; the secret it shows only over TLS that this authority has signed. Then
+its public key is admitted, for that number of a silo alone, and the token is worth nothing.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ class Desk:
     def open(self, port: int) -> Iterator[int]:
         """Listen in the block; yields the port. SpcacwError if it cannot be listened at."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        names = certificates.SERVER_CERTIFICATE, certificates.SERVER_KEY
-        context.load_cert_chain(*(self.server.directory / name for name in names))
+        place = self.server.directory
+        context.load_cert_chain(
+            place / certificates.SERVER_CERTIFICATE, place / certificates.SERVER_KEY
+        )
         try:
             listener = _Listener(("", port), _Visit)
         except OSError as error:
@@ -155,13 +157,15 @@ class _Visit(BaseHTTPRequestHandler):
 
 
 def join(place: Silo, token: str, data: str) -> str:
-    """Make a silo's directory, have its key admitted by a token, and return the SuperLink's address.
+    """Make a silo's directory, have its key admitted, and return the SuperLink's address.
 
     In a directory that there is, its key and its number stay as they are. SpcacwError if the token
     is not good, or the server is not the one that it names.
     """
     address, silo, pin = _parts(token)
-    _, authority = _asked(address, ssl._create_unverified_context(), "GET", AUTHORITY)
+    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    _, authority = _asked(address, anyone, "GET", AUTHORITY)
     if _pin(authority) != pin:
         raise SpcacwError(
             f"{address} has another authority than the token names: the token is mistyped, or "
