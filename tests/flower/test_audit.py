@@ -471,11 +471,18 @@ def test_an_old_key_signs_nothing_any_more(rotated, tmp_path):
 
 
 def test_a_change_of_the_key_that_was_cut_short_can_be_made_again(tmp_path, monkeypatch):
+    announce = Log.announce
     place = Silo(tmp_path / "silo")
     log_in(place.directory)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Log, "announce", lambda *given: (announce(*given), interrupt()))
-        place.rotate()
+
+    def interrupted(log: Log, key: Path) -> None:
+        announce(log, key)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "announce", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            place.rotate()
     before = place.public_key.read_bytes()
     answered(log := Log(place.directory / LOG, place.directory / certificates.SILO_KEY), 2)
     log.seal()
@@ -484,10 +491,3 @@ def test_a_change_of_the_key_that_was_cut_short_can_be_made_again(tmp_path, monk
     assert place.public_key.read_bytes() != before
     checked(place.directory / LOG)
     checked(place.directory / LOG, [place.directory / OLD_KEY])
-
-
-announce = Log.announce
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt

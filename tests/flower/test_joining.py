@@ -51,7 +51,7 @@ def test_a_token_brings_a_silo_in_once_and_only_as_its_own_number(desk, server, 
     assert place.node_config()["silos"] == "3"
     assert place.node_config()["data-dir"] == "/srv/study"
     assert server.members.silos_of(7) == [3]
-    with pytest.raises(SpcacwError, match="refuses: the token was used before. Ask the server's"):
+    with pytest.raises(SpcacwError, match="refuses: the token was used before"):
         join(Silo(tmp_path / "second"), desk.tokens[3], "data")
     with pytest.raises(SpcacwError, match="is another silo's than 4"):
         join(place, desk.tokens[4], "data")
@@ -97,7 +97,7 @@ def test_a_token_is_worth_nothing_when_its_time_is_over(desk, tmp_path, monkeypa
 
 
 def test_nothing_is_sent_to_a_server_that_the_tokens_authority_did_not_sign(desk, server, tmp_path):
-    """Somebody between them shows the true ca.crt, for everybody may have it, and TLS of his own."""
+    """Somebody between them shows the true ca.crt, which is no secret, and TLS of his own."""
     certificates.make_authority(tmp_path / "ca2")
     certificates.make_server(tmp_path / "ca2", tmp_path / "thief")
     thief, port = Server(tmp_path / "thief", 0), free_port()
