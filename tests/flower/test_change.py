@@ -206,7 +206,8 @@ def test_a_silo_joins_by_a_token_takes_part_and_is_revoked(federation, config, t
         assert late.exit_code == 1
         node_file = place.directory / "node.toml"
         right = node_file.read_text()
-        node_file.write_text(right.replace('silos = "3"', 'silos = "0"'))
+        theirs = str(federation.silos[0].directory / "data")
+        node_file.write_text(right.replace('"3"', '"0"').replace(str(data), theirs))
         federation.silos[3] = place
         started(federation, place)
         wait_until(lambda: log.exists() and '"want":"description"' in log.read_text())
