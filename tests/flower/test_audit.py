@@ -462,8 +462,9 @@ def test_an_old_key_signs_nothing_any_more(rotated, tmp_path):
         checked(stolen / LOG, keys)
     stolen = tmp_path / "announced"
     shutil.copytree(host, stolen)
-    late = Log(stolen / LOG, thief / certificates.SILO_KEY)
+    late = Log(stolen / LOG, stolen / certificates.SILO_KEY)
     late.note(KEY, old=keys[2].read_text(), new=(thief / "silo.pub").read_text())
+    late._key = certificates.private_key(thief / certificates.SILO_KEY)  # the old one signed not
     late.seal()
     with pytest.raises(SpcacwError, match="is not as it was written"):
         checked(stolen / LOG, keys)
