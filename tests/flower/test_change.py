@@ -205,7 +205,8 @@ def test_a_silo_joins_by_a_token_takes_part_and_is_revoked(federation, config, t
         assert "cannot be reached" in late.output
         assert late.exit_code == 1
         node_file = place.directory / "node.toml"
-        right = node_file.read_text()
+        group = federation.silos[3].node_config()["group"]  # it says of itself what silo 3 did
+        right = f"{node_file.read_text()}group = {group}\n"
         theirs = str(federation.silos[0].directory / "data")
         node_file.write_text(right.replace('"3"', '"0"').replace(str(data), theirs))
         federation.silos[3] = place
