@@ -112,7 +112,8 @@ class Found:
                 )
             except SpcacwError as error:
                 if node in fresh:
-                    log.warning("Node %s does not take part: %s.", node, error)
+                    why = str(error).removesuffix(".")
+                    log.warning("Node %s does not take part: %s.", node, why)
                 continue
             log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)
             taken.append((node, old, silos))
