@@ -41,8 +41,8 @@ SEAL, SEAL_SECONDS = "seal", 5.0
 FIRST = "0" * 64
 """What the first line names in the place of a line before it."""
 ALGORITHM = ec.ECDSA(hashes.SHA384())
-OPEN, ANSWER, HEARD, REFUSED, REJECTED, RUN, EPOCH = (
-    "open", "answer", "heard", "refused", "rejected", "run", "epoch",
+OPEN, ANSWER, HEARD, REFUSED, REJECTED, RUN, EPOCH, ADMITTED, REVOKED, KEY = (
+    "open", "answer", "heard", "refused", "rejected", "run", "epoch", "admitted", "revoked", "key",
 )  # fmt: skip
 """What happened: docs/trust.md says what each line holds."""
 _SHA256 = hashlib.sha256()
@@ -163,7 +163,7 @@ class Log:
     """
 
     def __init__(self, path: Path, key: Path) -> None:
-        self.path, self.head = path, path.with_suffix(HEAD)
+        self.path, self.head, self._of = path, path.with_suffix(HEAD), key
         self._key = certificates.private_key(key)
         self._line, self._previous, self._size, self._sealed = 0, FIRST, 0, 0
         self._seal_line, self._owed = b"", False
@@ -192,6 +192,17 @@ class Log:
         """Sign what no seal covers yet, and copy the seal beside the log."""
         with self._sealing:
             self._seal()
+
+    def announce(self, key: Path) -> None:
+        """Sign that from some line on another key is this host's."""
+        self.note(KEY, old=certificates.public_text(self._of), new=certificates.public_text(key))
+        self.seal()
+
+    def take(self, key: Path) -> None:
+        """Sign with the key that was announced."""
+        self._key = certificates.private_key(key)
+        self.note(OPEN, pid=os.getpid())
+        self.seal()
 
     def _seal(self) -> None:
         with self._writing:

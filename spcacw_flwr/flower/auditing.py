@@ -6,12 +6,13 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -77,14 +78,17 @@ def checked(path: Path, keys: Sequence[Path] | None = None) -> list[Line]:
         head = path.with_suffix(audit.HEAD).read_bytes()
     except OSError as error:
         raise SpcacwError(f"{path} and {path.stem}{audit.HEAD} beside it: {error}.") from error
+    signers = Signers(public, raw)
     lines, previous, at, signed = [], audit.FIRST, 0, 0
     for number, text in enumerate(raw, 1):
         try:
             line = json.loads(text)
             intact = line["n"] == number and line["previous"] == previous
             if line["event"] == audit.SEAL:
-                intact &= line["at"] == at and is_signed(line, public)
+                intact &= line["at"] == at and signers.signed(line)
                 signed = number
+            elif line["event"] == audit.KEY:
+                signers.announce(line)
         except (ValueError, KeyError, TypeError):
             intact = False
         if not intact:
@@ -93,6 +97,10 @@ def checked(path: Path, keys: Sequence[Path] | None = None) -> list[Line]:
             )
         lines.append(line)
         previous, at = audit.digest(text + b"\n"), at + len(text) + 1
+    if signers.strangers:
+        raise SpcacwError(
+            f"{path} is signed, and so is each change of its key, but not by a key that you named."
+        )
     last = _line_of(head)
     if not 0 < last <= len(raw) or raw[last - 1] + b"\n" != head:
         raise SpcacwError(
@@ -105,6 +113,50 @@ def checked(path: Path, keys: Sequence[Path] | None = None) -> list[Line]:
             "within seconds, one that was killed never did, or somebody else wrote it."
         )
     return lines
+
+
+class Signers:
+    """The key that may sign a log's seals, and those that it vouches for, one after the other.
+
+    A log whose key was changed may be known by any of its keys: an old one has signed who comes
+    next, and a new one all that was there before it.
+    """
+
+    def __init__(self, named: list[ec.EllipticCurvePublicKey], raw: Sequence[bytes]) -> None:
+        self._named, self._now = named, named
+        self._announced: ec.EllipticCurvePublicKey | None = None
+        self._next: list[ec.EllipticCurvePublicKey] = []
+        self.strangers = False
+        """Whether all seals so far are of keys that were not ``named``."""
+        with suppress(StopIteration, ValueError, KeyError, TypeError):
+            first = next(json.loads(line) for line in raw if b'"event":"key"' in line)
+            self._now, self.strangers = [ssh_key(first["old"])], True
+
+    def announce(self, line: Line) -> None:
+        """Take a line that says whose the next key is; it counts once it is signed."""
+        self._announced = ssh_key(line["new"])
+
+    def signed(self, seal: Line) -> bool:
+        """Say whether a seal is by the key in use, or by the next one, in use from now on."""
+        if is_signed(seal, self._next):
+            self._now, self._next = self._next, []
+        elif not is_signed(seal, self._now):
+            return False
+        if self._announced is not None:
+            self._next, self._announced = [self._announced], None
+        self.strangers &= not any(key in self._named for key in self._now)
+        return True
+
+
+def ssh_key(text: str) -> ec.EllipticCurvePublicKey:
+    """Return a public key as ``silo.pub`` has it; ValueError if there is none."""
+    try:
+        key = serialization.load_ssh_public_key(text.encode())
+    except UnsupportedAlgorithm as error:
+        raise ValueError(error) from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("it is of another kind")
+    return key
 
 
 def _line_of(head: bytes) -> int:

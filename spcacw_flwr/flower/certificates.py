@@ -7,15 +7,18 @@ they are by signing with their key; the server by a certificate that the authori
 from __future__ import annotations
 
 import hashlib
+import http.client
 import ipaddress
 import secrets
 import socket
 import ssl
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives import serialization as pem
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -31,8 +34,19 @@ CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY, SERVER_SECRET = "server.crt", "server.key", "superexec.secret"
 SILO_KEY, SILO_PUBLIC_KEY = "silo.key", "silo.pub"
 CONNECT_SECONDS = 10.0
-_SKEW = timedelta(minutes=5)
-"""Clocks of hosts differ: certificates are valid from a little before they were made."""
+_NOT_YET, _EXPIRED = 9, 10
+"""OpenSSL's codes of certificates outside of their time."""
+RENEW = "renew it with 'spcacw deploy renew', and put it there"
+NEW_AUTHORITY = (
+    "make an authority and a server anew with 'spcacw deploy ca', and send every silo its ca.crt"
+)
+_SKEW = timedelta(days=1)
+"""Clocks of hosts differ: certificates are valid from a day before they were made."""
+
+
+def now() -> datetime:
+    """Return the time by this host's clock."""
+    return datetime.now(UTC)
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -60,7 +74,7 @@ def make_authority(directory: Path) -> None:
         encipher_only=False, decipher_only=False,
     )  # fmt: skip
     certificate = (
-        _builder(name, name, key, AUTHORITY_DAYS)
+        _builder(name, name, key.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA384())
@@ -75,6 +89,85 @@ def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -
     ``hosts`` are names or addresses by which silos reach it, beside loopback. SpcacwError if the
     directory ``authority`` cannot be read, or ``directory`` holds a server already.
     """
+    key = _new_key()
+    names = x509.SubjectAlternativeName([_general_name(h) for h in dict.fromkeys(hosts + LOOPBACK)])
+    certificate = _signed(authority, key.public_key(), names)
+    write_private(directory / SERVER_KEY, _pem(key))
+    # The SuperLink hands the ServerApp's task to whoever knows this.
+    write_private(directory / SERVER_SECRET, secrets.token_hex(32).encode())
+    write_atomically(directory / SERVER_CERTIFICATE, certificate)
+    write_atomically(directory / CA_CERTIFICATE, (authority / CA_CERTIFICATE).read_bytes())
+
+
+def renew(authority: Path, certificate: Path) -> None:
+    """Write a server's certificate anew: the same key and names, valid from now on.
+
+    SpcacwError if there is none, or ``authority`` holds no authority, or another.
+    """
+    old, ca = _loaded(certificate), _loaded(authority / CA_CERTIFICATE)
+    try:
+        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        old.verify_directly_issued_by(ca)
+    except (x509.ExtensionNotFound, ValueError, TypeError, InvalidSignature) as error:
+        raise SpcacwError(
+            f"{certificate} is not a server's that {authority} signed: silos would not know it."
+        ) from error
+    public = old.public_key()
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    write_atomically(certificate, _signed(authority, public, names))
+
+
+def term(path: Path, remedy: str) -> str:
+    """Return until when a certificate is valid, as a sentence.
+
+    SpcacwError, with the ``remedy``, if it is not valid by this host's clock.
+    """
+    return term_of(_loaded(path).public_bytes(pem.Encoding.PEM), str(path), remedy)
+
+
+def term_of(certificate: bytes, name: str, remedy: str) -> str:
+    """Return :func:`term` of a certificate that is called ``name``."""
+    found, at = x509.load_pem_x509_certificate(certificate), now()
+    start, end = found.not_valid_before_utc, found.not_valid_after_utc
+    if at < start:
+        raise SpcacwError(f"{name} is valid from {start:%F %T}, and it is {at:%F %T} by this "
+                          "host's clock (UTC): set the clock.")  # fmt: skip
+    if at > end:
+        raise SpcacwError(f"{name} expired on {end:%F}: {remedy}.")
+    return f"{name} is valid until {end:%F}, for {(end - at).days} days more."
+
+
+def in_use(directory: Path) -> int:
+    """Return the serial number of a server's certificate.
+
+    SpcacwError if it is not of ``server.key``, or not valid.
+    """
+    path = directory / SERVER_CERTIFICATE
+    term(path, RENEW)
+    found = _loaded(path)
+    if found.public_key() != private_key(directory / SERVER_KEY).public_key():
+        raise SpcacwError(f"{path} is of another key than {SERVER_KEY} beside it: {RENEW}.")
+    return found.serial_number
+
+
+def hosts_of(certificate: Path) -> list[str]:
+    """Return the names by which silos reach a server, without those of loopback."""
+    names = _loaded(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return [str(n.value) for n in names.value if str(n.value) not in LOOPBACK]
+
+
+def _loaded(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = str(error).partition(".")[0]
+        raise SpcacwError(f"{path} holds no certificate ({reason}).") from error
+
+
+def _signed(
+    authority: Path, public: ec.EllipticCurvePublicKey, names: x509.SubjectAlternativeName
+) -> bytes:
+    """Return a server's certificate, signed by the authority in a directory."""
     try:
         ca = x509.load_pem_x509_certificate((authority / CA_CERTIFICATE).read_bytes())
         ca_key = pem.load_pem_private_key((authority / CA_KEY).read_bytes(), None)
@@ -83,11 +176,10 @@ def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -
             f"{authority} holds no certificate authority ({error}): make one with "
             "'spcacw deploy ca'."
         ) from error
+    term(authority / CA_CERTIFICATE, NEW_AUTHORITY)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
-    key = _new_key()
-    names = x509.SubjectAlternativeName([_general_name(h) for h in dict.fromkeys(hosts + LOOPBACK)])
     certificate = (
-        _builder(_name("SP-CACW server"), ca.subject, key, SERVER_DAYS)
+        _builder(_name("SP-CACW server"), ca.subject, public, SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(names, critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -96,20 +188,27 @@ def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -
         )
         .sign(ca_key, hashes.SHA384())
     )
-    write_private(directory / SERVER_KEY, _pem(key))
-    # The SuperLink hands the ServerApp's task to whoever knows this.
-    write_private(directory / SERVER_SECRET, secrets.token_hex(32).encode())
-    write_atomically(directory / SERVER_CERTIFICATE, certificate.public_bytes(pem.Encoding.PEM))
-    write_atomically(directory / CA_CERTIFICATE, ca.public_bytes(pem.Encoding.PEM))
+    return certificate.public_bytes(pem.Encoding.PEM)
 
 
-def make_silo_key(directory: Path) -> None:
+def make_silo_key(directory: Path, comment: str = "") -> None:
     """Write a silo's ``silo.key``, which never leaves it, and ``silo.pub``, for the server."""
-    key = _new_key()
-    private = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.OpenSSH, pem.NoEncryption())
-    public = key.public_key().public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH)
-    write_private(directory / SILO_KEY, private)
-    write_atomically(directory / SILO_PUBLIC_KEY, public + b"\n")
+    make_private_key(directory / SILO_KEY)
+    line = public_text(directory / SILO_KEY, comment) + "\n"
+    write_atomically(directory / SILO_PUBLIC_KEY, line.encode())
+
+
+def make_private_key(path: Path) -> None:
+    """Write a new key of a silo."""
+    private = pem.PrivateFormat.OpenSSH
+    write_private(path, _new_key().private_bytes(pem.Encoding.PEM, private, pem.NoEncryption()))
+
+
+def public_text(path: Path, comment: str = "") -> str:
+    """Return the public part of a host's key, as it stands in ``silo.pub``."""
+    public = private_key(path).public_key()
+    text = public.public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH).decode()
+    return f"{text} {comment}".strip()
 
 
 def authority_in(path: Path) -> bytes:
@@ -156,6 +255,31 @@ def served(address: str, authority: str | Path) -> bytes:
         return ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"").encode()
 
 
+def why_unknown(error: Exception) -> str:
+    """Return why :func:`served` failed, in a few words, and what to do."""
+    code, clock = getattr(error, "verify_code", 0), f"by this host's clock, {now():%F %T} UTC"
+    if code == _NOT_YET:
+        return f"its certificate is not valid yet {clock}; set the clock"
+    if code == _EXPIRED:
+        return (
+            f"its certificate has expired {clock}; its owner renews it with 'spcacw deploy renew'"
+        )
+    return str(error)
+
+
+def clock_of(address: str, authority: str | Path) -> datetime | None:
+    """Return what the clock of the web server at ``host:port`` shows; None if it does not say."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=authority)
+    line = http.client.HTTPSConnection(
+        host.strip("[]"), int(port), timeout=CONNECT_SECONDS, context=context
+    )
+    with suppress(OSError, http.client.HTTPException, ValueError, TypeError):
+        line.request("HEAD", "/")
+        return parsedate_to_datetime(line.getresponse().headers["date"])
+    return None
+
+
 def fingerprint(certificate: bytes) -> str:
     """Return the SHA-256 of a certificate's public key, which a renewal may keep."""
     public = x509.load_pem_x509_certificate(certificate).public_key()
@@ -176,18 +300,18 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+    made = now()
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .not_valid_before(made - _SKEW)
+        .not_valid_after(made + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
 
 

@@ -22,12 +22,14 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from logging import ERROR
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.logger import log
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import Given, SpcacwError, numbers_in
@@ -153,9 +155,12 @@ def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], 
     def guarded(message: Message, context: Context) -> Message:
         audit.about(run=str(context.run_id))
         try:
+            if handler in (query, stream):  # before a run, and when a silo comes back to it
+                records.same_version(message.content.config_records.get(records.CONFIG, {}))
             content = handler(pool_of(own, message, context), message, context)
         except SpcacwError as error:
             audit.refused(message.metadata.message_type, str(error))
+            log(ERROR, "%s", error)
             content = records.error_content(str(error))
         return Message(content, reply_to=message)
 

@@ -20,7 +20,10 @@ from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence
 from spcacw_flwr.engine.directory import claim_directory, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation
-from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE, Server, Silo
+from spcacw_flwr.flower.federation import LOOPBACK, OLD_KEY, RUN_FILE, Server, Silo
+from spcacw_flwr.flower.joining import PORT as JOIN_PORT
+from spcacw_flwr.flower.joining import Desk
+from spcacw_flwr.flower.joining import join as joined
 from spcacw_flwr.flower.monitor import Monitor, serve
 from spcacw_flwr.flower.processes import (
     POLL_SECONDS,
@@ -80,6 +83,17 @@ def ca(
     )
     shown = (directory / "server" / certificates.SERVER_CERTIFICATE).read_bytes()
     say(f"For 'targets' in a silo's policy, the server's key is {certificates.fingerprint(shown)}.")
+
+
+@app.command()
+@told
+def renew(
+    authority: Annotated[Path, typer.Argument(help="the directory ca/")],
+    certificate: Annotated[Path, typer.Argument(help="server.crt, or a copy of it")],
+) -> None:
+    """Write a server's certificate anew, for the same key and names; a running server takes it."""
+    certificates.renew(authority, certificate)
+    say(certificates.term(certificate, ""))
 
 
 @app.command()
@@ -172,6 +186,70 @@ def register(
     nodes = federation.register(Server(directory.resolve(), port), public_keys, say)
     for path, node in zip(public_keys, nodes, strict=True):
         say(f"{path} is node {node}.")
+
+
+@app.command()
+@told
+def revoke(
+    directory: ServerDirectory,
+    public_key: Annotated[Path, typer.Argument(help="silo.pub of the silo to be shut out")],
+    port: Port = PORT,
+) -> None:
+    """Shut a silo out, for ever, by its public key; the server must be running."""
+    node = federation.revoke(Server(directory.resolve(), port), public_key, say)
+    say(f"Node {node} is shut out; a run that is on goes on without it.")
+
+
+@app.command()
+@told
+def rotate(directory: SiloDirectory) -> None:
+    """Give a silo that does not run a new key; its number, data and audit log go on."""
+    place = Silo(directory.resolve())
+    place.rotate()
+    say(
+        f"Send {place.public_key} to the server's owner for 'register', and {OLD_KEY} beside it "
+        "for 'revoke'."
+    )
+
+
+@app.command()
+@told
+def invite(
+    directory: ServerDirectory,
+    silo: Annotated[list[int], typer.Option(min=0, help="number of the silo that may join")],
+    host: Annotated[
+        str, typer.Option(help="by which silos reach the server; by default its certificate's name")
+    ] = "",
+    port: Port = PORT,
+    join_port: Annotated[int, typer.Option(min=1, max=65535, help="where silos join")] = JOIN_PORT,
+    minutes: Annotated[float, typer.Option(min=0, help="how long the tokens are good")] = 60.0,
+) -> None:
+    """Let silos join by a token, which is good for once; the server must be running. Waits."""
+    end_like_ctrl_c()
+    place = Server(directory.resolve(), port)
+    place.check_certificates(say)
+    named = [host, *certificates.hosts_of(directory / certificates.SERVER_CERTIFICATE)]
+    host = next(filter(None, named), "127.0.0.1")
+    host = f"[{host}]" if ":" in host else host
+    desk = Desk(place, silo, f"{host}:{join_port}", f"{host}:{port}", minutes, say)
+    with desk.open(join_port):
+        for number, token in desk.tokens.items():
+            say(f"Silo {number}, for {minutes:g} minutes: spcacw deploy join my-silo {token}")
+        desk.wait()
+
+
+@app.command()
+@told
+def join(
+    directory: SiloDirectory,
+    token: Annotated[str, typer.Argument(help="what 'spcacw deploy invite' printed")],
+    data: Annotated[
+        str, typer.Option(help="where its data are, relative to the directory")
+    ] = "data",
+) -> None:
+    """Make a silo's directory, and have its key admitted by a token."""
+    superlink = joined(Silo(directory), token, data)
+    say(f"Its key is admitted. Start it: spcacw deploy silo {directory} --superlink {superlink}")
 
 
 @app.command()

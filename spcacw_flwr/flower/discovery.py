@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower import records
+from spcacw_flwr.flower import members, records
 from spcacw_flwr.flower.records import Told
 from spcacw_flwr.silos.layout import Layout, difference
 from spcacw_flwr.silos.protocol import SiloInfo
@@ -43,6 +43,7 @@ class Found:
         self.answers: dict[int, Message | None] = {}
         """Of the nodes that were asked; None has not come yet."""
         self._waiting: dict[str, int] = {}
+        self._revoked: set[int] = set()
 
     def ask(self, nodes: set[int]) -> dict[int, Message]:
         """Ask those of ``nodes`` that are new, or back; return what has come, and never wait."""
@@ -61,7 +62,8 @@ class Found:
         return came
 
     def _query(self, node: int) -> Message:
-        content = RecordDict({records.CONFIG: ConfigRecord(dict(self.told))})
+        told = {**self.told, records.VERSION: records.version()}
+        content = RecordDict({records.CONFIG: ConfigRecord(told)})
         return Message(content, dst_node_id=node, message_type=MessageType.QUERY)
 
     def add(self, node: int, content: RecordDict) -> None:
@@ -76,6 +78,12 @@ class Found:
                 )
         for record in content.metric_records.values():
             info = records.record_to_info(record)
+            theirs = members.here().silos_of(node)
+            if theirs and info.silo not in theirs:
+                raise SpcacwError(
+                    f"Node {node} claims silo {info.silo}, and its key was admitted for silo "
+                    f"{', '.join(map(str, theirs))}: its owner puts 'silos' right in node.toml."
+                )
             if info.silo in self.nodes:
                 raise SpcacwError(
                     f"Silo {info.silo} is claimed by two nodes, {self.nodes[info.silo]} and "
@@ -92,6 +100,7 @@ class Found:
         whether a node that Flower does not see is gone. A node whose place is not free yet is tried
         again each time, for Flower finds out up to a minute late that the one before it is gone.
         """
+        self.shut_out()
         online, taken = set(self.grid.get_node_ids()), []
         fresh = self.ask(online - set(self.nodes.values()))
         for node, answer in self.answers.items():
@@ -103,11 +112,22 @@ class Found:
                 )
             except SpcacwError as error:
                 if node in fresh:
-                    log.warning("Node %s does not take part: %s.", node, error)
+                    why = str(error).removesuffix(".")
+                    log.warning("Node %s does not take part: %s.", node, why)
                 continue
             log.warning("Node %s holds silos %s now, in the place of node %s.", node, silos, old)
             taken.append((node, old, silos))
         return taken
+
+    def shut_out(self) -> list[int]:
+        """Return the nodes that the server's owner has revoked since it was last asked; say so."""
+        holders = set(self.nodes.values()) - self._revoked
+        fresh = [node for node in holders if members.here().revoked(node)]
+        self._revoked.update(fresh)
+        for node in fresh:
+            silos = ", ".join(str(silo) for silo, at in sorted(self.nodes.items()) if at == node)
+            log.warning("Silo %s was revoked (node %s): the run goes on without it.", silos, node)
+        return fresh
 
     def _take_over(
         self, node: int, reply: Message, gone: Callable[[int], bool]

@@ -12,16 +12,19 @@ hosts of their own; only the addresses differ.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, numbers_in
@@ -29,7 +32,7 @@ from spcacw_flwr.config.keys import MOST_SILOS, STREAM
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.recorder import as_toml
-from spcacw_flwr.flower import certificates, node, policy, processes
+from spcacw_flwr.flower import audit, certificates, members, node, policy, processes
 from spcacw_flwr.flower.launch import CONNECTION, Died, Link, Show, follow
 from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, listens, program_runs
 from spcacw_flwr.flower.service import host_of
@@ -44,7 +47,8 @@ ATTEMPTS = 5
 """How often a run is submitted whose ServerApp dies without a word."""
 LONGEST_PAUSE = 60.0
 """Seconds between two tries to reach a server."""
-NODE_FILE = "node.toml"
+SERVERAPP = "flwr-serverapp"
+NODE_FILE, OLD_KEY = "node.toml", "silo-old.pub"
 PATHS = ("data-dir", "root-certificates", "policy")
 """Keys of a node's config that are paths, relative to its directory."""
 RESERVED = "'\"\n"
@@ -74,6 +78,25 @@ class Server(Place):
     """The host of the SuperLink and of the ServerApp, which learns for the target."""
 
     port: int
+
+    @property
+    def members(self) -> members.Members:
+        """Who may take part."""
+        return members.Members(self.directory)
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Add a line to its audit log."""
+        if log := audit.of_home(str(self.home)):
+            log.note(event, **fields)
+
+    def check_certificates(self, say: Say) -> None:
+        """Say until when its certificates are valid; SpcacwError if one is not, or is another's."""
+        for name, remedy in (
+            (certificates.CA_CERTIFICATE, certificates.NEW_AUTHORITY),
+            (certificates.SERVER_CERTIFICATE, certificates.RENEW),
+        ):
+            say(certificates.term(Path(self._own(name)), remedy))
+        certificates.in_use(self.directory)
 
     def _own(self, name: str) -> str:
         made = "is no server's directory; make one with 'spcacw deploy ca'."
@@ -139,7 +162,7 @@ class Silo(Place):
         ``more`` is what else its app is to know.
         """
         content = certificates.authority_in(authority)
-        certificates.make_silo_key(self.directory)
+        certificates.make_silo_key(self.directory, f"{members.FOR}{silo}")
         write_atomically(self.directory / certificates.CA_CERTIFICATE, content)
         table = {
             "silos": str(silo), "root-certificates": certificates.CA_CERTIFICATE, "data-dir": data,
@@ -189,20 +212,44 @@ class Silo(Place):
             "--port", str(port), "--node-config", as_node_config(self.node_config()),
         ]  # fmt: skip
 
+    def rotate(self) -> None:
+        """Give the silo a new key, for which the old one vouches in the audit log.
+
+        The old public key is kept as ``silo-old.pub``. SpcacwError if the silo runs.
+        """
+        key = Path(self._file(certificates.SILO_KEY, "make it with 'spcacw deploy key'."))
+        new, _ = key.with_suffix(".new"), self._file(certificates.SILO_PUBLIC_KEY, "it is needed.")
+        if processes.family(self.home):
+            raise SpcacwError(f"{self.directory} runs: end its 'spcacw deploy silo' first.")
+        if not new.exists():  # else a change of the key was cut short
+            certificates.make_private_key(new)
+        comment = members.comment_in(self.public_key)
+        log = audit.Log(self.directory / audit.LOG, key)
+        log.announce(new)
+        for path, of in ((self.directory / OLD_KEY, key), (self.public_key, new)):
+            write_atomically(path, f"{certificates.public_text(of, comment)}\n".encode())
+        new.replace(key)
+        log.take(key)
+
     def wait_for(self, superlink: str, say: Say) -> None:
         """Wait until the SuperLink shows the certificate that it should; say why it does not.
 
         SpcacwError if its key is not one that the site's policy names.
         """
         pause, authority = processes.PATIENCE, self.directory / certificates.CA_CERTIFICATE
+        own = certificates.term(authority, "ask the server's owner for another")
         while True:
             try:
-                shown = certificates.fingerprint(certificates.served(superlink, authority))
+                certificate = certificates.served(superlink, authority)
+                shown = certificates.fingerprint(certificate)
+                why = self._skewed(superlink)
             except (OSError, ValueError) as error:
-                say(
-                    f"{superlink} cannot be reached ({error}): check the address, and that "
-                    f"{authority} is that of its server. The next try is in {pause:g} s."
+                why = (
+                    f"{superlink} cannot be reached ({certificates.why_unknown(error)}): check the "
+                    f"address, and that {authority} is that of its server."
                 )
+            if why:
+                say(f"{why} The next try is in {pause:g} s.")
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
@@ -212,7 +259,22 @@ class Silo(Place):
                 raise SpcacwError(
                     f"The key of {superlink}, {shown}, is not in 'targets' of {site}."
                 )
+            say(own)
+            say(certificates.term_of(certificate, f"The certificate of {superlink}", ""))
             return
+
+    def _skewed(self, superlink: str) -> str:
+        """Say, if it is so, that Flower will not take what this host signs at this time."""
+        theirs = certificates.clock_of(superlink, self.directory / certificates.CA_CERTIFICATE)
+        ahead = (certificates.now() - theirs).total_seconds() if theirs else 0.0
+        # The other clock is told in whole seconds, rounded down.
+        if -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE + 1:
+            return ""
+        return (
+            f"The clock of this host is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} "
+            f"that of {superlink}, and Flower would take it for an old message sent again: set "
+            "the clocks of both."
+        )
 
 
 def as_node_config(table: dict[str, Any]) -> str:
@@ -263,11 +325,13 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
 
 def start_server(server: Server, host: str, say: Say, as_json: bool = False) -> list[Program]:
     """Start SuperLink and SuperExec; with ``as_json`` their logs are JSON objects."""
+    server.check_certificates(say)
     commands = {"superlink.log": server.superlink(host), "serverapp.log": server.superexec()}
     superlink, superexec = (
         Program(command, server.home, server.directory / log, as_json=as_json)
         for log, command in commands.items()
     )
+    superlink.version = partial(certificates.in_use, server.directory)
     return [superlink.start(say, server.port), superexec.start(say)]
 
 
@@ -286,26 +350,48 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
     The running SuperLink keeps them in its database; ``registered/`` in the server's directory
     shows who was admitted. SpcacwError if there is no such key, or the SuperLink refuses it.
     """
-    known = server.directory / "registered"
-    known.mkdir(exist_ok=True)
-    nodes = {path.read_text().strip(): path.stem for path in known.glob("*.pub")}
+    known, out = (server.members.nodes(s) for s in (members.REGISTERED, members.REVOKED))
     link = server.link()
 
     def admit(path: Path) -> str:
-        try:
-            content = path.read_text().strip()
-        except (OSError, ValueError) as error:
-            raise SpcacwError(f"{path} cannot be read: {error}.") from error
-        if content in nodes:
-            return nodes[content]
+        key, text = members.key_in(path)
+        if key in out:
+            raise SpcacwError(
+                f"{path} was revoked: its silo gets a new key by 'spcacw deploy rotate'."
+            )
+        if key in known:
+            return known[key]
         arguments = ["supernode", "register", str(path.resolve()), CONNECTION]
         say(processes.shown(["flwr", *arguments], server.home))
         node = str(link.cli(*arguments)["node-id"])
-        write_atomically(known / f"{node}.pub", f"{content}\n".encode())
+        server.members.admit(node, text)
+        server.note(audit.ADMITTED, node=node, key=text)
         return node
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Flower's command mostly imports
         return list(pool.map(admit, public_keys))
+
+
+def revoke(server: Server, public_key: Path, say: Say) -> str:
+    """Shut a silo out by its public key, for ever, and return its node's id.
+
+    A run that is on goes on without it. SpcacwError if the key is not one that was admitted.
+    """
+    key, text = members.key_in(public_key)
+    states = members.REGISTERED, members.REVOKED
+    node = next((at[key] for at in map(server.members.nodes, states) if key in at), None)
+    if node is None:
+        raise SpcacwError(
+            f"{public_key} is no key that {server.directory} has admitted: they are in "
+            f"{server.directory / members.REGISTERED}."
+        )
+    if not server.members.revoked(int(node)):
+        server.members.shut_out(node)  # first: the ServerApp ends its stream
+        server.note(audit.REVOKED, node=node, key=text)
+    arguments = ["supernode", "unregister", node, CONNECTION]
+    say(processes.shown(["flwr", *arguments], server.home))
+    server.link().cli(*arguments)
+    return node
 
 
 class Federation:
@@ -346,11 +432,36 @@ def train(
     A run whose directory has a checkpoint goes on from it; so does one whose ServerApp is killed.
     SpcacwError if training did not finish.
     """
+    with alone(server):
+        _train(server, config, show, kept, say)
+
+
+@contextmanager
+def alone(server: Server) -> Iterator[None]:
+    """Keep other runs from a server; SpcacwError if one is on."""
+    server.home.mkdir(exist_ok=True)
+    deadline = time.monotonic() + processes.STOP_SECONDS
+    with (server.home / "run.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while program_runs(SERVERAPP, server.home):  # nobody waits for it, or it ends just now
+                if time.monotonic() > deadline:
+                    raise BlockingIOError
+                time.sleep(processes.POLL_SECONDS)
+        except BlockingIOError:
+            raise SpcacwError(
+                f"A run is on at {server.directory}, and silos answer one run at a time: wait for "
+                "its end, or end it with Ctrl-C where it was started."
+            ) from None
+        yield
+
+
+def _train(server: Server, config: Config, show: Show, kept: Sequence[Program], say: Say) -> None:
     link, output = server.link(), Path(config.run.output)
 
     def training() -> bool:
         keep(kept, say)
-        return program_runs("flwr-serverapp", server.home)
+        return program_runs(SERVERAPP, server.home)
 
     for attempt in range(ATTEMPTS):
         run_id = link.submit(going_on(config))

@@ -10,6 +10,7 @@ which silos it holds, and takes the place of the node that held them if that one
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,6 +105,9 @@ class Invitations:
 
     def _look(self) -> None:
         self._collect()
+        for node in self.found.shut_out():
+            self.service.shut_out(node)
+            self.guests[node] = Guest(self.guests[node].silos, again=math.inf)
         now, missing = time.monotonic(), []
         for node, guest in self.guests.items():
             if self.service.alive(node):
@@ -135,7 +139,7 @@ class Invitations:
         guest = self.guests[node]
         config = ConfigRecord({
             "address": self.service.address, "tls": self.service.tls,
-            "token": self.service.invite(node, guest.silos),
+            "token": self.service.invite(node, guest.silos), records.VERSION: records.version(),
         })  # fmt: skip
         message = Message(
             RecordDict({records.CONFIG: config}), dst_node_id=node,

@@ -73,9 +73,13 @@ class Program:
     """Whether its log has a JSON object in each line."""
     patient: bool = False
     """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
+    version: Callable[[], object] = bool
+    """Of what it read at its start; it is started anew when that has changed."""
     process: subprocess.Popen[bytes] | None = None
     _started: float = 0.0
     _ended: float | None = None
+    _version: object = None
+    _told: str = ""
 
     @property
     def name(self) -> str:
@@ -103,7 +107,7 @@ class Program:
                 self.command, cwd=self.home, env=environment(self.home, self.more), stdout=out,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
-        self._started, self._ended = time.monotonic(), None
+        self._started, self._ended, self._version = time.monotonic(), None, self.version()
         while port and not listens(f"127.0.0.1:{port}"):
             late = time.monotonic() > self._started + START_SECONDS
             if late or self.process.poll() is not None:
@@ -129,6 +133,21 @@ class Program:
         reasons = re.findall(r"Exit Code: \d+\n(.*?)\n\n", said, re.DOTALL)
         return f" ({' '.join(reasons[-1].split())})" if reasons else ""
 
+    def outdated(self) -> str:
+        """Return why it is ended now, if what it read at its start has changed for the better."""
+        if self.process is None or self.process.poll() is not None:
+            return ""
+        try:
+            if self.version() == self._version:
+                return ""
+        except SpcacwError as error:
+            fresh, self._told = str(error) != self._told, str(error)
+            return f"{error} Until then {self.name} keeps what it has." if fresh else ""
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_SECONDS)
+        return f"{self.name} is started again with its new certificate."
+
     def keep(self) -> bool:
         """Start it again if it has ended; say whether it had.
 
@@ -149,6 +168,8 @@ class Program:
 def keep(programs: Sequence[Program], say: Say) -> None:
     """Start again what has died, and say so."""
     for program in programs:
+        if why := program.outdated():
+            say(why)
         if program.keep():
             why = program.last_words
             say(f"{program.name} ended{why} and was started again; its log is {program.log}")

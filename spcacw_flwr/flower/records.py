@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 from torch import Tensor
 
+import spcacw_flwr
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import METRICS as METRIC_NAMES
 from spcacw_flwr.silos import wire
@@ -59,6 +61,8 @@ TOLD = (
     "privacy-noise", "privacy-silos", "privacy-clip", "privacy-batches", "privacy-delta",
 )  # fmt: skip
 """The keys that :class:`~.server_app.SPCACW` tells the silos with each message."""
+VERSION, PROTOCOL = "version", 1
+"""What both sides must have alike: the package's version, and that of the words in this module."""
 NUM_SILOS, METHOD = "num-silos", "asks"
 """M, and the method's name, which :class:`~.server_app.SPCACW` tells beside its keys."""
 ALONE = "alone"
@@ -67,6 +71,24 @@ Told = Mapping[str, Any]
 Arrays = Mapping[str, NDArray[Any]]
 """What a record of numbers and one of arrays say: a Flower message's, or a stream's."""
 Encoded = TypeVar("Encoded")
+
+
+def version() -> str:
+    """Return what is installed on this host; an app that Flower ships may be of another version."""
+    try:
+        installed = metadata.version("spcacw-flwr")
+    except metadata.PackageNotFoundError:  # a checkout
+        installed = spcacw_flwr.__version__
+    return f"{installed} (protocol {PROTOCOL})"
+
+
+def same_version(config: Told) -> None:
+    """SpcacwError if the target runs another version than this host, or says none."""
+    theirs, own = config.get(VERSION, "an older one"), version()
+    if theirs != own:
+        raise SpcacwError(
+            f"the target has spcacw-flwr {theirs}, and this silo {own}: install the same version"
+        )
 
 
 def model_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:

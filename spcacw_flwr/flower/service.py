@@ -54,6 +54,7 @@ def is_loopback(address: str) -> bool:
 def server_credentials(keys: TransportKeys) -> grpc.ServerCredentials | None:
     """Return the credentials of the service; None is plaintext.
 
+    The files are read anew for each handshake, so that a certificate can be renewed in a run.
     SpcacwError if a file cannot be read, one of the two is missing, or both are and the address is
     not a loopback one.
     """
@@ -69,11 +70,16 @@ def server_credentials(keys: TransportKeys) -> grpc.ServerCredentials | None:
             )
         return None
     host_of(keys.stream_address)
+    paths = [Path(name).expanduser() for name in (private, certificate)]
+
+    def pair() -> grpc.ServerCertificateConfiguration:
+        key, chain = (path.read_bytes() for path in paths)
+        return grpc.ssl_server_certificate_configuration([(key, chain)])
+
     try:
-        pair = Path(private).expanduser().read_bytes(), Path(certificate).expanduser().read_bytes()
+        return grpc.dynamic_ssl_server_credentials(pair(), pair)
     except OSError as error:
         raise SpcacwError(f"stream-certificate or stream-key cannot be read: {error}.") from error
-    return grpc.ssl_server_credentials([pair])
 
 
 class Event(NamedTuple):
@@ -158,6 +164,14 @@ class Service:
         """Return the open stream of a node, if there is one."""
         link = self.links.get(node)
         return link if link and not link.broken else None
+
+    def shut_out(self, node: int) -> None:
+        """End the stream of a node whose key is worth nothing now, and forget its token."""
+        with self._lock:
+            self._invited = {d: link for d, link in self._invited.items() if link.node != node}
+        if link := self.links.get(node):
+            audit.refused("stream", f"{link.peer}: node {node} was revoked")
+            self._break(link, "its key was revoked")
 
     def close(self, reason: str) -> None:
         """Tell every node that it is over, let the streams end, and stop listening."""

@@ -25,6 +25,7 @@ from spcacw_flwr.flower.audit import (
     ANSWER,
     HEAD,
     HEARD,
+    KEY,
     LOG,
     OPEN,
     REFUSED,
@@ -32,6 +33,7 @@ from spcacw_flwr.flower.audit import (
     Log,
 )
 from spcacw_flwr.flower.auditing import app, checked, reconciled
+from spcacw_flwr.flower.federation import OLD_KEY, Silo
 from spcacw_flwr.flower.frames import QUESTION, Exchange, heard
 from spcacw_flwr.flower.server_app import Audited
 from spcacw_flwr.flower.silo import framed, ledger_of
@@ -424,3 +426,87 @@ def test_a_silo_that_cannot_write_its_log_lets_nothing_out(tmp_path, monkeypatch
     (said,) = heard(framed(pool, message, ledger_of(pool)), limit)
     assert "lets nothing out" in said.told["error"]
     assert said.arrays == {}
+
+
+@pytest.fixture
+def rotated(tmp_path):
+    """A silo's directory whose key was changed twice, with lines under each, and all its keys."""
+    place, keys = Silo(tmp_path / "silo"), []
+    log_in(place.directory)
+    for number in range(3):
+        if number:
+            place.rotate()
+        log = Log(place.directory / LOG, place.directory / certificates.SILO_KEY)
+        answered(log, 5)
+        log.seal()
+        keys.append(tmp_path / f"{number}.pub")
+        shutil.copy(place.public_key, keys[-1])
+    return place.directory, keys
+
+
+def test_a_log_is_verified_over_changes_of_its_key_by_any_of_them(rotated, tmp_path):
+    host, keys = rotated
+    for key in keys:
+        assert [line["event"] for line in checked(host / LOG, [key])].count(KEY) == 2
+    certificates.make_silo_key(tmp_path / "other")
+    with pytest.raises(SpcacwError, match="but not by a key that you named"):
+        checked(host / LOG, [tmp_path / "other" / certificates.SILO_PUBLIC_KEY])
+    assert (host / OLD_KEY).read_text() == keys[1].read_text()
+    assert sorted(path.name for path in host.iterdir() if "key" in path.name) == ["silo.key"]
+
+
+def test_any_of_a_thousand_changes_of_such_a_log_is_found(rotated, tmp_path):
+    rng, path = random.Random(1), copy_of(rotated[0], tmp_path / "copy")
+    data = path.read_bytes()
+    checked(path)
+    for _ in range(1000):
+        path.write_bytes(tampered(rng, data))
+        with pytest.raises(SpcacwError):
+            checked(path)
+
+
+def test_an_old_key_signs_nothing_any_more(rotated, tmp_path):
+    """And nobody can announce a key of his own in the name of one that he does not have."""
+    host, keys = rotated
+    old, thief = Log(host / LOG, host / certificates.SILO_KEY), tmp_path / "thief"
+    certificates.make_silo_key(thief)
+    stolen = tmp_path / "stolen"
+    shutil.copytree(host, stolen)
+    late = Log(stolen / LOG, thief / certificates.SILO_KEY)  # signs as if it were the new key
+    answered(late, 1)
+    late.seal()
+    with pytest.raises(SpcacwError, match="is not as it was written"):
+        checked(stolen / LOG, keys)
+    stolen = tmp_path / "announced"
+    shutil.copytree(host, stolen)
+    late = Log(stolen / LOG, stolen / certificates.SILO_KEY)
+    late.note(KEY, old=keys[2].read_text(), new=(thief / "silo.pub").read_text())
+    late._key = certificates.private_key(thief / certificates.SILO_KEY)  # the old one signed not
+    late.seal()
+    with pytest.raises(SpcacwError, match="is not as it was written"):
+        checked(stolen / LOG, keys)
+    old.seal()
+    checked(host / LOG)
+
+
+def test_a_change_of_the_key_that_was_cut_short_can_be_made_again(tmp_path, monkeypatch):
+    announce = Log.announce
+    place = Silo(tmp_path / "silo")
+    log_in(place.directory)
+
+    def interrupted(log: Log, key: Path) -> None:
+        announce(log, key)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "announce", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            place.rotate()
+    before = place.public_key.read_bytes()
+    answered(log := Log(place.directory / LOG, place.directory / certificates.SILO_KEY), 2)
+    log.seal()
+    checked(place.directory / LOG)
+    place.rotate()
+    assert place.public_key.read_bytes() != before
+    checked(place.directory / LOG)
+    checked(place.directory / LOG, [place.directory / OLD_KEY])

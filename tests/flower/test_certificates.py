@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import socket
 import ssl
 import stat
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -13,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import certificates
+from spcacw_flwr.flower.federation import Server
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +97,68 @@ def test_a_server_needs_an_authority_and_names_that_are_names(server, tmp_path):
         certificates.make_server(tmp_path, tmp_path / "server")
     with pytest.raises(SpcacwError, match="neither an address nor a host name"):
         certificates.make_server(server.parent / "ca", tmp_path / "server", ("spital.zürich",))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets this host's clock so many days ahead."""
+
+    def ahead(days: float) -> None:
+        at = datetime.now(UTC) + timedelta(days=days)
+        monkeypatch.setattr("spcacw_flwr.flower.certificates.now", lambda: at)
+
+    return ahead
+
+
+def test_a_certificate_says_how_long_it_is_valid_and_what_to_do_then(server, clock):
+    path, till = server / "server.crt", certificates.SERVER_DAYS
+    found = certificates.term(path, "renew it")
+    assert re.fullmatch(rf"{path} is valid until \S+, for {till - 1} days more\.", found)
+    clock(-0.9)  # a host whose clock is most of a day behind takes it all the same
+    assert certificates.term(path, "") != found
+    clock(-2)
+    with pytest.raises(SpcacwError, match=r"by this host's clock \(UTC\): set the clock"):
+        certificates.term(path, "")
+    clock(till + 1)
+    with pytest.raises(SpcacwError, match=rf"{path} expired on \S+: renew it"):
+        certificates.term(path, "renew it")
+
+
+def test_a_renewed_certificate_has_the_key_and_the_names_of_the_old_one(server, tmp_path, clock):
+    """It is written where the authority is, from a copy, without the server's key."""
+    copy = tmp_path / "server.crt"
+    shutil.copy(server / "server.crt", copy)
+    clock(certificates.SERVER_DAYS + 1)
+    certificates.renew(server.parent / "ca", copy)
+    assert "for 824 days more" in certificates.term(copy, "")
+    assert certificates.fingerprint(copy.read_bytes()) == certificates.fingerprint(
+        (server / "server.crt").read_bytes()
+    )
+    assert certificates.hosts_of(copy) == ["fl.example.org", "10.1.2.3"]
+
+
+def test_only_a_servers_certificate_of_its_own_authority_is_renewed(server, tmp_path, clock):
+    certificates.make_authority(tmp_path / "other")
+    for authority, path, words in (
+        (tmp_path / "other", server / "server.crt", "silos would not know it"),
+        (server.parent / "ca", server / "ca.crt", "is not a server's"),
+        (server.parent / "ca", tmp_path / "none", "holds no certificate"),
+        (tmp_path, server / "server.crt", "holds no certificate"),
+    ):
+        with pytest.raises(SpcacwError, match=words):
+            certificates.renew(authority, path)
+    clock(certificates.AUTHORITY_DAYS + 1)
+    with pytest.raises(SpcacwError, match="make an authority and a server anew"):
+        certificates.renew(server.parent / "ca", server / "server.crt")
+
+
+def test_a_server_does_not_start_with_another_ones_certificate(server, tmp_path, clock):
+    certificates.make_server(server.parent / "ca", tmp_path / "server")
+    assert certificates.in_use(server) != certificates.in_use(tmp_path / "server")
+    shutil.copy(server / "server.crt", tmp_path / "server")
+    with pytest.raises(SpcacwError, match=r"is of another key than server\.key beside it: renew"):
+        certificates.in_use(tmp_path / "server")
+    clock(certificates.SERVER_DAYS + 1)
+    for start in (certificates.in_use, lambda at: Server(at, 0).check_certificates(print)):
+        with pytest.raises(SpcacwError, match=r"expired on \S+: renew it with 'spcacw deploy ren"):
+            start(server)

@@ -35,11 +35,11 @@ from spcacw_flwr.flower.federation import (
     Place,
     lay_out,
     register,
+    revoke,
     silo_program,
 )
-from spcacw_flwr.flower.launch import CONNECTION
 from spcacw_flwr.flower.monitor import METRICS
-from spcacw_flwr.flower.processes import end, family, free_port
+from spcacw_flwr.flower.processes import family, free_port
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Fault, Replies, Request
@@ -68,15 +68,6 @@ def wait_for(place: Place, event: str, what: Callable[[Line], bool]) -> Line:
         return [line for line in lines if line["event"] == event and what(line)]
 
     return wait_until(found)[0]
-
-
-def revoke(federation: Federation, silo: int) -> None:
-    """Take back that a silo was admitted, and end what still runs of it."""
-    place, known = federation.silos[silo], federation.server.directory / "registered"
-    key = place.public_key.read_text().strip()
-    (node,) = (path.stem for path in known.iterdir() if path.read_text().strip() == key)
-    federation.server.link().cli("supernode", "unregister", node, CONNECTION)
-    end(place.home)
 
 
 def a_day(federation: Federation, run: Run, late: Callable[[], None]) -> None:
@@ -128,7 +119,7 @@ def a_day(federation: Federation, run: Run, late: Callable[[], None]) -> None:
     heard(MORTAL)
 
     # One is revoked, and tries to come back.
-    revoke(federation, FULL)
+    revoke(server, silos[FULL].public_key, print)
     silent(FULL)
     log = silos[FULL].directory / "silo.log"
     begin = log.stat().st_size
@@ -260,6 +251,8 @@ def test_the_logs_tell_what_happened(day):
     last = max(line["n"] for line in heard if str(FULL) in line["silos"])
     assert all(FULL in line["silent"] for line in heard if line["n"] > last)
     assert heard[-1]["n"] > last + 20
+    (gone,) = lines_of(federation.server, audit.REVOKED)
+    assert gone["key"].startswith(federation.silos[FULL].public_key.read_text().split()[0])
 
 
 def test_prometheus_shows_what_the_logs_say(day):

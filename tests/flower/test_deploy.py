@@ -7,9 +7,13 @@ import json
 import re
 import shlex
 import socket
+import ssl
 import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import grpc
@@ -21,10 +25,10 @@ from typer.testing import CliRunner
 from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower import federation
+from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
-from spcacw_flwr.flower.federation import Server, Silo, as_node_config, going_on
+from spcacw_flwr.flower.federation import Server, Silo, alone, as_node_config, going_on
 from spcacw_flwr.flower.launch import Died
 from spcacw_flwr.flower.processes import Program, family, free_port, listens, program_runs
 from spcacw_flwr.partitions.files import silo_file
@@ -236,15 +240,125 @@ def test_a_silo_says_why_it_cannot_reach_its_server(authority, tmp_path, monkeyp
         assert pauses == [0.01, 0.02, 0.04]
     said.clear()
     place.wait_for(right, say)
+    assert [re.sub(r"until .*", "until", text) for text in said] == [
+        f"{place.directory / 'ca.crt'} is valid until",
+        f"The certificate of {right} is valid until",
+    ]
+    said.clear()
     key = fingerprint((tmp_path / "fed" / "server" / "server.crt").read_bytes())
     (place.directory / "policy.toml").write_text(f"targets = '{key}'")
     place.wait_for(right, say)
+    said.clear()
     (place.directory / "policy.toml").write_text(f"targets = '{'0' * 64}'")
     with pytest.raises(SpcacwError, match=f"The key of {right}, {key}, is not in 'targets'"):
         place.wait_for(right, say)
     assert said == []
     for one in (other, own):
         one.stop(0)
+
+
+class Clock(BaseHTTPRequestHandler):
+    """A web server that says what time it is."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def shown(authority):
+    """The address of a web server with the server's certificate."""
+    context, place = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), authority.parents[1] / "server"
+    context.load_cert_chain(place / "server.crt", place / "server.key")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Clock) as listener:
+        listener.socket = context.wrap_socket(listener.socket, server_side=True)
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{listener.server_address[1]}"
+        listener.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (86_400, "is 864.. s ahead of that of"), (-86_000, "is 8.... s behind that of"),
+        (8, "is . s ahead of"), (-310, "is 3.. s behind"), (0, ""), (-200, ""),
+    ],
+)  # fmt: skip
+def test_a_silo_whose_clock_flower_would_refuse_says_so(
+    seconds, words, shown, authority, tmp_path, monkeypatch
+):
+    now = certificates.now
+    monkeypatch.setattr(certificates, "now", lambda: now() + timedelta(seconds=seconds))
+    place, said = Silo(tmp_path / "silo"), []
+    place.make(0, authority, "data")
+
+    def say(text: str) -> None:
+        said.append(text)
+        if words:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) if words else nullcontext():
+        place.wait_for(shown, say)
+    if words:
+        assert re.search(f"^The clock of this host {words}", said[0])
+        assert "set the clocks of both. The next try is in 5 s." in said[0]
+    else:
+        assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("days", "words"),
+    [
+        (5, "its certificate is not valid yet by this host's clock, 2[^;]* UTC; set the clock"),
+        (-900, "has expired by this host's clock, .* renews it with 'spcacw deploy renew'"),
+    ],
+)
+def test_a_certificate_out_of_its_time_is_said_with_what_to_do(
+    days, words, authority, tmp_path, monkeypatch
+):
+    place, now = Silo(tmp_path / "silo"), certificates.now
+    place.make(0, authority, "data")
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "now", lambda: now() + timedelta(days=days))
+        patch.setattr(certificates, "term", lambda *given: "")  # the authority is younger
+        certificates.make_server(authority.parent, tmp_path / "server")
+    listener, address = served(tmp_path / "server")
+
+    def say(text: str) -> None:
+        assert re.search(words, text)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        place.wait_for(address, say)
+    listener.stop(0)
+
+
+def test_a_server_whose_certificate_has_expired_does_not_start(authority, monkeypatch):
+    now = certificates.now
+    monkeypatch.setattr(certificates, "now", lambda: now() + timedelta(days=900))
+    done = deploy("server", authority.parents[1] / "server", "--port", free_port())
+    assert done.exit_code == 1
+    assert "renew it with 'spcacw deploy renew'" in " ".join(done.output.split())
+
+
+def test_only_a_key_that_was_admitted_is_revoked(authority, tmp_path):
+    place = Silo(tmp_path / "silo")
+    place.make(0, authority, "data")
+    done = deploy("revoke", authority.parents[1] / "server", place.public_key)
+    assert done.exit_code == 1
+    assert "is no key that" in done.output
+
+
+def test_a_second_run_of_a_server_is_refused(authority):
+    server = Server(authority.parents[1] / "server", 9092)
+    words = "A run is on at .*, and silos answer one run at a time"
+    with alone(server), pytest.raises(SpcacwError, match=words), alone(server):
+        pass
+    with alone(server):
+        pass
 
 
 def test_why_a_program_ended_is_said_in_its_words(tmp_path):

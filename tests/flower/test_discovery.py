@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower.discovery import discover
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower.discovery import Found, discover
+from spcacw_flwr.flower.members import Members
+from spcacw_flwr.flower.records import VERSION
 from tests.flower.grid import LocalGrid
 from tests.flower.test_strategy import play, small
 
@@ -170,3 +175,56 @@ def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch)
     strategy = play(config, grid, rounds=1)
     assert len(dead) == 2
     assert 103 in strategy.nodes.found.nodes.values()
+
+
+def test_a_key_that_was_admitted_for_a_silo_claims_no_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    config = small()
+    grid = LocalGrid(config, 7, NODES)
+    server = Members(tmp_path)
+    for silo in range(7):
+        server.admit(str(grid.node_of(silo)), f"ecdsa-sha2-nistp384 AAAA{silo} silo-{silo}")
+    assert set(discover(grid, 7, 5.0).nodes) == set(range(7))
+    node = grid.node_of(2)
+    server.admit(str(node), "ecdsa-sha2-nistp384 AAAA2 silo-5,6")
+    words = f"Node {node} claims silo 2, and its key was admitted for silo 5, 6: its owner"
+    with pytest.raises(SpcacwError, match=words):
+        discover(grid, 7, 5.0)
+
+
+def test_a_run_goes_on_without_a_silo_that_was_revoked_and_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    config, server = small(), Members(tmp_path)
+
+    def revoke(grid):
+        node, _ = grid.leave(6)
+        server.admit(str(node), "ecdsa-sha2-nistp384 AAAA silo-6")
+        server.shut_out(str(node))
+
+    grid = Changing(config, {2: revoke})
+    node = grid.node_of(6)
+    strategy = play(config, grid, rounds=8)
+    assert caplog.text.count(f"Silo 6 was revoked (node {node}): the run goes on without it") == 1
+    heard = strategy.method.bias.reports
+    assert heard[6] <= 2 < heard[0]
+    assert strategy.history.gate.report()["rejected"] == 0
+
+
+@pytest.mark.parametrize("version", ["0.0.9 (protocol 1)", None])
+def test_a_target_of_another_version_is_refused_before_training(version, monkeypatch, caplog):
+    config = small()
+    query = Found._query
+
+    def other(self, node):
+        message = query(self, node)
+        if version:
+            message.content.config_records["config"][VERSION] = version
+        else:
+            del message.content.config_records["config"][VERSION]
+        return message
+
+    monkeypatch.setattr(Found, "_query", other)
+    grid = LocalGrid(config, 7, NODES)
+    words = f"the target has spcacw-flwr {version or 'an older one'}, and this silo "
+    with pytest.raises(SpcacwError, match=re.escape(words)):
+        discover(grid, 7, 5.0)
