@@ -44,7 +44,7 @@ from spcacw_flwr.silos.setup import checked_setting
 from .conf import Job, Keys
 from .pages import table
 from .results import Table
-from .sweep import Where, short_runs, slots
+from .sweep import Where, short_runs
 
 GAMES = {"spcacw-plus": "trained by SP-CACW plus", "fedavg": "averaged"}
 CHEAP = {
@@ -154,8 +154,9 @@ def study(
         if todo:
             console.print(f"{name} lacks {len(todo)} of {len(jobs)} games", highlight=False)
         return []
-    keys, workers = [job.keys for job in todo], len(slots(["cpu"], where.workers))
-    made, failed = short_runs(measure, keys, where.output, workers), []
+    keys, workers = [job.keys for job in todo], len(where.places())
+    made = short_runs(measure, keys, where.output, workers, where.seconds, where.cluster)
+    failed = []
     for k, found in track(made, name, len(todo), console=console):
         if isinstance(found, Exception):
             failed.append(f"{todo[k].place}: {found}")
