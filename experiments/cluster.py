@@ -57,8 +57,7 @@ class Cluster:
                     host, _, port = address.rpartition(":")
                     socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
                 ray.init(
-                    None if address == LOCAL else address, include_dashboard=False,
-                    log_to_driver=False, logging_level=logging.ERROR,
+                    address, log_to_driver=False, logging_level=logging.ERROR,
                 )  # fmt: skip
             except (OSError, ValueError, RuntimeError) as error:
                 raise SpcacwError(f"There is no Ray cluster at {address!r}: {error}.") from error

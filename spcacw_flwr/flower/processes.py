@@ -30,8 +30,11 @@ ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ADDRESS": "local",
 }
-"""What Flower and Ray need in order to use the installed packages and no network."""
+"""What Flower and Ray need in order to use the installed packages and no network. Without an
+address Ray joins any cluster that has left a word of itself on this machine, and be it a dead one.
+"""
 PROGRAMS = Path(sys.executable).parent
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 60.0, 10.0, 0.25
 SHORTEST_LIFE = 5.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -25,10 +27,13 @@ KEYS = {"setting": "digits-relabel", "epochs": 2, "engine": "in-process", "compa
 def raylets(monkeypatch):
     """A head without cores, and two nodes with one each."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    head = Raylets(initialize_head=True, head_node_args={"num_cpus": 0})
+    place = tempfile.mkdtemp(dir="/tmp")  # short, for a socket's name; and not Ray's, where other
+    args = {"num_cpus": 0, "temp_dir": place}  # programs would find it and join it
+    head = Raylets(initialize_head=True, head_node_args=args)
     yield head, [head.add_node(num_cpus=1) for _ in range(2)]
     ray.shutdown()
     head.shutdown()
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def noted(keys):
@@ -58,7 +63,7 @@ def test_what_a_lost_node_was_at_is_made_again_and_nothing_else_twice(raylets, t
 
 
 def test_runs_come_home_as_they_are_made_here(raylets, tmp_path):
-    wrong = {**KEYS, "seed": 0, "guard": 199}  # known when the data are
+    wrong = {**KEYS, "seed": 0, "guard": 999}  # more than there are samples
     jobs = [Job("c", "r", {**KEYS, "seed": seed}) for seed in (0, 1)] + [Job("c", "r", wrong)]
     runs = Where(tmp_path, ray=raylets[0].address).run(jobs, Console(quiet=True))
     for run in runs[:2]:
