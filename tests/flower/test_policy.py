@@ -45,6 +45,9 @@ BEYOND: dict[str, dict[str, Any]] = {
     "epsilon": {"epsilon": 8.1}, "hours": {"at": datetime.time(12, 1)}, "targets": {"target": ""},
 }  # fmt: skip
 
+OURS = {records.VERSION: records.version()}
+"""What every query says."""
+
 
 def made(**limits: Any) -> Policy:
     return Policy(**{policy.KNOWN[name].name: value for name, value in limits.items()})
@@ -100,7 +103,7 @@ class Node:
         self.silo = int(own["silos"])
         self.grid = LocalGrid(Config.from_flat(base | keys), 1, [own])
         client_app._pool.cache_clear()
-        asked = self.message("query", {}, None)
+        asked = self.message("query", OURS, None)
         self.pool = client_app.pool_of(None, asked, self.grid.contexts[101])
 
     def set(self, limits: dict[str, Any]) -> None:
@@ -272,7 +275,7 @@ def test_sizes_label_counts_curvature_and_training_alone(tmp_path):
     point = node.pool.initial_parameters()
 
     def counts() -> list[int]:
-        said, content = node.by_message("query", {}, None)
+        said, content = node.by_message("query", OURS, None)
         return said or list(records.record_to_info(content["silo-0"]).label_counts)
 
     assert sum(counts()) == 50
@@ -297,7 +300,8 @@ def test_an_app_of_ones_own_says_its_method(tmp_path):
     )
     grid.apps[101] = client_app.app_of(own)
     for method, words in (("local", ""), ("spcacw", "methods = 'local'")):
-        content = RecordDict({records.CONFIG: ConfigRecord(dict(SPCACW(2, method=method).keys))})
+        told = {**SPCACW(2, method=method).keys, **OURS}
+        content = RecordDict({records.CONFIG: ConfigRecord(told)})
         message = Message(content, dst_node_id=101, message_type="query")
         (reply,) = grid.send_and_receive([message])
         assert words in str(reply.content[records.CONFIG].get(records.ERROR, ""))
