@@ -105,8 +105,7 @@ class SiloPool:
         SpcacwError if the model or the loss cannot be applied to their data.
         """
         setting, infos, groups = self.setting, [], self.setting.groups
-        if not self._tried and self.silos:
-            self._try_model()
+        self._try_model()
         for silo in self.silos:
             data = setting.train(silo)
             # Only the target's true cluster is ever used; with many silos, all are M² numbers.
@@ -121,7 +120,12 @@ class SiloPool:
         return infos
 
     def _try_model(self) -> None:
-        """Pass the shortest mini-batch there is through the model: BatchNorm may refuse it."""
+        """Pass the shortest mini-batch there is through the model: BatchNorm may refuse it.
+
+        Once, and before anything needs the number of classes, which the model may have to say.
+        """
+        if self._tried or not self.silos:
+            return
         silo, batch = self.data.shortest()
         classes, training = self.setting.num_classes, self.config.training
         names = training.model, training.loss, silo
@@ -304,6 +308,7 @@ class SiloPool:
     def cases(self, vector: Tensor, silo: int) -> tuple[Cases, dict[str, Tensor]]:
         """Return what metrics say of w on each test case of ``silo``; and what else w held."""
         self.private.refuse([silo], "accuracy")
+        self._try_model()
         weights = self.layout.unflatten(vector.to(self.device))
         buffers = buffers_at(self.model, weights, self.data.shuffled(silo))
         data = self.setting.test(silo)

@@ -23,7 +23,10 @@ from spcacw_flwr import SPCACW, silo_app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch, records
+from spcacw_flwr.flower.client_app import Own
 from spcacw_flwr.flower.discovery import Found
+from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import one_sentence
 from tests.flower.grid import LocalGrid
 from tests.watching import wait_until
@@ -96,6 +99,13 @@ def test_the_same_run_as_in_process(nodes, tmp_path, monkeypatch):
     assert strategy.history.alone["accuracy"] == pytest.approx(expected.accuracy_alone, abs=2)
     rounds = {n: m["accuracy"] for n, m in result.evaluate_metrics_clientapp.items()}
     assert rounds == dict(zip((3, 6, 9, 12), expected.accuracy, strict=True))
+
+
+def test_a_process_that_is_first_asked_to_evaluate_knows_the_number_of_classes():
+    """The model says it; on Ray any process may be asked anything first."""
+    config = Own(load, network, None).put_into(Config.from_keys(), SILOS)
+    pool = SiloPool(config, checked_setting(config), [0])
+    assert "auroc" in pool.evaluate(pool.initial_parameters(), 0).figures
 
 
 def test_all_artefacts_are_left(tmp_path):
