@@ -40,6 +40,8 @@ class History:
 
     directory: Path | None = None
     """Where its artefacts are; None if it leaves none."""
+    resumes = False
+    """Whether the run was begun before."""
 
     def __init__(self, config: Config) -> None:
         self.config = config

@@ -99,14 +99,14 @@ class Recorder(History):
         self._loggers: Loggers | None = None
         self._keeper: Keeper | None = None
         own = places.is_own(directory, flower_run)
-        self._resumes = bool(config.run.resume) or own
-        self._asks = self._resumes and not own
+        self.resumes = bool(config.run.resume) or own
+        self._asks = self.resumes and not own
         """Whether it is still to be seen that the run can go on: until then its word stays."""
-        claim_directory(directory, self._resumes)
+        claim_directory(directory, self.resumes)
         self._lock = places.held(directory)
         places.sweep(directory)
         self._stop = Stop(directory)
-        if not self._resumes:
+        if not self.resumes:
             self._write_config()
             self._status("waiting for silos")
 
@@ -119,15 +119,15 @@ class Recorder(History):
 
     def waits(self, state: str) -> None:
         """Say so in status.json, unless it is not known yet whether the run can go on."""
-        if not self._resumes:
+        if not self.resumes:
             self._status(state)
 
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
         """Open the growing files, or cut them to where they were when the run goes on."""
         done, checkpoints = None, self.config.run.checkpoint_every >= 0
-        if checkpoints or self._resumes:
+        if checkpoints or self.resumes:
             keeper = Keeper(self.directory, self.config, federation, objects)
-            done = keeper.resume() if self._resumes else None
+            done = keeper.resume() if self.resumes else None
         if done:
             self._go_on(done)
         else:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower import records
+from spcacw_flwr.flower import members, records
 from spcacw_flwr.flower.frames import EVALUATION, QUESTION, Exchange, Piece, frames, pieces
 from spcacw_flwr.flower.grid import Gathering
 from spcacw_flwr.flower.service import Event, Service
@@ -59,13 +59,16 @@ class Asker:
         self._rows = torch.empty(shape, device=find_device(run.device, run.precision))
 
     def wait_for_all(self, seconds: float) -> None:
-        """Wait until every node has a stream.
+        """Wait until every node has a stream, but those that were revoked.
 
         SpcacwError if the target's has none after so many seconds; without another one, training
         begins.
         """
-        deadline = time.monotonic() + seconds
-        while missing := [n for n in set(self.nodes.values()) if not self.service.alive(n)]:
+        deadline, revoked = time.monotonic() + seconds, members.here().revoked
+        while missing := [
+            node for node in set(self.nodes.values())
+            if not self.service.alive(node) and not revoked(node)
+        ]:  # fmt: skip
             if time.monotonic() > deadline:
                 break
             self._event(min(1.0, seconds))

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from spcacw_flwr.config.declare import SpcacwError
@@ -76,20 +76,27 @@ class Found:
                     f"Node {node} trains another model than node {first}: "
                     f"{difference(self.models[node], model)}; all silos must train one model."
                 )
-        for record in content.metric_records.values():
-            info = records.record_to_info(record)
-            theirs = members.here().silos_of(node)
+        told, known = content.metric_records.values(), members.here()
+        for info in map(records.record_to_info, told):
+            theirs = known.silos_of(node)
             if theirs and info.silo not in theirs:
                 raise SpcacwError(
                     f"Node {node} claims silo {info.silo}, and its key was admitted for silo "
                     f"{', '.join(map(str, theirs))}: its owner puts 'silos' right in node.toml."
                 )
-            if info.silo in self.nodes:
+            if info.silo in self.nodes and not known.revoked(self.nodes[info.silo]):
                 raise SpcacwError(
                     f"Silo {info.silo} is claimed by two nodes, {self.nodes[info.silo]} and "
                     f"{node}: give each node its own silos in its node config."
                 )
             self.infos[info.silo], self.nodes[info.silo] = info, node
+        known.remember(node, [dict(record) for record in told])
+
+    def recall(self) -> None:
+        """Take what silos had told that the server's owner has revoked since."""
+        for node, told in members.here().lost().items():
+            for info in (records.record_to_info(MetricRecord(record)) for record in told):
+                self.infos[info.silo], self.nodes[info.silo] = info, node
 
     def look(
         self, gone: Callable[[int], bool] = lambda node: True
@@ -152,13 +159,18 @@ class Found:
         )
 
 
-def discover(grid: Grid, num_silos: int, timeout: float, told: Told | None = None) -> Found:
+def discover(
+    grid: Grid, num_silos: int, timeout: float, told: Told | None = None, resumes: bool = False
+) -> Found:
     """Ask all nodes until silos 0…M−1 are found; they are ``told`` some keys with each question.
 
-    SpcacwError if silos are still missing after ``timeout`` seconds, if two nodes claim one silo,
-    or if a node that answered cannot take part (its sentence is passed on).
+    A run that ``resumes`` does so without those that have been revoked meanwhile. SpcacwError if
+    silos are still missing after ``timeout`` seconds, if two nodes claim one silo, or if a node
+    that answered cannot take part (its sentence is passed on).
     """
     found, deadline = Found(grid, told), time.monotonic() + timeout
+    if resumes:
+        found.recall()
     while missing := [str(silo) for silo in range(num_silos) if silo not in found.nodes]:
         if time.monotonic() > deadline:
             asked = found.answers.values()

@@ -1,14 +1,18 @@
 """Who may take part: the keys that a server has admitted, and those that it has shut out.
 
 The server's directory has ``registered/<node>.pub`` and ``revoked/<node>.pub``. A key's comment,
-``silo-3``, names the silo that it is for. The ServerApp reads them too, from its Flower home.
+``silo-3``, names the silo that it is for. Beside it, ``<node>.json`` is what the node last told of
+its silos: a run goes on without one that was revoked. The ServerApp finds them by its Flower home.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spcacw_flwr.config.declare import SpcacwError, numbers_in
 from spcacw_flwr.config.keys import MOST_SILOS
@@ -60,8 +64,19 @@ class Members:
     def shut_out(self, node: str) -> None:
         """Note that a node's key is worth nothing from now on."""
         (self.directory / REVOKED).mkdir(exist_ok=True)
-        name = f"{node}.pub"
-        (self.directory / REGISTERED / name).replace(self.directory / REVOKED / name)
+        for path in [*(self.directory / REGISTERED).glob(f"{node}.*")]:
+            path.replace(self.directory / REVOKED / path.name)
+
+    def remember(self, node: int, told: Sequence[dict[str, Any]]) -> None:
+        """Note what a node that was admitted tells of its silos."""
+        path = self.directory / REGISTERED / f"{node}.json"
+        if path.with_suffix(".pub").exists():
+            write_atomically(path, json.dumps(told).encode())
+
+    def lost(self) -> dict[int, list[dict[str, Any]]]:
+        """Return what each node that was shut out had told of its silos."""
+        paths = (self.directory / REVOKED).glob("*.json")
+        return {int(path.stem): json.loads(path.read_text()) for path in paths}
 
     def revoked(self, node: int) -> bool:
         """Say whether a node was shut out."""

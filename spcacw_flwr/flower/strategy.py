@@ -53,8 +53,8 @@ class GradientStrategy(Strategy):
     def find(self, grid: Grid) -> Found:
         """Return what asking all nodes, once, has found; SpcacwError if a silo is held by none."""
         if self._found is None:
-            timeout = self.config.run.node_timeout
-            self._found = discover(grid, self.num_silos, timeout, self.keys)
+            timeout, resumes = self.config.run.node_timeout, self.history.resumes
+            self._found = discover(grid, self.num_silos, timeout, self.keys, resumes)
         return self._found
 
     def discover(self, grid: Grid) -> Federation:

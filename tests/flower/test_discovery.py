@@ -210,6 +210,26 @@ def test_a_run_goes_on_without_a_silo_that_was_revoked_and_says_so(tmp_path, mon
     assert strategy.history.gate.report()["rejected"] == 0
 
 
+def test_a_run_that_resumes_knows_what_a_revoked_silo_had_told(tmp_path, monkeypatch):
+    """Another run does not begin without it; one that resumes takes its silo with a new key."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    grid, server = Changing(small(), {}), Members(tmp_path)
+    node = grid.node_of(6)
+    server.admit(str(node), "ecdsa-sha2-nistp384 AAAA silo-6")
+    infos = discover(grid, 7, 5.0).infos
+    grid.leave(6)
+    with pytest.raises(SpcacwError, match="No node holds silo 6"):
+        discover(grid, 7, 0.2, resumes=True)
+    server.shut_out(str(node))
+    with pytest.raises(SpcacwError, match="No node holds silo 6"):
+        discover(grid, 7, 0.2)
+    found = discover(grid, 7, 5.0, resumes=True)
+    assert found.infos == infos
+    assert found.nodes[6] == node
+    grid.add(900, 6)
+    assert found.look() == [(900, node, [6])]
+
+
 @pytest.mark.parametrize("version", ["0.0.9 (protocol 1)", None])
 def test_a_target_of_another_version_is_refused_before_training(version, monkeypatch, caplog):
     config = small()
