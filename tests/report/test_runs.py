@@ -54,12 +54,22 @@ def test_a_folder_is_listed_with_the_keys_that_differ(folder):
     assert done.exit_code == 0, done.output
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.output.splitlines()
              if line.startswith("│")]  # fmt: skip
-    assert lines[0] == ["a", "0.1", "80.00 %", "+5.00", "0.5000", "9.0 s"]
-    assert lines[1] == ["", "", "78.0 to 82.0", "+4.0 to +6.0", "", "2 MB"]
+    assert lines[0] == ["a", "80.00 %", "+5.00", "0.5000", "9.0 s"]
+    assert lines[1] == ["beta=0.1", "78.0 to 82.0", "+4.0 to +6.0", "", "2 MB"]
     assert lines[2][0] == "c"
     assert lines[2][-1] == "failed, epoch 0"
     assert lines[4][0] == "deep/b"
     assert "  digits-relabel, spcacw  " in done.output
+
+
+def test_a_narrow_terminal_shows_keys_and_names_too(tmp_path):
+    for name in ("first", "second"):
+        keys = {"method": f"{name}-method", "model": f"{name}-net", "epochs": len(name),
+                "eta": len(name) / 10}  # fmt: skip
+        write(tmp_path, f"2026-11-24_{name}", 80.0, 5.0, 0.5, **keys)
+    done = CliRunner().invoke(app, ["runs", str(tmp_path)], env={"COLUMNS": "80"})
+    for words in ("2026-11-24_second", "model=second-net", "epochs=6,", "eta=0.6"):
+        assert words in done.output
 
 
 def test_filters_are_keys_or_the_state(folder):
