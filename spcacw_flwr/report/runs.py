@@ -15,6 +15,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from spcacw_flwr.config.config import MOVED, flattened, parse_assignments, read_toml
@@ -241,6 +242,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         alpha = run.alpha[:MOST_SILOS]
         right.bar(np.arange(len(alpha)) + (k - (len(runs) - 1) / 2) * width, alpha, width,
                   color=colour)  # fmt: skip
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.set_xlabel("epoch")
     left.set_ylabel(" / ".join(dict.fromkeys(run.metric.label for run in runs)))
     left.legend(frameon=False, fontsize=8)

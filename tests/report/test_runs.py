@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spcacw_flwr.cli import app
-from spcacw_flwr.report.runs import difference, read_run, runs_below
+from spcacw_flwr.report.runs import difference, draw, read_run, runs_below
 from tests.conftest import one_sentence
 from tests.report.artefacts import write_run
 
@@ -83,6 +83,14 @@ def test_filters_are_keys_or_the_state(folder):
         runs_below(folder, [], "vale")
     with one_sentence("There is no run in"):
         runs_below(folder / "nowhere", [], "run")
+
+
+def test_silos_and_epochs_are_whole_numbers_in_the_picture(folder, monkeypatch):
+    found = []
+    monkeypatch.setattr("spcacw_flwr.engine.plots.save", lambda figure, path: found.append(figure))
+    draw([read_run(folder / "a"), read_run(folder / "deep" / "b")], folder / "both.png")
+    ticks = [tick for axes in found[0].axes for tick in axes.get_xticks()]
+    assert ticks == [round(tick) for tick in ticks]
 
 
 def test_two_runs_are_compared_and_drawn(folder):
