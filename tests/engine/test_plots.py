@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 import pytest
 
 from spcacw_flwr.engine.plots import draw_metric, heat, new_figure

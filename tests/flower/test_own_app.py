@@ -242,9 +242,14 @@ def stock() -> ClientApp:
     return app
 
 
-def test_a_stock_client_app_is_named():
-    with one_sentence("No query function registered", "silo_app", "docs/app.md"):
+def test_a_stock_client_app_is_named(caplog):
+    """Flower prints the traceback of what ends a ServerApp: one line of it is ours."""
+    with one_sentence("No query function registered", "silo_app", "docs/app.md") as error:
         start(stock())
+    assert [entry.path.name for entry in error.traceback if "spcacw_flwr" in entry.path.parts] == [
+        "server_app.py"
+    ]
+    assert caplog.messages[-1] == str(error.value)
 
 
 def test_another_strategy_is_told_whom_to_use():

@@ -79,7 +79,7 @@ def test_a_file_that_its_reader_may_not_read_is_not_called_missing(tmp_path, mon
     silo_file(tmp_path, 0).chmod(0)
     if os.access(silo_file(tmp_path, 0), os.R_OK):
         monkeypatch.setattr(Path, "open", refused)
-    with pytest.raises(SpcacwError, match="cannot be read: .*Permission denied"):
+    with pytest.raises(SpcacwError, match=r"cannot be read: .*Permission denied"):
         files(tmp_path).prepare()
 
 
