@@ -65,6 +65,7 @@ def test_an_answer_is_finite_and_no_longer_than_it_may_be():
 
 @pytest.mark.parametrize(("size", "round_", "keys", "more", "asked"), [
     (70, 1, {}, {}, (32, 32)), (70, 3, {}, {}, (6, 32)), (65, 3, {}, {}, (2, 32)),
+    (65, 2, {}, {}, (31, 32)),
     (20, 1, {}, {}, (20, 20)), (70, 3, {"local_batches": 4}, {}, (24, 128)),
     (70, 1, {}, {"samples": (9, 5)}, (5, 5)), (70, 2, {}, {"fold": Fold(0, 2)}, (32, 32)),
     (70, 2, {"target": 1}, {"fold": Fold(0, 2)}, (3, 32)),

