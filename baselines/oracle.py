@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.methods.base import Method, WeightedGradients, Weights, weighted_sum
-from spcacw_flwr.silos.batches import batch_indices
+from spcacw_flwr.silos.batches import batch_length
 from spcacw_flwr.silos.protocol import Request, Round
 from spcacw_flwr.silos.streams import METHOD, stream
 
@@ -106,8 +106,7 @@ class Oracle(Method):
         """Return how many samples of round t's mini-batch each silo of ``pool`` gives."""
         seed, batch = self.config.run.seed, self.config.training.batch_size
         sizes = np.array([self.federation.silos[silo].size for silo in pool])
-        parts = zip(pool, sizes, strict=True)
-        room = np.array([len(batch_indices(seed, i, round_, n, batch)) for i, n in parts])
+        room = np.array([batch_length(round_, n, batch) for n in sizes])
         found = draw_counts(sizes, room, batch, stream(seed, METHOD, round_))
         return dict(zip(pool, found.tolist(), strict=True))
 

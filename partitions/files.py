@@ -67,6 +67,7 @@ class SiloFiles(OwnSilos):
     def _read(self, silo: int) -> dict[str, Tensor]:
         path = self._path(silo)
         try:
+            path.open("rb").close()  # what it may not read, safetensors calls missing
             parts = load_file(path)
         except FileNotFoundError:
             raise SpcacwError(
@@ -75,7 +76,7 @@ class SiloFiles(OwnSilos):
                 "input-shape."
             ) from None
         except (OSError, SafetensorError) as error:
-            raise SpcacwError(f"{path} cannot be read as safetensors: {error}.") from error
+            raise SpcacwError(f"{path} cannot be read: {error}.") from error
         pairs = (("train.x", "train.y"), ("test.x", "test.y"))
         if not set(pairs[0]) <= set(parts) or ("test.x" in parts) != ("test.y" in parts):
             raise SpcacwError(

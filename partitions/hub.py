@@ -112,11 +112,11 @@ class HubSilos(OwnSilos):
             raise SpcacwError(f"hf.partitioner = {named!r} is not in flwr_datasets.partitioner"
                               f"{did_you_mean(named, dir(partitioner))}.")  # fmt: skip
         takes = inspect.signature(made).parameters
-        ours = {"num_partitions": self._silos, "seed": self.seed}
+        ours, rows = {"num_partitions": self._silos, "seed": self.seed}, self._rows
         try:
             given = json.loads(self.own.arguments or "{}")
             found = made(**{name: ours[name] for name in ours if name in takes} | given)
-            found.dataset = self._rows
+            found.dataset = rows
             count = found.num_partitions
         except Exception as error:  # a user's arguments may be anything
             raise SpcacwError(

@@ -63,7 +63,7 @@ def answer(pool: SiloPool, request: Request) -> Replies:
 def one_sentence(*words: str):
     """What is done here fails with one sentence for people, in which all ``words`` are."""
     with pytest.raises(SpcacwError) as error:
-        yield
+        yield error
     assert [word for word in words if word not in str(error.value)] == []
     assert "\n" not in str(error.value)
 

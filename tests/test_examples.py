@@ -62,6 +62,17 @@ def test_the_dockerfile_installs_what_the_project_has():
         assert needed not in ignored
 
 
+def test_the_containers_of_the_page_see_data_and_keys():
+    """A silo's data lie where step 2 says; keys are registered where the SuperLink runs."""
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    (data,) = re.findall(r"deploy key .*--data (\S+)", page)
+    commands = re.findall(r"^docker (.+)$", page.replace("\\\n", " "), re.MULTILINE)
+    (silo,) = (one for one in commands if "spcacw-silo --superlink" in one)
+    assert f"-v {data}:{data}:ro" in silo
+    inside = [one.split()[3:5] for one in commands if one.startswith("exec fl")]
+    assert inside == [["deploy", "register"], ["deploy", "run"]]
+
+
 @pytest.mark.parametrize("stage", ["server", "silo"])
 def test_an_images_command_is_one_of_ours(stage, monkeypatch):
     entries = [json.loads(said) for name, said in instructions() if name == "ENTRYPOINT"]

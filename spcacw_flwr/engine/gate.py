@@ -27,6 +27,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.batches import batch_length
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request
 from spcacw_flwr.silos.streams import PARTICIPATION, stream
 from spcacw_flwr.silos.wire import slack
@@ -56,6 +57,7 @@ class Gate:
         self.strikes = np.zeros(num_silos, dtype=np.int64)
         self.quarantined = np.zeros(num_silos, dtype=bool)
         self.faults: dict[int, Fault] = {}
+        self._other_sizes: set[int] = set()
 
     def play(self, method: Method, round_: int) -> Generator[Request, Answers, None]:
         """Run round t of a method: yield its questions, be sent what comes back.
@@ -80,6 +82,7 @@ class Gate:
             request = next(steps)
             while True:
                 answers = (yield request) if request.silos else Answers(nothing(request))
+                self._compare_sizes(method, request, answers.replies)
                 private = self._bounds_of_noise(method, request)
                 replies, faults = judge(request, answers, self.bound, private)
                 for silo, fault in faults.items():
@@ -99,6 +102,21 @@ class Gate:
         bounds = method.ledger.bounds(request)
         own = self.keys.norm_bound > 0
         return {silo: self.bound if own else (1 + ROUNDING) * b for silo, b in bounds.items()}
+
+    def _compare_sizes(self, method: Method, request: Request, replies: Replies) -> None:
+        """Say, once of a silo, that its mini-batch has another size than was asked for.
+
+        Its gradient is as good as any. A whole one is no other where a pass ends.
+        """
+        for silo, told in zip(replies.silos, replies.samples, strict=False):
+            asked = sizes_asked(method, request, silo)
+            if told and told not in asked and silo not in self._other_sizes:
+                self._other_sizes.add(silo)
+                log.warning(
+                    "Round %s: the gradient of silo %s is of %s samples, and %s were asked for: "
+                    "let its ClientApp take the batch-size that it is told (docs/app.md).",
+                    request.round, silo, told, asked[0],
+                )  # fmt: skip
 
     def _reject(self, round_: int, silo: int, fault: Fault) -> None:
         """Count an answer that cannot be used, and say so: the first three times, then rarely."""
@@ -157,6 +175,17 @@ ROUNDING = 1e-4
 """By how much, relatively, a clipped gradient may be longer than the clipping norm."""
 LONGEST = 1e18
 """Beyond this norm squares of gradients overflow in float32, which no method could bear."""
+
+
+def sizes_asked(method: Method, request: Request, silo: int) -> tuple[int, int]:
+    """Return of how many samples a silo's gradient is in a round, and where no pass ends."""
+    own, config, fold = method.federation.silos[silo].size, method.config, request.fold
+    if fold is not None and silo == config.run.target:
+        own = len(fold.rows(config.run.seed, silo, own))
+    batch, draws = config.training.batch_size, config.transport.local_batches
+    most = own if request.samples is None else request.samples[request.silos.index(silo)]
+    short = batch_length(request.round, own, batch)
+    return draws * min(short, most), draws * min(batch, own, most)
 
 
 def norm_bound(config: Config) -> float:

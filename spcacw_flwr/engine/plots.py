@@ -92,7 +92,7 @@ def draw_metric(
     axes.set_ylabel(metric.label + (" (%)" if metric.percent else better))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, loc="lower right" if metric.higher else "upper right")
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)  # hides no line
 
 
 def save(figure: Figure, path: Path, **how: Any) -> None:

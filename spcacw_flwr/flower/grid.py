@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from logging import WARNING
 from typing import Any
@@ -57,6 +58,7 @@ class Gathering:
         self.request, self.target, self.how = request, target, how
         self.faults: dict[int, Fault] = {}
         self._found: dict[int, tuple[Tensor, Tensor]] = {}
+        self._samples: dict[int, int] = {}
         self._smoothness: float | None = None
 
     def wrong(self, silos: Sequence[int], reason: str, words: str) -> None:
@@ -94,7 +96,8 @@ class Gathering:
             return Answers(Replies(silos, rows[: len(silos), :0], table), self.faults)
         for k, silo in enumerate(silos):
             rows[k] = self._found[silo][0]
-        replies = Replies(silos, rows[: len(silos)], table, self._smoothness)
+        samples = tuple(self._samples.get(silo, 0) for silo in silos)
+        replies = Replies(silos, rows[: len(silos)], table, self._smoothness, samples=samples)
         norms = torch.linalg.vector_norm(replies.gradients, dim=1)
         self._note(silos, norms.tolist())
         return Answers(replies, self.faults, norms)
@@ -145,6 +148,9 @@ class Gathering:
             table = table.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
             table = table.view(count, columns)
         self._found |= {silo: (rows[k], table[k]) for silo, k in at.items()}
+        with suppress(SpcacwError):  # what it is of a node may say, or not
+            samples = records.whole_numbers(metrics, "num-examples")
+            self._samples |= {silo: samples[k] for silo, k in at.items() if k < len(samples)}
 
 
 class GridSilos:

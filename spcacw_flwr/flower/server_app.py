@@ -13,11 +13,12 @@ A ClientApp of another make must speak our records (``records.py``; docs/app.md)
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
@@ -43,6 +44,8 @@ from spcacw_flwr.silos.protocol import Federation
 from spcacw_flwr.silos.setup import checked_setting, setting_of
 
 app = ServerApp()
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def absolute_directory(config: Config) -> Path | None:
@@ -57,6 +60,20 @@ def absolute_directory(config: Config) -> Path | None:
             f"{name} = '{path}' must be an absolute path, for the ServerApp runs in {Path.cwd()}."
         )
     return path
+
+
+def ending_plainly(function: Callable[P, T]) -> Callable[P, T]:
+    """Log a user's error; Flower prints the traceback of what ends a ServerApp: let it be short."""
+
+    @wraps(function)
+    def guarded(*args: P.args, **more: P.kwargs) -> T:
+        try:
+            return function(*args, **more)
+        except SpcacwError as error:
+            log(logging.ERROR, "%s", error)
+            raise error.with_traceback(None) from None
+
+    return guarded
 
 
 def show_log() -> None:
@@ -173,6 +190,7 @@ class SPCACW(GradientStrategy):
         told = {name: flat[name] for name in records.TOLD}
         return told | {records.NUM_SILOS: self.num_silos, records.METHOD: self.config.run.method}
 
+    @ending_plainly
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **more: Any
     ) -> Result:
@@ -190,20 +208,16 @@ class SPCACW(GradientStrategy):
 
 
 @app.main()
+@ending_plainly
 def main(grid: Grid, context: Context) -> None:
     """Train the target as the run config says; raise after saying why when that fails."""
     show_log()
     audit.about(run=str(context.run_id))
-    try:
-        config = Config.from_flat(context.run_config)
-        checked_setting(config)
-        if config.run.engine != "ray":
-            raise SpcacwError(
-                f"engine = '{config.run.engine}' runs without Flower: use 'spcacw run --engine "
-                f"{config.run.engine}', or leave the key out."
-            )
-        print_report(new_console(width=100), run(grid, config, str(context.run_id)))
-    except SpcacwError as error:
-        log(logging.ERROR, "%s", error)
-        # Flower prints the traceback of whatever ends a ServerApp: let it be a short one.
-        raise error.with_traceback(None) from None
+    config = Config.from_flat(context.run_config)
+    checked_setting(config)
+    if config.run.engine != "ray":
+        raise SpcacwError(
+            f"engine = '{config.run.engine}' runs without Flower: use 'spcacw run --engine "
+            f"{config.run.engine}', or leave the key out."
+        )
+    print_report(new_console(width=100), run(grid, config, str(context.run_id)))

@@ -44,7 +44,7 @@ def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Sa
     metrics: dict[str, Any] = {
         "round": request.round, "draw": request.draw, "silos": list(replies.silos),
         "loss": replies.losses.flatten().tolist(),
-        "num-examples": [pool.data.sizes[silo] for silo in replies.silos],
+        "num-examples": list(replies.samples),
     }  # fmt: skip
     if replies.smoothness is not None:
         metrics[records.SMOOTHNESS] = replies.smoothness

@@ -15,6 +15,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from spcacw_flwr.config.config import MOVED, flattened, parse_assignments, read_toml
@@ -31,7 +32,7 @@ SAME = ("setting", "target", "metric", "holdout")
 NAMING = ("setting", "method")
 """Keys that are said even if all runs have the same."""
 MOST_KEYS = 4
-"""Differing keys that have a column."""
+"""Differing keys that are listed with each run."""
 MOST_SILOS = 20
 """Silos whose weights are listed and drawn."""
 
@@ -150,26 +151,26 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def listing(runs: Sequence[Run], folder: Path) -> Table:
-    """Return a line per run: keys that differ, how good it is, how much better than alone, cost."""
+    """Return a row per run: keys that differ, how good it is, how much better than alone, cost."""
     keys = differing(runs)
     common = (str(runs[0].config.get(name)) for name in NAMING if name not in keys)
     more = f" Keys that differ, too: {', '.join(keys[MOST_KEYS:])}." if keys[MOST_KEYS:] else ""
     said = f"{counted(len(runs), 'run')}. Below a value: its 95 % interval.{more}"
-    table = Table(title=", ".join(common), caption=said)
+    table = Table(title=", ".join(common), caption=said, show_lines=True)
     table.add_column("run", overflow="fold")
-    for name in keys[:MOST_KEYS]:
-        table.add_column(name, overflow="fold")
-    for name in ("value", "gain", "α of target", "cost"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("value", "gain", "own α", "cost"):
+        table.add_column(name, justify="right", no_wrap=name != "cost")
     for run in runs:
         place = str(run.directory.relative_to(folder))
+        told = ", ".join(f"{name}={run.config[name]}" for name in keys[:MOST_KEYS]
+                         if name in run.config)  # fmt: skip
         ends = span(run.metric, run.found.get("interval") or [None], unit=False)
         gain = span(run.metric, run.found.get("gain_interval") or [None], signs=True, unit=False)
         sent = run.summary.get("bytes")
         cost = [duration(run.seconds) if run.summary else run.state, size(sent) if sent else ""]
         table.add_row(
-            place, *(str(run.config.get(name, "")) for name in keys[:MOST_KEYS]),
-            f"{run.metric.text(run.value)}\n{ends}", f"{signed(run.metric, run.gain)}\n{gain}",
+            f"{place}\n{told}", f"{run.metric.text(run.value)}\n{ends}",
+            f"{signed(run.metric, run.gain)}\n{gain}",
             "–" if math.isnan(run.own_weight) else f"{run.own_weight:.4f}", "\n".join(cost),
         )  # fmt: skip
     return table
@@ -241,6 +242,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         alpha = run.alpha[:MOST_SILOS]
         right.bar(np.arange(len(alpha)) + (k - (len(runs) - 1) / 2) * width, alpha, width,
                   color=colour)  # fmt: skip
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.set_xlabel("epoch")
     left.set_ylabel(" / ".join(dict.fromkeys(run.metric.label for run in runs)))
     left.legend(frameon=False, fontsize=8)

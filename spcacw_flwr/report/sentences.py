@@ -161,8 +161,9 @@ def learning(course: Course) -> Sentences:
         which = f"The best epoch was {course.epochs[best]} ({metric.text(values[best])})"
         yield f"{which}, which is known only with hindsight."
     if len(tail) > 1:
-        ends = f"{metric.text(min(tail))} and {metric.text(max(tail))}"
-        yield f"Over the last {len(tail)} epochs it stayed between {ends}."
+        low, high = metric.text(min(tail)), metric.text(max(tail))
+        where = "the same" if low == high else f"between {low} and {high}"
+        yield f"Over the last {len(tail)} epochs it stayed {where}."
     if not metric.higher:
         yield f"Less {metric.label} is better."
 

@@ -33,6 +33,23 @@ def _order(seed: int, silo: int, epoch: int, samples: int, *draw: int) -> NDArra
     return stream(seed, BATCHES, silo, epoch, *draw).permutation(samples)
 
 
+def _span(round_: int, samples: int, batch_size: int) -> tuple[int, int, int]:
+    """Return the pass that round t is in, and where in its order the mini-batch starts and ends."""
+    rounds = rounds_per_pass(samples, batch_size)
+    epoch, step = divmod(round_ - 1, rounds)
+    start, stop = step * batch_size, min((step + 1) * batch_size, samples)
+    if samples % batch_size == 1 and rounds > 1 and batch_size > 2:
+        start -= step == rounds - 1
+        stop -= step == rounds - 2
+    return epoch, start, stop
+
+
+def batch_length(round_: int, samples: int, batch_size: int) -> int:
+    """Return how many samples :func:`batch_indices` names."""
+    _, start, stop = _span(round_, samples, batch_size)
+    return stop - start
+
+
 def batch_indices(
     seed: int, silo: int, round_: int, samples: int, batch_size: int, draw: int = 0
 ) -> NDArray[np.int64]:
@@ -41,12 +58,7 @@ def batch_indices(
     A method that needs several independent mini-batches in a round numbers them by ``draw``: each
     number is a sequence of passes of its own.
     """
-    rounds = rounds_per_pass(samples, batch_size)
-    epoch, step = divmod(round_ - 1, rounds)
-    start, stop = step * batch_size, (step + 1) * batch_size
-    if samples % batch_size == 1 and rounds > 1 and batch_size > 2:
-        start -= step == rounds - 1
-        stop -= step == rounds - 2
+    epoch, start, stop = _span(round_, samples, batch_size)
     more = (draw,) if draw else ()
     return _order(seed, silo, epoch, samples, *more)[start:stop]
 

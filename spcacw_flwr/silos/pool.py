@@ -46,6 +46,8 @@ class Gradients(NamedTuple):
     """(k,), NaN of private silos"""
     norms: Tensor
     """(k,) of the rows: not finite where a gradient was not."""
+    samples: list[int]
+    """(k,) of each mini-batch"""
 
 
 def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
@@ -174,7 +176,7 @@ class SiloPool:
                 losses = torch.stack([losses, *map(self.losses, others)]).mean(dim=0)
             nothing = losses.new_zeros(len(losses), 0)
             return Replies(request.silos, nothing, losses), nothing.sum(dim=1)
-        rows, losses, norms = self.gradients(first)
+        rows, losses, norms, samples = self.gradients(first)
         if others:
             rows, losses = rows / batches, losses / batches
             for one in others:
@@ -186,7 +188,8 @@ class SiloPool:
         if request.smoothness:
             point = request.of([target]).view(-1)
             smoothness = self.smoothness(point, request.round, target, request.fold)
-        return Replies(request.silos, rows, losses, smoothness), norms
+        told = tuple(batches * n for n in samples)
+        return Replies(request.silos, rows, losses, smoothness, samples=told), norms
 
     def packed(self, request: Request, replies: Replies) -> dict[str, Tensor]:
         """Return the parts that the gradients of an answer travel as (``silos/wire.py``)."""
@@ -225,7 +228,7 @@ class SiloPool:
             clip_rows(rows, norms, training.max_norm)
         self.private.finish(rows, losses, norms, silos, lengths, place)
         losses, norms = torch.stack((losses, norms)).cpu()  # the one time that a GPU is waited for
-        return Gradients(rows, losses, norms)
+        return Gradients(rows, losses, norms, lengths)
 
     def losses(self, request: Request) -> Tensor:
         """Return the losses (k, c) of silos on one mini-batch each, or on all of their samples.

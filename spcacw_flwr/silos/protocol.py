@@ -98,6 +98,8 @@ class Replies:
     """L at the target, when it was asked for."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
     """What was wrong with the answers of other silos that were asked; those are left out."""
+    samples: tuple[int, ...] = ()
+    """(k,) how many samples each gradient is of, or 0 where its node does not say; or empty."""
     early: Callable[[Request], None] | None = None
     """Where the silos are elsewhere: sends out the question that the next round begins with.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.engine.gate import LONGEST, REASONS, Gate, judge, norm_bound
+from spcacw_flwr.engine.gate import LONGEST, REASONS, Gate, judge, norm_bound, sizes_asked
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower.grid import Gathering
 from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.protocol import (
     LOSSES,
     Answers,
@@ -59,6 +61,21 @@ def test_an_answer_is_finite_and_no_longer_than_it_may_be():
         assert judged([[3, 4], [6, 8]], norm_bound=5.0, **keys) == ((0,), {1: "too-long"})
         # Without a bound of one's own nothing may overflow: neither a product nor a norm.
         assert judged([[LONGEST / 2] * 2, [2e18, 0], [3e38] * 2], **keys)[0] == (0,)
+
+
+@pytest.mark.parametrize(("size", "round_", "keys", "more", "asked"), [
+    (70, 1, {}, {}, (32, 32)), (70, 3, {}, {}, (6, 32)), (65, 3, {}, {}, (2, 32)),
+    (65, 2, {}, {}, (31, 32)),
+    (20, 1, {}, {}, (20, 20)), (70, 3, {"local_batches": 4}, {}, (24, 128)),
+    (70, 1, {}, {"samples": (9, 5)}, (5, 5)), (70, 2, {}, {"fold": Fold(0, 2)}, (32, 32)),
+    (70, 2, {"target": 1}, {"fold": Fold(0, 2)}, (3, 32)),
+])  # fmt: skip
+def test_of_how_many_samples_a_gradient_must_be(size, round_, keys, more, asked):
+    """Batches of 32; 70 = 32 + 32 + 6, and 65 = 32 + 31 + 2, for none is of a single sample."""
+    config, request = Config.from_keys(**keys), Request(round_, (0, 1), torch.zeros(2), **more)
+    infos = (SiloInfo(0, 999, ()), SiloInfo(1, size, ()))
+    method = SimpleNamespace(config=config, federation=Federation(infos, 0, 32))
+    assert sizes_asked(method, request, 1) == asked
 
 
 def test_a_models_loss_may_be_infinite_but_not_minus_infinity():

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from spcacw_flwr.cli import app
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower import audit, certificates
+from spcacw_flwr.flower import audit, certificates, records
 from spcacw_flwr.flower.auditing import checked, reconciled
 from spcacw_flwr.flower.federation import (
     OLD_KEY,
@@ -135,7 +135,8 @@ def test_a_silo_of_another_version_is_refused_before_training(federation, config
     started(federation, place, PYTHONPATH=paths)
     with Run(federation, config, tmp_path / "run", epochs=2).going_on() as run:
         error = str(run.finish())
-    sentence = "(protocol 1), and this silo 0.0.9 (protocol 1): install the same version"
+    protocol = f"(protocol {records.PROTOCOL})"
+    sentence = f"{protocol}, and this silo 0.0.9 {protocol}: install the same version"
     assert sentence in error
     assert sentence in (place.directory / "silo.log").read_text()
     assert sentence in last(place, audit.REFUSED)["why"]

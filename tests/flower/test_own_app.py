@@ -242,9 +242,14 @@ def stock() -> ClientApp:
     return app
 
 
-def test_a_stock_client_app_is_named():
-    with one_sentence("No query function registered", "silo_app", "docs/app.md"):
+def test_a_stock_client_app_is_named(caplog):
+    """Flower prints the traceback of what ends a ServerApp: one line of it is ours."""
+    with one_sentence("No query function registered", "silo_app", "docs/app.md") as error:
         start(stock())
+    assert [entry.path.name for entry in error.traceback if "spcacw_flwr" in entry.path.parts] == [
+        "server_app.py"
+    ]
+    assert caplog.messages[-1] == str(error.value)
 
 
 def test_another_strategy_is_told_whom_to_use():
@@ -293,6 +298,31 @@ def wrong_rows(message, content):
 def test_gradients_of_another_shape_are_one_sentence():
     with one_sentence("Target silo 0", "shape (1, 5)", "(1, 562)"):
         start(silo_app(load, network), spoil=wrong_rows)
+
+
+def other_batches(silos):
+    """As a ClientApp of another make that says of how many samples its gradients are."""
+
+    def said(message, content):
+        metrics = content.metric_records.get("metrics", {})
+        if metrics.get("silos") in [[silo] for silo in silos]:
+            metrics["num-examples"] = silos[metrics["silos"][0]]
+        return content
+
+    return said
+
+
+def test_another_batch_size_is_one_sentence_and_costs_no_answer(caplog):
+    """Of 36 to 38 samples in batches of 16, the last of a pass is shorter; silo 3 says nothing."""
+    start(silo_app(load, network))
+    assert "samples" not in caplog.text
+    start(silo_app(load, network), spoil=other_batches({0: [64], 1: [16], 2: [0.5], 3: []}))
+    assert "goes on without" not in caplog.text
+    (line,) = [one.getMessage() for one in caplog.records if "samples" in one.getMessage()]
+    assert line == (
+        "Round 1: the gradient of silo 0 is of 64 samples, and 16 were asked for: let its "
+        "ClientApp take the batch-size that it is told (docs/app.md)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """A silo's data in a file of its own: the same data, and nothing needed but the node's own file."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -54,7 +57,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path):
     with pytest.raises(SpcacwError, match=r"There is no .*silo-0.safetensors: set data-dir"):
         files(tmp_path).prepare()
     silo_file(tmp_path, 0).write_bytes(b"not at all")
-    with pytest.raises(SpcacwError, match="cannot be read as safetensors"):
+    with pytest.raises(SpcacwError, match="cannot be read: "):
         files(tmp_path).prepare()
     save_file(
         {"train.x": DATA.x, "train.y": DATA.y, "test.x": DATA.x.clone()}, silo_file(tmp_path, 0)
@@ -63,6 +66,20 @@ def test_files_that_cannot_be_used_are_refused(tmp_path):
         files(tmp_path).prepare()
     save_file({"train.x": DATA.x, "train.y": DATA.y + 1}, silo_file(tmp_path, 0))
     with pytest.raises(SpcacwError, match=r"Silo 0 of .* label 3, outside 0 … 2"):
+        files(tmp_path).prepare()
+
+
+def test_a_file_that_its_reader_may_not_read_is_not_called_missing(tmp_path, monkeypatch):
+    """As safetensors does. Root may read all."""
+
+    def refused(path, *mode):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    write_silo(tmp_path, 0, DATA, DATA)
+    silo_file(tmp_path, 0).chmod(0)
+    if os.access(silo_file(tmp_path, 0), os.R_OK):
+        monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(SpcacwError, match=r"cannot be read: .*Permission denied"):
         files(tmp_path).prepare()
 
 

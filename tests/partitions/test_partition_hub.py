@@ -151,8 +151,9 @@ def test_a_mistake_is_one_sentence(saved, own, words):
 
 def test_what_cannot_be_loaded_is_one_sentence(tmp_path):
     (tmp_path / "bad.csv").write_bytes(b"\xff\xfe\x00")
-    with one_sentence("cannot be loaded"):
+    with one_sentence("cannot be loaded") as found:
         made(tmp_path / "bad.csv").train(0)
+    assert str(found.value).startswith("hf.dataset = ")  # no partitioner's fault
 
 
 def test_a_relative_path_is_the_commands(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spcacw_flwr.cli import app
-from spcacw_flwr.report.runs import difference, read_run, runs_below
+from spcacw_flwr.report.runs import difference, draw, read_run, runs_below
 from tests.conftest import one_sentence
 from tests.report.artefacts import write_run
 
@@ -54,12 +54,22 @@ def test_a_folder_is_listed_with_the_keys_that_differ(folder):
     assert done.exit_code == 0, done.output
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.output.splitlines()
              if line.startswith("│")]  # fmt: skip
-    assert lines[0] == ["a", "0.1", "80.00 %", "+5.00", "0.5000", "9.0 s"]
-    assert lines[1] == ["", "", "78.0 to 82.0", "+4.0 to +6.0", "", "2 MB"]
+    assert lines[0] == ["a", "80.00 %", "+5.00", "0.5000", "9.0 s"]
+    assert lines[1] == ["beta=0.1", "78.0 to 82.0", "+4.0 to +6.0", "", "2 MB"]
     assert lines[2][0] == "c"
     assert lines[2][-1] == "failed, epoch 0"
     assert lines[4][0] == "deep/b"
     assert "  digits-relabel, spcacw  " in done.output
+
+
+def test_a_narrow_terminal_shows_keys_and_names_too(tmp_path):
+    for name in ("first", "second"):
+        keys = {"method": f"{name}-method", "model": f"{name}-net", "epochs": len(name),
+                "eta": len(name) / 10}  # fmt: skip
+        write(tmp_path, f"2026-11-24_{name}", 80.0, 5.0, 0.5, **keys)
+    done = CliRunner().invoke(app, ["runs", str(tmp_path)], env={"COLUMNS": "80"})
+    for words in ("2026-11-24_second", "model=second-net", "epochs=6,", "eta=0.6"):
+        assert words in done.output
 
 
 def test_filters_are_keys_or_the_state(folder):
@@ -73,6 +83,14 @@ def test_filters_are_keys_or_the_state(folder):
         runs_below(folder, [], "vale")
     with one_sentence("There is no run in"):
         runs_below(folder / "nowhere", [], "run")
+
+
+def test_silos_and_epochs_are_whole_numbers_in_the_picture(folder, monkeypatch):
+    found = []
+    monkeypatch.setattr("spcacw_flwr.engine.plots.save", lambda figure, path: found.append(figure))
+    draw([read_run(folder / "a"), read_run(folder / "deep" / "b")], folder / "both.png")
+    ticks = [tick for axes in found[0].axes for tick in axes.get_xticks()]
+    assert ticks == [round(tick) for tick in ticks]
 
 
 def test_two_runs_are_compared_and_drawn(folder):

@@ -111,6 +111,8 @@ def test_a_part_says(part, keys, words, tmp_path):
 
 
 @pytest.mark.parametrize(("part", "keys", "words"), [
+    ("learning", {"accuracy": [91.67] * 12},
+     "After 12 epochs the accuracy was 91.67 %. Over the last 10 epochs it stayed the same."),
     ("truth", {"groups": [None] * 4, "kind": "none"}, ""),
     ("unlike", {"figures": FAR | {"bias": [0, 0.1, 0.2, 0.4]}}, ""),
     ("unlike", {"figures": FAR | {"sigma": [0.0] * 4}}, ""),  # a target that sees all its data
