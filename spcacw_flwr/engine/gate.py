@@ -57,7 +57,7 @@ class Gate:
         self.strikes = np.zeros(num_silos, dtype=np.int64)
         self.quarantined = np.zeros(num_silos, dtype=bool)
         self.faults: dict[int, Fault] = {}
-        self._other_sizes: set[int] = set()
+        self._sized: set[int] = set()
 
     def play(self, method: Method, round_: int) -> Generator[Request, Answers, None]:
         """Run round t of a method: yield its questions, be sent what comes back.
@@ -104,14 +104,18 @@ class Gate:
         return {silo: self.bound if own else (1 + ROUNDING) * b for silo, b in bounds.items()}
 
     def _compare_sizes(self, method: Method, request: Request, replies: Replies) -> None:
-        """Say, once of a silo, that its mini-batch has another size than was asked for.
+        """Say that a silo's first mini-batch has another size than was asked for.
 
         Its gradient is as good as any. A whole one is no other where a pass ends.
         """
+        if len(self._sized) == len(self.strikes):
+            return
         for silo, told in zip(replies.silos, replies.samples, strict=False):
+            if silo in self._sized:
+                continue
+            self._sized.add(silo)
             asked = sizes_asked(method, request, silo)
-            if told and told not in asked and silo not in self._other_sizes:
-                self._other_sizes.add(silo)
+            if told and told not in asked:
                 log.warning(
                     "Round %s: the gradient of silo %s is of %s samples, and %s were asked for: "
                     "let its ClientApp take the batch-size that it is told (docs/app.md).",
