@@ -80,7 +80,8 @@ def page_of(directory) -> Page:
     return page
 
 
-ROWS = [(3, "", "", 90, 91, 1000), (3, 1, 0.25, 85, 86, 1000), (3, 3, 0.05, 89, 90, 1000)]
+ROWS = [(3, "", "", 90, 91, 1000, ""), (3, 1, 0.25, 85, 86, 1000, 2.63),
+        (3, 3, 0.05, 89, 90, 1000, 2.63)]  # fmt: skip
 
 
 def test_a_full_report_is_one_well_formed_file(tmp_path):
@@ -90,7 +91,7 @@ def test_a_full_report_is_one_well_formed_file(tmp_path):
     counts = {"2": {"too-long": 3}}
     run = write_run(tmp_path / "run", figures=figures, privacy=spent, rejections=counts,
                     versions={"torch": "2.14"})  # fmt: skip
-    head = ["seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples"]
+    head = ["seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples", "chance"]
     write_csv(run / "leave_one_out.csv", head, ROWS)
     page = page_of(run)
     assert page.titles == [
@@ -147,17 +148,6 @@ def test_of_many_silos_the_heaviest_are_listed_and_the_others_summed_up(kind, tm
     assert "59 silos have no weight at all." in page.text
     assert (run / "report.html").stat().st_size < 1_000_000
     assert len(page.images) == (4 if kind == "angle" else 3)
-
-
-def test_old_artefacts_without_newer_columns(tmp_path):
-    """A run of before: only the end of training alone is known, and no kind of group."""
-    run = write_run(tmp_path / "run")
-    text = (run / "summary.json").read_text()
-    text = text.replace('"accuracy": [40.0, 60.0, 86.5]', '"old": 1')
-    (run / "summary.json").write_text(text.replace('"group_kind": "cluster"', '"old": 1'))
-    page = page_of(run)
-    assert "3.5 points of accuracy better than training alone" in page.text
-    assert "Silo 1 is of the target's true group" in page.text  # digits-relabel has clusters
 
 
 def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
