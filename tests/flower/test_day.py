@@ -44,12 +44,13 @@ from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Fault, Replies, Request
 from spcacw_flwr.silos.setup import checked_setting, setting_of
-from tests.flower.test_federation import KEYS, LONG, Run, kill, processes
+from tests.flower.test_federation import KEYS, LONG, Run, beats, kill, processes
 from tests.flower.test_monitor import monitor_of, seen
 from tests.test_end_to_end import metrics
 from tests.watching import wait_until
 
 pytestmark = pytest.mark.slow
+__all__ = ["beats"]
 
 MORTAL, LATE, BOUND, FULL = 1, 2, 3, 4
 """Who is killed; who joins late and whose link is cut; whose policy forbids; whose disk fills."""
@@ -87,7 +88,7 @@ def a_day(federation: Federation, run: Run, late: Callable[[], None]) -> None:
     late()
     heard(LATE)
 
-    # One is killed; Flower lets it in again within a minute.
+    # One is killed; Flower lets it in again when it misses it.
     run.wait_for_epochs(5)
     kill(silos[MORTAL].home)
     silent(MORTAL)

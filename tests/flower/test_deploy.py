@@ -47,9 +47,8 @@ BROKEN = {
 RESULTS = ROOT / "experiments" / "results"
 
 
-def deploy(*arguments: object):
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, ["deploy", *words], env={"COLUMNS": "300"})
+def deploy(*words: object):
+    return CliRunner().invoke(app, ["deploy", *map(str, words)], env={"COLUMNS": "400"})
 
 
 @pytest.fixture

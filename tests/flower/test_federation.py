@@ -6,6 +6,7 @@ no other would look, so that a silo that works has only its own data.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -27,7 +28,14 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.engine.state import giving
 from spcacw_flwr.flower import audit, certificates, launch
 from spcacw_flwr.flower.auditing import checked, reconciled
-from spcacw_flwr.flower.federation import Federation, Silo, lay_out, register, silo_program
+from spcacw_flwr.flower.federation import (
+    THREADS,
+    Federation,
+    Silo,
+    lay_out,
+    register,
+    silo_program,
+)
 from spcacw_flwr.flower.monitor import Figures
 from spcacw_flwr.flower.processes import end, family, free_port, listens
 from spcacw_flwr.silos.setup import checked_setting
@@ -38,6 +46,7 @@ pytestmark = pytest.mark.slow
 
 LONG = {"epochs": 100_000}
 SILOS = 4
+BEATS = Path(__file__).with_name("beats")
 KEYS = {
     "cluster-sizes": "2,2", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 240.0,
     "round-timeout": 3.0, "weight-decay": 0.05, "beta": 0.02, "checkpoint-every": 4,
@@ -118,6 +127,15 @@ def kill(home: Path, program: str = "") -> None:
     for victim in victims:
         victim.send_signal(signal.SIGKILL)
     psutil.wait_procs(victims, timeout=10)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beats():
+    """Nodes that Flower misses after 20 seconds, the least that it allows."""
+    with pytest.MonkeyPatch.context() as patch:
+        paths = filter(None, [BEATS, os.environ.get("PYTHONPATH")])
+        patch.setitem(THREADS, "PYTHONPATH", os.pathsep.join(map(str, paths)))
+        yield
 
 
 @pytest.fixture(scope="module")
