@@ -27,7 +27,7 @@ import tomli_w
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, numbers_in
+from spcacw_flwr.config.declare import SpcacwError, names_in, numbers_in
 from spcacw_flwr.config.keys import MOST_SILOS, STREAM
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import write_atomically
@@ -254,7 +254,7 @@ class Silo(Place):
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             site = self.node_config().get("policy")
-            known = policy.names(policy.load(Path(site)).targets) if site else []
+            known = names_in(policy.load(Path(site)).targets) if site else []
             if known and shown not in known:
                 raise SpcacwError(
                     f"The key of {superlink}, {shown}, is not in 'targets' of {site}."
