@@ -91,9 +91,9 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
     ("changes", {"alphas": [(0, [1, 0, 0]), (7, [0.8, 0.2, 0])], "groups": None},
      "Silo 2 never had any weight."),
     ("replies", {"rejections": {"2": {"too-long": 3, "shape": 1}, "3": {"error": 1}},
-                 "lines": {"rejected": 5, "quarantined": 1}}, "5 replies were not used; training went "
-     "on without. They came from silos 2 and 3. For sending such replies repeatedly 1 silo was in "
-     "quarantine at the end, and at the end of an epoch at most 1."),
+                 "lines": {"rejected": 5, "quarantined": 1}}, "5 replies were not used; training "
+     "went on without. They came from silos 2 and 3. For sending such replies repeatedly 1 silo "
+     "was in quarantine at the end, and at the end of an epoch at most 1."),
     ("cost", {"lines": {"bytes": 4.2e6}}, "4.2 MB went between"),
     ("privacy", {}, "no guarantee of differential privacy"),
     ("privacy", {"privacy": PRIVATE}, "Silos 1 and 3 added noise to every answer. Silo 3 spent the "
