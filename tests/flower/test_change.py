@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,12 +29,21 @@ from spcacw_flwr.flower.federation import (
 )
 from spcacw_flwr.flower.processes import end, free_port
 from tests.flower.test_deploy import deploy
-from tests.flower.test_federation import LONG, Run, beats, config, federation, processes, root
+from tests.flower.test_federation import (
+    Run,
+    beats,
+    config,
+    federation,
+    log_of,
+    processes,
+    root,
+    run,
+)
 from tests.test_end_to_end import PLAIN, SPCACW
 from tests.watching import wait_until
 
 pytestmark = pytest.mark.slow
-__all__ = ["beats", "config", "federation", "root"]
+__all__ = ["beats", "config", "federation", "root", "run"]
 
 
 def stopped(federation, silo: int) -> Silo:
@@ -60,13 +68,6 @@ def wait_for_answers(run: Run, silo: int) -> None:
     """Wait until the run has used more answers of a silo than it may have kept."""
     known = run.reports(silo)
     wait_until(lambda: run.reports(silo) > known + 8)
-
-
-def log_of(run: Run) -> str:
-    """What a run that is on has logged so far."""
-    path = run.output.with_suffix(".log")
-    run.federation.server.link().save_log(run.status["flower_run"], path)
-    return path.read_text()
 
 
 def serial(address: str, authority: Path) -> int:
@@ -95,16 +96,8 @@ def test_a_silo_of_another_version_is_refused_before_training(federation, config
     started(federation, place)
 
 
-@pytest.fixture(scope="module")
-def run(federation, config, tmp_path_factory) -> Iterator[Run]:
-    """A run that is on while everything else changes."""
-    output = tmp_path_factory.mktemp("change") / "run"
-    with Run(federation, config, output, **LONG).going_on() as run:
-        run.wait_for_epochs(5)
-        yield run
-
-
 def test_a_second_run_is_refused_while_one_is_on(federation, config, run, tmp_path):
+    run.wait_for_epochs(2)
     second = Run(federation, config, tmp_path / "second", epochs=2)
     second.thread.start()
     assert f"A run is on at {federation.server.directory}, and" in str(second.finish())
