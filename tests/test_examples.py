@@ -8,11 +8,10 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from typer.testing import CliRunner
 
-from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
+from tests.conftest import spcacw
 
 ROOT = Path(__file__).parents[1]
 
@@ -66,7 +65,7 @@ def test_the_dockerfile_installs_what_the_project_has():
 def test_an_images_command_is_one_of_ours(stage, monkeypatch):
     entries = [json.loads(said) for name, said in instructions() if name == "ENTRYPOINT"]
     (words,) = (entry for entry in entries if stage in entry)
-    done = CliRunner().invoke(app, [*words[1:], "--help"], env={"COLUMNS": "200"})
+    done = spcacw(*words[1:], "--help")
     assert words[0] == "spcacw"
     assert done.exit_code == 0, done.output
     ports = [said.split() for name, said in instructions() if name == "EXPOSE"]

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.separate import NODE, Separate, separate
 from spcacw_flwr.config.config import Config
@@ -32,7 +31,7 @@ from spcacw_flwr.flower.audit import (
     SEAL,
     Log,
 )
-from spcacw_flwr.flower.auditing import app, checked, reconciled
+from spcacw_flwr.flower.auditing import checked, reconciled
 from spcacw_flwr.flower.federation import OLD_KEY, Silo
 from spcacw_flwr.flower.frames import QUESTION, Exchange, heard
 from spcacw_flwr.flower.server_app import Audited
@@ -40,7 +39,7 @@ from spcacw_flwr.flower.silo import framed, ledger_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.setup import setting_of
-from tests.conftest import one_sentence
+from tests.conftest import one_sentence, spcacw
 from tests.flower.test_strategy import small
 from tests.flower.test_stream_failures import come_back, kill
 from tests.watching import wait_until
@@ -335,11 +334,11 @@ def test_comparing_names_who_contradicts_whom(tmp_path):
     assert [sentence.split(",")[1] for sentence in wrong] == [
         " round 3", " round 4", " round 9", " round 1",
     ]  # fmt: skip
-    said = CliRunner().invoke(app, ["compare", str(silo.path), str(target.path)])
+    said = spcacw("audit", "compare", silo.path, target.path)
     assert said.exit_code == 1
     assert "2 answers are in both logs alike" in said.output
     assert "contradict each other in 4 answers" in " ".join(said.output.split())
-    turned = CliRunner().invoke(app, ["compare", str(target.path), str(silo.path)])
+    turned = spcacw("audit", "compare", target.path, silo.path)
     assert turned.output == said.output
 
 
@@ -350,15 +349,15 @@ def test_two_silos_cannot_be_compared(host, tmp_path):
 
 def test_the_command_says_what_it_found(host, tmp_path):
     path = copy_of(host, tmp_path)
-    good = CliRunner().invoke(app, ["verify", str(path)])
+    good = spcacw("audit", "verify", path)
     assert good.exit_code == 0
     assert "34 lines" in good.output
     (tmp_path / certificates.SILO_PUBLIC_KEY).unlink()
-    bad = CliRunner().invoke(app, ["verify", str(path)])
+    bad = spcacw("audit", "verify", path)
     assert bad.exit_code == 1
     assert "name the public key" in " ".join(bad.output.split())
     for key in (path, tmp_path / "nowhere"):
-        bad = CliRunner().invoke(app, ["verify", str(path), "--key", str(key)])
+        bad = spcacw("audit", "verify", path, "--key", key)
         assert bad.exit_code == 1
         assert "is no silo.pub" in " ".join(bad.output.split())
 

@@ -18,7 +18,6 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 pytest.importorskip("prometheus_client")
 
@@ -27,7 +26,7 @@ from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import method_for, threads
 from spcacw_flwr.flower import audit, policy
-from spcacw_flwr.flower.auditing import app, checked
+from spcacw_flwr.flower.auditing import checked
 from spcacw_flwr.flower.federation import (
     DATA,
     THREADS,
@@ -44,6 +43,7 @@ from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Fault, Replies, Request
 from spcacw_flwr.silos.setup import checked_setting, setting_of
+from tests.conftest import spcacw
 from tests.flower.test_federation import KEYS, LONG, Run, beats, kill, processes
 from tests.flower.test_monitor import monitor_of, seen
 from tests.test_end_to_end import metrics
@@ -234,10 +234,10 @@ def test_every_audit_log_verifies_and_agrees_with_the_targets(day):
     federation, _ = day
     server = federation.server.directory / audit.LOG
     for place in (federation.server, *federation.silos):
-        found = CliRunner().invoke(app, ["verify", str(place.directory / audit.LOG)])
+        found = spcacw("audit", "verify", place.directory / audit.LOG)
         assert found.exit_code == 0, found.output
     for place in federation.silos:
-        found = CliRunner().invoke(app, ["compare", str(place.directory / audit.LOG), str(server)])
+        found = spcacw("audit", "compare", place.directory / audit.LOG, server)
         assert found.exit_code == 0, found.output
 
 

@@ -12,13 +12,12 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from spcacw_flwr import report as html
-from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.report.page import write_report, write_report_if_possible
+from tests.conftest import spcacw
 from tests.engine.test_simulate import spoil
 from tests.report.artefacts import write_csv, write_run
 
@@ -160,10 +159,6 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(html.page, "write_report", broken)
     said = write_report_if_possible(tmp_path / "run")
     assert said == "There is no report of this run (ZeroDivisionError: oh)."
-
-
-def spcacw(*arguments):
-    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "250"})
 
 
 def test_the_run_and_its_rerun_by_the_command_line(tmp_path):
