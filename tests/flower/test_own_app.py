@@ -273,27 +273,20 @@ def test_a_silo_with_another_model_is_named():
         start(grid)
 
 
-def unclipped(message, content):
-    if "arrays" in content and message.metadata.message_type == "train":
-        rows = 100 * content["arrays"]["gradients"].numpy()
-        content["arrays"]["gradients"] = Array(rows)
-    return content
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(lambda rows: 100 * rows, ["more than 2", "clip it to max-norm"]),
+     (lambda rows: rows[:, :5], ["shape (1, 5)", "(1, 562)"])],
+    ids=["too long", "of another shape"],
+)  # fmt: skip
+def test_gradients_that_do_not_fit_are_one_sentence(change, words):
+    def spoil(message, content):
+        if "arrays" in content and message.metadata.message_type == "train":
+            content["arrays"]["gradients"] = Array(change(content["arrays"]["gradients"].numpy()))
+        return content
 
-
-def test_gradients_that_are_not_clipped_are_one_sentence():
-    with one_sentence("Target silo 0", "more than 2", "clip it to max-norm"):
-        start(silo_app(load, network), spoil=unclipped)
-
-
-def wrong_rows(message, content):
-    if "arrays" in content and message.metadata.message_type == "train":
-        content["arrays"]["gradients"] = Array(content["arrays"]["gradients"].numpy()[:, :5])
-    return content
-
-
-def test_gradients_of_another_shape_are_one_sentence():
-    with one_sentence("Target silo 0", "shape (1, 5)", "(1, 562)"):
-        start(silo_app(load, network), spoil=wrong_rows)
+    with one_sentence("Target silo 0", *words):
+        start(silo_app(load, network), spoil=spoil)
 
 
 @pytest.mark.parametrize(
