@@ -222,6 +222,7 @@ def earned(method: Any) -> float:
 def run(federation, config, root):
     """A run that is on, until somebody ends it."""
     with Run(federation, config, root / "long", **LONG).going_on() as found:
+        found.wait_for_epochs(5)
         yield found
 
 
