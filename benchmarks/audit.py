@@ -83,8 +83,8 @@ def row(silos: int, turns: int) -> dict[str, float]:
         for path in (bare, audited):
             path.mkdir()
         with (
-            separate(config, shares, tls=bare, seconds=300) as one,
-            separate(config, shares, tls=audited, seconds=300, audited=True) as other,
+            separate(config, shares, tls=bare) as one,
+            separate(config, shares, tls=audited, audited=True) as other,
         ):
             plays = turn_of(one, ""), turn_of(other, str(audited / "flower"))
             for play_ in plays:

@@ -118,7 +118,7 @@ class Separate:
 @contextmanager
 def separate(
     config: Config, shares: Sequence[Sequence[int]], tls: Path | None = None,
-    pauses: Mapping[int, Mapping[int, float]] | None = None, seconds: float = 60,
+    pauses: Mapping[int, Mapping[int, float]] | None = None, seconds: float = 300,
     *, audited: bool = False,
 ) -> Iterator[Separate]:  # fmt: skip
     """Run silos in processes of their own, a share of them in each, with streams to a service.

@@ -74,7 +74,7 @@ def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, flo
     times: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as tls:
         shares = [[silo] for silo in range(silos)]
-        with separate(config, shares, tls=Path(tls), seconds=300) as made:
+        with separate(config, shares, tls=Path(tls)) as made:
             method, gate, asker = made.method(), Gate(made.config, silos), made.asker
             for round_ in range(1, warm + 1):
                 play(asker, method, round_, gate)

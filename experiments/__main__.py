@@ -15,7 +15,7 @@ import torch
 import typer
 
 from spcacw_flwr.config.config import absolute, parse_assignments
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, names_in
 from spcacw_flwr.console import new_console, one_sentence, say
 
 from . import conf, federations, pages, ranks, readings, shapley, studies, table1
@@ -39,11 +39,6 @@ Ray = Annotated[
     str, typer.Option("--ray-address", help="a Ray cluster's, or local; empty: processes here")
 ]
 ReportOnly = Annotated[bool, typer.Option("--report-only", help="run nothing")]
-
-
-def names(text: str) -> list[str]:
-    """Split names at commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def more_keys(data_dir: Path | None, engine: str, assignments: list[str] | None) -> dict[str, Any]:
@@ -81,8 +76,8 @@ def table(
 ) -> list[Path]:  # fmt: skip
     """Fill and write the paper's Table 1; with --targets, the table over silos as targets."""
     more = more_keys(data_dir, engine, set_)
-    of, which = conf.columns(names(columns)), conf.rows(names(rows))
-    where = Where(output, tuple(names(device)), workers, report_only, 60 * minutes, ray)
+    of, which = conf.columns(names_in(columns)), conf.rows(names_in(rows))
+    where = Where(output, tuple(names_in(device)), workers, report_only, 60 * minutes, ray)
     if targets:
         jobs = table1.silo_jobs(of, which, range(seeds), more, targets, tuned)
         return table1.report_silos(jobs, where.run(jobs, new_console()), of, which, output)
@@ -106,14 +101,14 @@ def selfish(
 ) -> list[Path]:  # fmt: skip
     """Gain over Local, and harm, on real federations: every silo as the target, few data or all."""
     listed = conf.read(conf.CONF / "federations.toml")
-    of, other = names(methods) or listed.pop("methods"), listed.pop("other")
+    of, other = names_in(methods) or listed.pop("methods"), listed.pop("other")
     listed.pop("methods", None)
     trials = {} if methods else listed["trials"]
     del listed["trials"]
     asked = {"seeds": seeds, "sizes": sizes and federations.numbers(sizes)}
     more = more_keys(data_dir, "in-process", set_)
     jobs = []
-    for name in names(setting) or listed:
+    for name in names_in(setting) or listed:
         plan = listed.get(name, other) | {key: value for key, value in asked.items() if value}
         jobs += federations.jobs_of(name, plan, list(dict.fromkeys(["local", *of])), more, trials)
     where = Where(output, ("cpu",), workers, report_only, 60 * minutes, ray)
@@ -134,7 +129,7 @@ def run_studies(
 ) -> list[Path]:  # fmt: skip
     """Run what the tables of the studies lack, a line of CSV for each run."""
     console, more = new_console(), more_keys(data_dir, "in-process", set_)
-    where = Where(runs, tuple(names(device)), workers, report_only, ray=ray)
+    where = Where(runs, tuple(names_in(device)), workers, report_only, ray=ray)
     listed = conf.read(file)
     made: list[Path] = []
     failed = 0
@@ -171,9 +166,9 @@ def attack(
     """Attack methods: run what the table lacks; with --picture, report all that it holds."""
     torch.set_num_threads(1)
     study.extend(
-        table, conf.columns(names(columns)), names(methods), [int(seed) for seed in names(seeds)],
-        more_keys(data_dir, "in-process", set_), conf.chosen(names(attacks), ATTACKS, "attack"),
-        [float(share) for share in names(shares)],
+        table, conf.columns(names_in(columns)), names_in(methods), [*map(int, names_in(seeds))],
+        more_keys(data_dir, "in-process", set_), conf.chosen(names_in(attacks), ATTACKS, "attack"),
+        [*map(float, names_in(shares))],
     )  # fmt: skip
     return [table, *(study.write(table, picture) if picture else [])]
 

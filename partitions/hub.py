@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path, key
+from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path, key, names_in
 from spcacw_flwr.silos.streams import SPLIT, stream
 
 from .allocation import Ints
@@ -171,7 +171,7 @@ class HubSilos(OwnSilos):
         """Return the inputs (n, …): scaled columns of numbers, images (n, c, h, w), or tokens."""
         import datasets
 
-        named = [one.strip() for one in self.own.features.split(",") if one.strip()]
+        named = names_in(self.own.features)
         names = named or [one for one in self._rows.column_names if one != self.own.label]
         columns = [self._column(name, rows) for name in names]
         for name, column in zip(names, columns, strict=True):

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spcacw_flwr.config.config import Config, absolute, asked_keys, flat_keys, read_toml
-from spcacw_flwr.config.declare import allowed, import_by_path
+from spcacw_flwr.config.declare import allowed, import_by_path, names_in
 from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting_class
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence, say
 
@@ -170,9 +170,8 @@ def tune(
 ) -> None:
     """Choose each method's hyper-parameters on held-out training data of the target."""
     where = absolute(str(data_dir)) if data_dir else ""
-    names = methods.split(",") if methods else []
     tune_all = import_by_path("spcacw_flwr.experiments.tune:tune", "command")
-    choice = tune_all(setting, names, seeds, epochs, where, output, ray=ray_address)
+    choice = tune_all(setting, names_in(methods), seeds, epochs, where, output, ray=ray_address)
     table = Table("method", "choice", title=f"tuned on held-out training data of {setting}")
     for name, chosen in choice.items():
         table.add_row(name, ", ".join(f"{key} = {value}" for key, value in chosen.items()))

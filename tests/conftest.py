@@ -12,7 +12,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch: two processes s
 
 import pytest
 import torch
+from typer.testing import CliRunner, Result
 
+from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import method_for
@@ -57,6 +59,11 @@ def offline(tmp_path, monkeypatch):
 def answer(pool: SiloPool, request: Request) -> Replies:
     """What silos answer to a request, as it arrives at the target."""
     return pool.answer(request).replies
+
+
+def spcacw(*words: object, columns: int = 400) -> Result:
+    """What a command does in this process, and says on a terminal of so many columns."""
+    return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": str(columns)})
 
 
 @contextmanager

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from typer.testing import CliRunner
 
 from spcacw_flwr import __version__
-from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import COMMON, fields, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import ENGINES
@@ -21,7 +19,7 @@ from spcacw_flwr.config.registry import METHODS, SETTINGS
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
 from spcacw_flwr.report.terminal import Display, describe
-from tests.conftest import one_sentence
+from tests.conftest import one_sentence, spcacw
 
 STATUS = {
     "state": "training", "round": 9, "rounds": 14, "epoch": 1, "epochs": 2, "metric": "accuracy",
@@ -29,18 +27,14 @@ STATUS = {
 }  # fmt: skip
 
 
-def invoke(*arguments: str):
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "250"})
-
-
 @pytest.mark.parametrize(("command", "names"), [("methods", METHODS), ("settings", SETTINGS)])
 def test_lists_are_complete(command, names):
-    said = invoke(command).output
+    said = spcacw(command).output
     assert [name for name in names if f"│ {name} " not in said] == []
 
 
 def listed(*arguments: str) -> list[str]:
-    done = CliRunner().invoke(app, ["keys", *arguments], env={"COLUMNS": "80"})
+    done = spcacw("keys", *arguments, columns=80)
     assert done.exit_code == 0, done.output
     lines = [line for line in done.output.splitlines() if not line.startswith(("'", "#"))]
     assert max(map(cell_len, lines)) <= 80
@@ -56,19 +50,19 @@ def test_keys_are_listed_by_what_they_are_wanted_for():
     assert listed("--method", "spcacw-reg")[-1] == "spcacw-reg.gamma"
     assert {"silos", "mnist-rotate.rotation-step"} <= set(listed("--setting", "mnist-rotate"))
     assert listed("rotation-step") == ["mnist-rotate.rotation-step"]
-    said = CliRunner().invoke(app, ["keys", "--setting", "mnist-rotate"], env={"COLUMNS": "80"})
+    said = spcacw("keys", "--setting", "mnist-rotate", columns=80)
     assert "# training\neta = 0.01 " in said.output
     assert "# setting mnist-rotate\nmnist-rotate.rotation-step = 4.0 " in said.output
-    said = CliRunner().invoke(app, ["keys", "--method", "fedavg"])
+    said = spcacw("keys", "--method", "fedavg")
     assert said.output == "fedavg has no keys of its own.\n"
-    wrong = CliRunner().invoke(app, ["keys", "betta"])
+    wrong = spcacw("keys", "betta")
     assert wrong.exit_code == 1
     assert "There is no key 'betta' (did you mean beta?)" in wrong.output
 
 
 def test_the_version_and_every_engine_are_named():
-    assert invoke("--version").output == f"spcacw-flwr {__version__}\n"
-    said = invoke("run", "--help").output
+    assert spcacw("--version").output == f"spcacw-flwr {__version__}\n"
+    said = spcacw("run", "--help").output
     assert [engine for engine in ENGINES if engine not in said] == []
 
 
@@ -135,7 +129,7 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
         (output / "config.toml").write_text('method = "local"\n')
 
     fake_launch(monkeypatch, finish)
-    done = invoke(
+    done = spcacw(
         "run", "--seed", "4", "--method", "local", "--set", "beta=0.3", "--output", str(output)
     )
     assert done.exit_code == 0, done.output
@@ -146,7 +140,7 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
     assert "known with hindsight: 1, AUROC 0.900" in done.output
     assert str(output) in done.output
     (output / "config.toml").write_text("")
-    assert invoke("report", str(output)).output == f"{output}/report.html\n"
+    assert spcacw("report", str(output)).output == f"{output}/report.html\n"
 
 
 @pytest.mark.parametrize(("more", "told"), [
@@ -159,7 +153,7 @@ def test_many_silos_on_few_cores_are_told_of_nodes(more, told, monkeypatch, tmp_
     monkeypatch.setattr(launch, "run", end)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     keys = ("--set", "cluster-sizes=20,20", "--set", "samples-per-silo=9", *more)
-    done = invoke("run", *keys, "--output", str(tmp_path / "run"))
+    done = spcacw("run", *keys, "--output", str(tmp_path / "run"))
     assert done.output.endswith("spcacw: The end.\n")
     assert ("40 silos are as many Flower nodes, on 2 cores: --set nodes=2 computes the same" in
             done.output) is told  # fmt: skip
@@ -184,7 +178,7 @@ def test_a_run_that_ends_early_says_where_its_results_are(
 
     for ending, tells in ((end, False), (end_later, True)):
         fake_launch(monkeypatch, ending)
-        done = invoke("run", "--output", str(tmp_path / "run"))
+        done = spcacw("run", "--output", str(tmp_path / "run"))
         assert done.exit_code == code
         assert words in done.output
         assert (learned in done.output) is tells
@@ -198,11 +192,11 @@ def refused(config):
 
 def test_a_refused_resume_leaves_status_and_report_as_they_were(monkeypatch, tmp_path):
     keys = ("--epochs", "1", "--set", "compare-alone=false", "--output", str(tmp_path))
-    assert invoke("run", "--engine", "in-process", *keys).exit_code == 0
+    assert spcacw("run", "--engine", "in-process", *keys).exit_code == 0
     before = [(tmp_path / name).read_bytes() for name in ("report.html", "status.json")]
     fake_launch(monkeypatch, refused)
     for engine in ("ray", "in-process"):
-        done = invoke("run", "--resume", str(tmp_path), "--engine", engine, "--set", "eta=0.3")
+        done = spcacw("run", "--resume", str(tmp_path), "--engine", engine, "--set", "eta=0.3")
         assert done.exit_code == 1
         assert "is another: eta was 0.05 and is 0.3" in done.output
         after = [(tmp_path / name).read_bytes() for name in ("report.html", "status.json")]
@@ -220,7 +214,7 @@ def test_what_users_type_is_printed_as_it_is(text, tmp_path):
         ("run", "--resume", str(tmp_path / text)), ("report", str(tmp_path / text)),
         ("run", "--output", str(tmp_path / "file" / text)),
     ):  # fmt: skip
-        done = invoke(*given)
+        done = spcacw(*given)
         assert done.exit_code == 1, given
         assert text in done.output, given
 
@@ -228,5 +222,5 @@ def test_what_users_type_is_printed_as_it_is(text, tmp_path):
 def test_what_to_install_keeps_its_brackets(monkeypatch, tmp_path):
     monkeypatch.setattr("spcacw_flwr.silos.privacy.find_spec", lambda name: None)
     keys = ("--set", "privacy-noise=1", "--set", "privacy-batches=sampled")
-    done = invoke("run", "--engine", "in-process", *keys, "--output", str(tmp_path / "run"))
+    done = spcacw("run", "--engine", "in-process", *keys, "--output", str(tmp_path / "run"))
     assert "pip install 'spcacw-flwr[privacy]'" in done.output

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
-from tests.watching import wait_until
 
 ROOT = Path(__file__).parents[1]
 SPCACW = str(Path(sys.executable).parent / "spcacw")
@@ -112,20 +112,23 @@ def test_the_config_that_a_run_leaves_repeats_it_bit_for_bit(one_node_per_silo, 
     assert_it_repeats(one_node_per_silo[0], tmp_path)
 
 
-def flwr_run(link: launch.Link, output: Path, keys: dict, nodes: int = 0) -> None:
-    """``flwr run .`` itself, of this checkout, until it has finished well.
+def flwr_run(
+    link: launch.Link, output: Path, keys: dict, nodes: int = 0, app: Path = ROOT
+) -> None:  # fmt: skip
+    """``flwr run`` itself, of this checkout or of another app, until it has finished well.
 
     On so many simulated nodes, or on those that are connected.
     """
-    flat = {"epochs": EPOCHS, "compare-alone": False, "output": str(output)} | keys
+    flat = {"output": str(output)} | keys
     overrides = " ".join(f"{name}={json.dumps(value)}" for name, value in flat.items())
     simulated = f"num-supernodes={nodes} client-resources-num-cpus=1"
     said = link.cli(
-        "run", str(ROOT), "spcacw", "--run-config", overrides,
+        "run", str(app), launch.CONNECTION, "--run-config", overrides,
         *(["--federation-config", simulated] if nodes else []),
     )  # fmt: skip
-    word = wait_until(lambda: (now := link.status(said["run-id"])).startswith("finished") and now)
-    assert word == "finished:completed"
+    program = "flwr-simulation" if nodes else "flwr-serverapp"
+    alive = partial(launch.program_runs, program, link.home)
+    launch.follow(link, str(said["run-id"]), output, lambda status: None, alive)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +141,7 @@ def link(tmp_path_factory):
 @pytest.mark.slow
 def test_flwr_run_of_this_checkout_with_two_nodes(bare, link, tmp_path):
     """Flower builds the app from the checkout; two nodes share 7 silos."""
-    flwr_run(link, tmp_path / "run", {}, nodes=2)
+    flwr_run(link, tmp_path / "run", {"epochs": EPOCHS, "compare-alone": False}, nodes=2)
     assert_same_training(tmp_path / "run", bare)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["alone"] is None
 
@@ -168,8 +171,9 @@ def test_spcacw_run_in_process(bare, tmp_path):
 
 @pytest.mark.slow
 def test_the_in_process_engine_is_refused_by_flwr_run(link, tmp_path):
-    with pytest.raises(AssertionError, match="failed"):
+    with pytest.raises(launch.Died):
         flwr_run(link, tmp_path / "run", {"engine": "in-process"}, nodes=2)
+    assert [run["status"] for run in link.cli("ls")["runs"]].count("finished:failed") == 1
 
 
 @pytest.mark.slow

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from typer.testing import CliRunner
 
-from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
+from tests.conftest import spcacw
 
 ROOT = Path(__file__).parents[1]
 
@@ -77,7 +76,7 @@ def test_the_containers_of_the_page_see_data_and_keys():
 def test_an_images_command_is_one_of_ours(stage, monkeypatch):
     entries = [json.loads(said) for name, said in instructions() if name == "ENTRYPOINT"]
     (words,) = (entry for entry in entries if stage in entry)
-    done = CliRunner().invoke(app, [*words[1:], "--help"], env={"COLUMNS": "200"})
+    done = spcacw(*words[1:], "--help")
     assert words[0] == "spcacw"
     assert done.exit_code == 0, done.output
     ports = [said.split() for name, said in instructions() if name == "EXPOSE"]

@@ -10,10 +10,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from typer.testing import CliRunner
 
-from spcacw_flwr.cli import app
 from spcacw_flwr.flower import launch
+from tests.conftest import spcacw
 
 SECONDS = 20
 """In which every mistake must be found; each takes one at most, PyTorch's import aside."""
@@ -79,8 +78,7 @@ def soon():
 def refused(*arguments: object) -> str:
     """What a command says that ends in one sentence."""
     with soon():
-        words = [str(argument) for argument in arguments]
-        done = CliRunner().invoke(app, words, env={"COLUMNS": "250"})
+        done = spcacw(*arguments)
     assert isinstance(done.exception, SystemExit), repr(done.exception)
     assert done.exit_code == 1
     (line,) = [line for line in done.output.splitlines() if line.startswith("spcacw:")]
@@ -106,9 +104,9 @@ def test_the_largest_and_the_smallest_numbers_end_too(tmp_path):
             keys = ("--set", f"{name}={value}", "--set", "compare-alone=false")
             if name == "privacy-delta":
                 keys += ("--set", "privacy-noise=1")
-            where = ("--epochs", "1", "--output", str(tmp_path / f"{name}{value}"))
+            where = ("--epochs", 1, "--output", tmp_path / f"{name}{value}")
             with soon():
-                done = CliRunner().invoke(app, ["run", "--engine", "in-process", *keys, *where])
+                done = spcacw("run", "--engine", "in-process", *keys, *where)
             assert done.exception is None or isinstance(done.exception, SystemExit), (name, value)
 
 

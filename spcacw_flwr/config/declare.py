@@ -132,8 +132,13 @@ def check(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     return value
 
 
+def names_in(text: str) -> list[str]:
+    """Return the names in a text with commas between them."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def numbers_in(text: str, below: int) -> list[int] | None:
     """Read whole numbers in 0 … ``below`` − 1, as "2,3"; None for anything else."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = names_in(text)
     plain = all(part.isascii() and part.isdigit() and int(part) < below for part in parts)
     return [int(part) for part in parts] if plain else None

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from spcacw_flwr.config.declare import SpcacwError
@@ -89,7 +87,7 @@ def checked(path: Path, keys: Sequence[Path] | None = None) -> list[Line]:
                 signed = number
             elif line["event"] == audit.KEY:
                 signers.announce(line)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             intact = False
         if not intact:
             raise SpcacwError(
@@ -128,13 +126,14 @@ class Signers:
         self._next: list[ec.EllipticCurvePublicKey] = []
         self.strangers = False
         """Whether all seals so far are of keys that were not ``named``."""
-        with suppress(StopIteration, ValueError, KeyError, TypeError):
+        with suppress(StopIteration, ValueError, KeyError, TypeError, AttributeError):
             first = next(json.loads(line) for line in raw if b'"event":"key"' in line)
-            self._now, self.strangers = [ssh_key(first["old"])], True
+            old = certificates.public_key(first["old"].encode())
+            self._now, self.strangers = [old], True
 
     def announce(self, line: Line) -> None:
         """Take a line that says whose the next key is; it counts once it is signed."""
-        self._announced = ssh_key(line["new"])
+        self._announced = certificates.public_key(line["new"].encode())
 
     def signed(self, seal: Line) -> bool:
         """Say whether a seal is by the key in use, or by the next one, in use from now on."""
@@ -146,17 +145,6 @@ class Signers:
             self._next, self._announced = [self._announced], None
         self.strangers &= not any(key in self._named for key in self._now)
         return True
-
-
-def ssh_key(text: str) -> ec.EllipticCurvePublicKey:
-    """Return a public key as ``silo.pub`` has it; ValueError if there is none."""
-    try:
-        key = serialization.load_ssh_public_key(text.encode())
-    except UnsupportedAlgorithm as error:
-        raise ValueError(error) from error
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("it is of another kind")
-    return key
 
 
 def _line_of(head: bytes) -> int:
@@ -192,17 +180,9 @@ def beside(path: Path) -> list[Path]:
 def public_key(path: Path) -> ec.EllipticCurvePublicKey:
     """Return the key in ``silo.pub`` or ``server.crt``; SpcacwError if there is none."""
     try:
-        content = path.read_bytes()
-        if b"CERTIFICATE" in content:
-            key: Any = x509.load_pem_x509_certificate(content).public_key()
-        else:
-            key = serialization.load_ssh_public_key(content)
-        if isinstance(key, ec.EllipticCurvePublicKey):
-            return key
-        error: Exception = ValueError("it is of another kind")
-    except (OSError, ValueError) as found:
-        error = found
-    raise SpcacwError(f"{path} is no silo.pub and no server.crt ({error}).")
+        return certificates.public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SpcacwError(f"{path} is no silo.pub and no server.crt ({error}).") from error
 
 
 def answers(lines: Sequence[Line], event: str) -> Iterator[tuple[Answer, Line]]:

@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives import serialization as pem
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -231,12 +231,25 @@ def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
         ssh = b"OPENSSH" in content[:64]
         load = pem.load_ssh_private_key if ssh else pem.load_pem_private_key
         key = load(content, None)
-        if isinstance(key, ec.EllipticCurvePrivateKey):
-            return key
-        error: Exception = ValueError("it is of another kind")
-    except (OSError, ValueError, TypeError) as found:
-        error = found
-    raise SpcacwError(f"{path} holds no key of 'spcacw deploy' ({error}).")
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("it is of another kind")
+    except (OSError, ValueError, TypeError) as error:
+        raise SpcacwError(f"{path} holds no key of 'spcacw deploy' ({error}).") from error
+    return key
+
+
+def public_key(content: bytes) -> ec.EllipticCurvePublicKey:
+    """Return the key in ``silo.pub``, or in a certificate; ValueError if there is none."""
+    try:
+        if b"CERTIFICATE" in content:
+            key: object = x509.load_pem_x509_certificate(content).public_key()
+        else:
+            key = pem.load_ssh_public_key(content)
+    except UnsupportedAlgorithm as error:
+        raise ValueError(error) from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("it is of another kind")
+    return key
 
 
 def served(address: str, authority: str | Path) -> bytes:

@@ -61,6 +61,7 @@ Metrics = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="where Prometheus finds /metrics; empty: nowhere")
 ]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="each line of the logs is JSON")]
+SiloData = Annotated[str, typer.Option(help="where its data are, relative to the directory")]
 DataDirectory = Annotated[Path | None, typer.Option(help="directory of the data sets")]
 
 
@@ -104,9 +105,7 @@ def key(
     authority: Annotated[
         Path, typer.Option("--ca", help="the ca.crt that the server's owner sent")
     ],
-    data: Annotated[
-        str, typer.Option(help="where its data are, relative to the directory")
-    ] = "data",
+    data: SiloData = "data",
 ) -> None:
     """Make a silo's directory: its key, node.toml, and its copy of ca.crt."""
     place = Silo(directory)
@@ -243,9 +242,7 @@ def invite(
 def join(
     directory: SiloDirectory,
     token: Annotated[str, typer.Argument(help="what 'spcacw deploy invite' printed")],
-    data: Annotated[
-        str, typer.Option(help="where its data are, relative to the directory")
-    ] = "data",
+    data: SiloData = "data",
 ) -> None:
     """Make a silo's directory, and have its key admitted by a token."""
     superlink = joined(Silo(directory), token, data)

@@ -27,7 +27,7 @@ import tomli_w
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, numbers_in
+from spcacw_flwr.config.declare import SpcacwError, names_in, numbers_in
 from spcacw_flwr.config.keys import MOST_SILOS, STREAM
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import write_atomically
@@ -254,7 +254,7 @@ class Silo(Place):
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             site = self.node_config().get("policy")
-            known = policy.names(policy.load(Path(site)).targets) if site else []
+            known = names_in(policy.load(Path(site)).targets) if site else []
             if known and shown not in known:
                 raise SpcacwError(
                     f"The key of {superlink}, {shown}, is not in 'targets' of {site}."
@@ -432,8 +432,32 @@ def train(
     A run whose directory has a checkpoint goes on from it; so does one whose ServerApp is killed.
     SpcacwError if training did not finish.
     """
+    output = Path(config.run.output)
+
+    def training() -> bool:
+        keep(kept, say)
+        return program_runs(SERVERAPP, server.home)
+
     with alone(server):
-        _train(server, config, show, kept, say)
+        link = server.link()
+        for attempt in range(ATTEMPTS):
+            run_id = link.submit(going_on(config))
+            try:
+                follow(link, run_id, output, show, training)
+            except KeyboardInterrupt:
+                with suppress(SpcacwError):  # it may have ended by itself
+                    link.cli("stop", run_id)
+                raise
+            except Died:
+                if attempt + 1 == ATTEMPTS or not checkpoint.exists(output / checkpoint.DIRECTORY):
+                    raise
+                say("The ServerApp died; the run goes on from its last checkpoint.")
+                deadline = time.monotonic() + processes.START_SECONDS
+                while not listens(server.address) and time.monotonic() < deadline:
+                    keep(kept, say)  # the SuperLink died too
+                    time.sleep(processes.POLL_SECONDS)
+            else:
+                return
 
 
 @contextmanager
@@ -454,33 +478,6 @@ def alone(server: Server) -> Iterator[None]:
                 "its end, or end it with Ctrl-C where it was started."
             ) from None
         yield
-
-
-def _train(server: Server, config: Config, show: Show, kept: Sequence[Program], say: Say) -> None:
-    link, output = server.link(), Path(config.run.output)
-
-    def training() -> bool:
-        keep(kept, say)
-        return program_runs(SERVERAPP, server.home)
-
-    for attempt in range(ATTEMPTS):
-        run_id = link.submit(going_on(config))
-        try:
-            follow(link, run_id, output, show, training)
-        except KeyboardInterrupt:
-            with suppress(SpcacwError):  # it may have ended by itself
-                link.cli("stop", run_id)
-            raise
-        except Died:
-            if attempt + 1 == ATTEMPTS or not checkpoint.exists(output / checkpoint.DIRECTORY):
-                raise
-            say("The ServerApp died; the run goes on from its last checkpoint.")
-            deadline = time.monotonic() + processes.START_SECONDS
-            while not listens(server.address) and time.monotonic() < deadline:
-                keep(kept, say)  # the SuperLink died too
-                time.sleep(processes.POLL_SECONDS)
-        else:
-            return
 
 
 def going_on(config: Config) -> Config:

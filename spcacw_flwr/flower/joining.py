@@ -22,16 +22,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-
 from spcacw_flwr.config.declare import SpcacwError, numbers_in
 from spcacw_flwr.config.keys import MOST_SILOS
 from spcacw_flwr.flower import audit, certificates, members
 from spcacw_flwr.flower.federation import Server, Silo, register
 from spcacw_flwr.flower.processes import POLL_SECONDS, Say
-from spcacw_flwr.flower.service import host_of
+from spcacw_flwr.flower.service import digest_of, host_of
 
 PORT, MOST_BYTES, SECONDS = 9093, 1 << 16, 10.0
 AUTHORITY, JOIN = "/ca.crt", "/join"
@@ -51,14 +47,14 @@ class Desk:
         self.authority = (server.directory / certificates.CA_CERTIFICATE).read_bytes()
         self.tokens = {silo: f"{address}/{silo}/{secrets.token_urlsafe(24)}/{_pin(self.authority)}"
                        for silo in silos}  # fmt: skip
-        self._silos = {_digest(token): silo for silo, token in self.tokens.items()}
+        self._silos = {digest_of(token): silo for silo, token in self.tokens.items()}
         self.waiting = set(self._silos)
         self.deadline = time.monotonic() + 60 * minutes
         self._lock = threading.Lock()
 
     def admit(self, token: str, key: str) -> dict[str, str]:
         """Admit a public key, and return what its silo needs to know; SpcacwError if it may not."""
-        silo, digest = self._silos.get(_digest(token)), _digest(token)
+        silo, digest = self._silos.get(digest_of(token)), digest_of(token)
         if silo is None:
             raise SpcacwError("the token is not one of this server's")
         with self._lock:
@@ -228,18 +224,12 @@ def _asked(
 def _checked(key: str) -> str:
     """Return a silo's public key; SpcacwError if it is none."""
     try:
-        found = load_ssh_public_key(key.encode())
-    except (ValueError, UnsupportedAlgorithm):
-        found = None
-    if not isinstance(found, ec.EllipticCurvePublicKey) or len(key.split()) != 2:
-        raise SpcacwError("the key is none of 'spcacw deploy'")
+        certificates.public_key(key.encode())
+        _type, _key = key.split()
+    except ValueError:
+        raise SpcacwError("the key is none of 'spcacw deploy'") from None
     return key
 
 
 def _pin(authority: bytes) -> str:
     return hashlib.sha256(authority).hexdigest()
-
-
-def _digest(token: str) -> str:
-    """Return what is kept of a token: looking up a digest tells nothing by its time."""
-    return hashlib.sha256(token.encode()).hexdigest()

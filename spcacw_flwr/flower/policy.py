@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, did_you_mean, key
+from spcacw_flwr.config.declare import SpcacwError, did_you_mean, key, names_in
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.directory import sweep, write_atomically
 from spcacw_flwr.flower import node
@@ -102,8 +102,8 @@ class Policy:
         kind, told = asked.kind, asked.told
         answers, sized = kind in (GRADIENTS, LOSSES), kind == SIZE
         broken = {
-            "methods": asked.method not in names(self.methods),
-            "requests": kind not in names(self.requests) and not sized,
+            "methods": asked.method not in names_in(self.methods),
+            "requests": kind not in names_in(self.requests) and not sized,
             "parameters": asked.parameters > self.parameters,
             "samples": asked.samples < self.samples,
             "max-norm": kind == GRADIENTS and asked.norm > self.max_norm,
@@ -112,7 +112,7 @@ class Policy:
             "epsilon": asked.epsilon > self.epsilon and not sized,
             "hours": not within(self.hours, asked.at),
             # Nodes are found by Flower's messages, which do not say who asks.
-            "targets": asked.target not in names(self.targets) and kind not in (SIZE, LABELS),
+            "targets": asked.target not in names_in(self.targets) and kind not in (SIZE, LABELS),
         }
         limits = {name: getattr(self, field.name) for name, field in KNOWN.items()}
         why = [f"{name} = {limit!r}" for name, limit in limits.items() if limit and broken[name]]
@@ -122,11 +122,6 @@ class Policy:
 
 
 KNOWN: node.Known = node.by_name(Policy)
-
-
-def names(text: str) -> list[str]:
-    """Return the names in a text with commas between them."""
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def within(hours: str, at: time) -> bool:
@@ -155,13 +150,13 @@ def _loaded(path: Path, *change: int) -> Policy:
     policy = Policy(**{KNOWN[name].name: value for name, value in table.items()})
     known: dict[str, Collection[str]] = {"requests": KINDS, "methods": METHODS}
     for name, all_ in known.items():
-        for one in names(table.get(name, "")):
+        for one in names_in(table.get(name, "")):
             if one not in all_ and ":" not in one:
                 hint = did_you_mean(one, all_)
                 raise SpcacwError(f"{name} names {one!r}{hint} in {path}, which there is not.")
     if not re.fullmatch(rf"({HOUR}-{HOUR})?", policy.hours):
         raise SpcacwError(f"hours = {policy.hours!r} in {path} must be like '08:00-18:00'.")
-    if not all(re.fullmatch("[0-9a-f]{64}", one) for one in names(policy.targets)):
+    if not all(re.fullmatch("[0-9a-f]{64}", one) for one in names_in(policy.targets)):
         raise SpcacwError(f"targets in {path} must be as 'spcacw deploy ca' prints them.")
     return policy
 

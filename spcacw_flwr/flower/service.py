@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grpc
 
@@ -157,7 +157,7 @@ class Service:
         """Return a new token with which ``node`` may open one stream for its silos."""
         token = secrets.token_urlsafe(32)
         with self._lock:
-            self._invited[_digest(token)] = Link(node, tuple(silos))
+            self._invited[digest_of(token)] = Link(node, tuple(silos))
         return token
 
     def alive(self, node: int) -> Link | None:
@@ -213,7 +213,7 @@ class Service:
         """Use up the token that is shown, or say why it is not good."""
         if not shown.get(frames.TOKEN):
             return "it shows no token"
-        digest = _digest(shown[frames.TOKEN])
+        digest = digest_of(shown[frames.TOKEN])
         if digest in self._used:
             return "its token was used before"
         link = self._invited.get(digest)
@@ -262,6 +262,6 @@ def silos_text(silos: Iterable[int]) -> str:
     return ",".join(map(str, sorted(silos)))
 
 
-def _digest(token: Any) -> str:
+def digest_of(token: str) -> str:
     """Return what is kept of a token: looking up a digest tells nothing by its time."""
-    return hashlib.sha256(str(token).encode()).hexdigest()
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.config.registry import SETTINGS, setting_class
 from spcacw_flwr.report.read import Artefacts
 from spcacw_flwr.report.words import called
 from spcacw_flwr.silos.evaluation import CASES
-from spcacw_flwr.silos.metrics import METRICS, Metric, Z
+from spcacw_flwr.silos.metrics import Metric
 
 Vector = NDArray[np.float64]
 TAIL = 10
@@ -40,13 +39,13 @@ class Course:
     epochs: list[int]
     values: list[float]
     alone: list[float]
-    """After each epoch of training alone; a single value if only the last is known; or none."""
+    """After each epoch of training alone, as far as it is known."""
     where: str
     """What it was measured on: ``test`` cases, or ``held-out`` training data."""
-    cases: int | None
-    """How many; like the intervals, None of runs of older versions."""
+    cases: int
+    """How many; 0 before the first epoch."""
     interval: Interval | None
-    """That of the last value."""
+    """That of the last value, if there is one."""
     gain_interval: Interval | None
     """That of the gain, paired by test case."""
     table: dict[str, dict[str, Any]]
@@ -68,8 +67,7 @@ class Course:
     @property
     def on(self) -> str:
         """What the metric was measured on, with its size: ``48 test cases``."""
-        count = "an unknown number of" if self.cases is None else f"{self.cases:,}"
-        return f"{count} {self.where} case{'' if self.cases == 1 else 's'}"
+        return f"{self.cases:,} {self.where} case{'' if self.cases == 1 else 's'}"
 
     @property
     def tail(self) -> list[float]:
@@ -226,9 +224,9 @@ class Facts:
         return self.run.alphas.shape[1] if len(self.run.alphas) else len(groups)
 
     @property
-    def rejections(self) -> dict[str, dict[str, int]] | None:
-        """How many replies of each silo were not used, by its name and the reason, if recorded."""
-        return None if self.run.summary.get("rejections") is None else self._by_silo("rejections")
+    def rejections(self) -> dict[str, dict[str, int]]:
+        """How many replies of each silo were not used, by its name and the reason."""
+        return self._by_silo("rejections")
 
     @property
     def privacy(self) -> dict[str, dict[str, Any]]:
@@ -245,9 +243,8 @@ class Facts:
         return self.run.summary.get("seconds") or self.total("seconds")
 
     def total(self, name: str) -> float | None:
-        """Return a cumulative figure of the last epoch that has it; None if it was not recorded."""
-        values = [line[name] for line in self.run.epochs if line.get(name) is not None]
-        return values[-1] if values else None
+        """Return a cumulative figure of the last epoch; None before the first one."""
+        return self.run.epochs[-1].get(name) if self.run.epochs else None
 
 
 def facts_of(run: Artefacts) -> Facts:
@@ -256,24 +253,18 @@ def facts_of(run: Artefacts) -> Facts:
     return Facts(run, state, target, _course(run), _weights(run, target), _leave_one_out(run))
 
 
-def metric_of(run: Artefacts) -> Metric:
-    """Return the metric that a run is judged by; those of older versions had accuracy."""
-    return METRICS[run.config.get("metric", "accuracy")]
-
-
 def _course(run: Artefacts) -> Course:
-    metric = metric_of(run)
+    metric = run.metric
     known = [line for line in run.epochs if line.get(metric.name) is not None]
     epochs, values = [int(line["epoch"]) for line in known], [line[metric.name] for line in known]
-    alone: dict[str, Any] = run.summary.get("alone") or {}
     so_far = [line["alone"] for line in known if line.get("alone") is not None]
-    by_epoch = alone.get(metric.name) or ([alone["last_accuracy"]] if alone else so_far)
+    by_epoch = (run.summary.get("alone") or {}).get(metric.name) or so_far
     last, table = known[-1] if known else {}, run.summary.get("metrics") or {}
     ends = (last.get(f"{metric.name}-{end}") for end in ("low", "high"))
-    gain, cases = table.get(metric.name, {}).get("gain_interval") or (None,), last.get(CASES)
+    gain = table.get(metric.name, {}).get("gain_interval") or (None,)
     return Course(
         metric, epochs, values, by_epoch, "held-out" if run.config.get("holdout") else "test",
-        None if cases is None else int(cases), _interval(ends), _interval(gain), table,
+        int(last.get(CASES, 0)), _interval(ends), _interval(gain), table,
     )  # fmt: skip
 
 
@@ -291,16 +282,14 @@ def _weights(run: Artefacts, target: int) -> Weights | None:
     mean = held @ run.alphas / held.sum() if held.sum() else run.alphas[-1]
     known = {name: v for name, v in run.silos.items() if len(v) == silos and name != THEORY}
     figures = {name: np.array(values) for name, values in known.items()}
-    setting = str(run.config.get("setting"))
-    kind = setting_class(setting).group_kind if setting in SETTINGS else "none"
     groups = run.summary.get("groups") or [None] * silos
     names = [called(run.summary, silo) for silo in range(silos)]
-    kind = str(run.summary.get("group_kind") or kind)  # older summaries have none
+    kind = str(run.summary.get("group_kind", "none"))
     return Weights(target, run.rounds, run.alphas, mean, figures, groups, kind, names)
 
 
 def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:
-    metric, rows, seed = metric_of(run), run.left_out, str(run.config.get("seed"))
+    metric, rows, seed = run.metric, run.left_out, str(run.config.get("seed"))
     whole = {row["seed"]: float(row[metric.name]) for row in rows if not row["without"]}
     if not whole:
         return None
@@ -311,7 +300,7 @@ def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:
         values, name = [float(row[metric.name]) for row in some], called(run.summary, int(silo))
         lost = [sign * (whole[row["seed"]] - v) for row, v in zip(some, values, strict=True)]
         alpha = [float(row["alpha"]) for row in some if row["alpha"]]
-        chance = [float(row.get("chance") or _unpaired(mean, samples)) for row in some]
+        chance = [float(row["chance"]) for row in some]
         absences.append(Absence(
             name, float(np.mean(alpha)) if alpha else math.nan, float(np.mean(values)),
             np.array(lost), float(np.mean(chance)),
@@ -319,9 +308,3 @@ def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:
     last = next((line[metric.name] for line in reversed(run.epochs) if metric.name in line), None)
     recorded = (last, whole[seed]) if last is not None and seed in whole else None
     return LeaveOneOut(metric, absences, mean, len(whole), samples, recorded)
-
-
-def _unpaired(accuracy: float, samples: int) -> float:
-    """Return the chance of older tables: as if two runs erred independently on the test data."""
-    p = accuracy / 100
-    return 100 * Z * math.sqrt(2 * p * (1 - p) / samples)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from spcacw_flwr.config.config import MOVED, Config
+from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.gate import REASONS
@@ -104,7 +104,7 @@ def tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
 
 
 def _metrics_table(course: Course) -> Table:
-    """List all metrics, that of the run first; of runs of older versions none is known."""
+    """List all metrics, that of the run first."""
     rows, head = [], ["metric", "at the end"]
     caption = f"The last model on {course.on}, by every metric that applies to them"
     caption += "; below each, its 95 % interval."
@@ -166,7 +166,7 @@ def absence_table(found: LeaveOneOut) -> Table:
 def _reply_table(facts: Facts) -> Table:
     rows = [
         [silo, REASONS.get(reason, reason), f"{count:,}"]
-        for silo, reasons in (facts.rejections or {}).items()
+        for silo, reasons in facts.rejections.items()
         for reason, count in reasons.items()
     ]
     return Table("Replies that were not used.", ["silo", "what came", "times"], rows)
@@ -184,7 +184,7 @@ def _privacy_table(facts: Facts) -> Table:
 
 def _configuration(facts: Facts) -> Section:
     config = facts.run.config
-    given = {MOVED.get(name, name): _text(value) for name, value in config.items()}
+    given = {name: _text(value) for name, value in config.items()}
     said, changed = [], []
     with suppress(SpcacwError, KeyError):  # of a setting or a method that is not known here
         chosen = {name: config[name] for name in ("setting", "method")}

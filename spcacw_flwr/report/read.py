@@ -1,13 +1,13 @@
 """The artefacts in a run's directory, as tables; what a run did not leave is empty.
 
-Runs that failed, methods without weights, and runs of older versions lack some files or columns.
+Runs that failed and methods without weights lack some files or columns.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import tomllib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.config.config import flattened
+from spcacw_flwr.config.config import MOVED, flattened, read_toml
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import whole_lines
+from spcacw_flwr.silos.metrics import METRICS, Metric
 
 LEAVE_ONE_OUT = "leave_one_out.csv"
-GOES_ON_WITHOUT = "goes on without"
-"""What every log line about an unusable reply says."""
 
 
 @dataclass(frozen=True)
-class Artefacts:
-    """What lies in a run's directory."""
+class Run:
+    """What is known of a run without reading its growing files."""
 
     directory: Path
     config: dict[str, Any]
@@ -35,6 +34,62 @@ class Artefacts:
     status: dict[str, Any]
     summary: dict[str, Any]
     """Empty unless the run finished."""
+
+    @property
+    def metric(self) -> Metric:
+        """What the run is judged by."""
+        return METRICS[self.config.get("metric", "accuracy")]
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """What the summary says of that metric: last, interval, gain, gain_interval."""
+        return dict((self.summary.get("metrics") or {}).get(self.metric.name) or {})
+
+    @property
+    def value(self) -> float:
+        """The metric after the last epoch, NaN before the first one."""
+        value = self.found.get("last", self.status.get("value"))
+        return math.nan if value is None else float(value)
+
+    @property
+    def gain(self) -> float:
+        """By how much it is better than training alone, NaN if not known."""
+        return float(self.found.get("gain", math.nan))
+
+    @property
+    def alpha(self) -> list[float]:
+        """The last weights, none of a method without."""
+        return list(self.summary.get("alpha") or self.status.get("alpha") or [])
+
+    @property
+    def own_weight(self) -> float:
+        """α of the target itself, NaN if not known."""
+        target = int(self.config.get("target", 0))
+        return self.alpha[target] if target < len(self.alpha) else math.nan
+
+    @property
+    def seconds(self) -> float:
+        """What it took, NaN if it has not finished."""
+        return float(self.summary.get("seconds", math.nan))
+
+    @property
+    def state(self) -> str:
+        """finished, failed, or where it is."""
+        state, done = str(self.status.get("state", "unknown")), self.status.get("epoch", 0)
+        return state if state == "finished" else f"{state}, epoch {done}"
+
+    def rank(self, by: str) -> tuple[bool, float | str]:
+        """Return what sorts it, the best first and the unknown last."""
+        sign = -1 if self.metric.higher else 1
+        values = {"run": 0.0, "value": sign * self.value, "gain": -self.gain,
+                  "alpha": -self.own_weight, "seconds": self.seconds}  # fmt: skip
+        return math.isnan(values[by]), str(self.directory) if by == "run" else values[by]
+
+
+@dataclass(frozen=True)
+class Artefacts(Run):
+    """What lies in a run's directory."""
+
     epochs: list[dict[str, Any]]
     """The lines of metrics.jsonl."""
     rounds: NDArray[np.int64]
@@ -45,8 +100,6 @@ class Artefacts:
     """What was found out about each silo after the last epoch, M numbers (or NaN) each."""
     left_out: list[dict[str, str]]
     """The rows of leave_one_out.csv."""
-    warnings: list[str] | None
-    """The log's lines about replies that were not used; None without a log."""
 
 
 def read(directory: Path) -> Artefacts:
@@ -54,20 +107,13 @@ def read(directory: Path) -> Artefacts:
 
     Raises SpcacwError if it holds no run, or a file in it is damaged.
     """
-    if not (directory / "config.toml").is_file():
-        raise SpcacwError(
-            f"{directory} holds no run (there is no config.toml in it): name the directory that "
-            "'spcacw run' printed at its end."
-        )
+    run = read_run(directory)
     try:
         rounds, alphas = _alphas(directory / "alpha.csv")
         return Artefacts(
-            directory,
-            flattened(tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))),
-            _json(directory / "status.json"), _json(directory / "summary.json"),
-            list(_lines(directory / "metrics.jsonl")), rounds, alphas,
-            _last_epoch(directory / "silos.csv"), _rows(directory / LEAVE_ONE_OUT),
-            _warnings(directory / "run.log"),
+            **vars(run), epochs=list(_lines(directory / "metrics.jsonl")), rounds=rounds,
+            alphas=alphas, silos=_last_epoch(directory / "silos.csv"),
+            left_out=_rows(directory / LEAVE_ONE_OUT),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpcacwError(
@@ -75,8 +121,23 @@ def read(directory: Path) -> Artefacts:
         ) from error
 
 
+def read_run(directory: Path) -> Run:
+    """Read the short files of a run; SpcacwError if there is none, or one is damaged."""
+    if not (directory / "config.toml").is_file():
+        raise SpcacwError(
+            f"{directory} holds no run (there is no config.toml in it): name the directory that "
+            "'spcacw run' printed at its end."
+        )
+    config = flattened(read_toml(directory / "config.toml", "The run's"))
+    config = {MOVED.get(name, name): value for name, value in config.items()}
+    return Run(directory, config, *(_json(directory / f"{n}.json") for n in ("status", "summary")))
+
+
 def _json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise SpcacwError(f"{path} cannot be read: {error}.") from error
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -107,10 +168,3 @@ def _last_epoch(path: Path) -> dict[str, list[float]]:
     last = [rows for rows in epochs.values() if len(rows) == silos][-1:]
     names = [name for rows in last for name in rows[0] if name not in ("epoch", "silo", "alpha")]
     return {name: [float(row[name]) for row in last[0]] for name in names}
-
-
-def _warnings(path: Path) -> list[str] | None:
-    if not path.is_file():
-        return None
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [line for line in lines if GOES_ON_WITHOUT in line]

@@ -6,25 +6,21 @@ folder of hundreds is listed at once. Of the keys those are shown that differ be
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
-from spcacw_flwr.config.config import MOVED, flattened, parse_assignments, read_toml
+from spcacw_flwr.config.config import parse_assignments
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.checkpoint import FREE
-from spcacw_flwr.report.read import read
+from spcacw_flwr.report.read import Run, read, read_run
 from spcacw_flwr.report.words import counted, duration, metric_rows, signed, size, span
-from spcacw_flwr.silos.metrics import METRICS, Metric
 
 SORTS = ("run", "value", "gain", "alpha", "seconds")
 SAME = ("setting", "target", "metric", "holdout")
@@ -35,83 +31,6 @@ MOST_KEYS = 4
 """Differing keys that are listed with each run."""
 MOST_SILOS = 20
 """Silos whose weights are listed and drawn."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """What is known of a run without reading its growing files."""
-
-    directory: Path
-    config: dict[str, Any]
-    status: dict[str, Any]
-    summary: dict[str, Any]
-
-    @property
-    def metric(self) -> Metric:
-        """What the run is judged by."""
-        return METRICS[self.config.get("metric", "accuracy")]
-
-    @property
-    def found(self) -> dict[str, Any]:
-        """What the summary says of that metric: last, interval, gain, gain_interval."""
-        return dict((self.summary.get("metrics") or {}).get(self.metric.name) or {})
-
-    @property
-    def value(self) -> float:
-        """The metric after the last epoch, NaN before the first one."""
-        value = self.found.get("last", self.status.get("value"))
-        return math.nan if value is None else float(value)
-
-    @property
-    def gain(self) -> float:
-        """By how much it is better than training alone, NaN if not known."""
-        return float(self.found.get("gain", math.nan))
-
-    @property
-    def alpha(self) -> list[float]:
-        """The last weights, none of a method without."""
-        return list(self.summary.get("alpha") or self.status.get("alpha") or [])
-
-    @property
-    def own_weight(self) -> float:
-        """α of the target itself, NaN if not known."""
-        target = int(self.config.get("target", 0))
-        return self.alpha[target] if target < len(self.alpha) else math.nan
-
-    @property
-    def seconds(self) -> float:
-        """What it took, NaN if it has not finished."""
-        return float(self.summary.get("seconds", math.nan))
-
-    @property
-    def state(self) -> str:
-        """finished, failed, or where it is."""
-        state, done = str(self.status.get("state", "unknown")), self.status.get("epoch", 0)
-        return state if state == "finished" else f"{state}, epoch {done}"
-
-    def rank(self, by: str) -> tuple[bool, float | str]:
-        """Return what sorts it, the best first and the unknown last."""
-        sign = -1 if self.metric.higher else 1
-        values = {"run": 0.0, "value": sign * self.value, "gain": -self.gain,
-                  "alpha": -self.own_weight, "seconds": self.seconds}  # fmt: skip
-        return math.isnan(values[by]), str(self.directory) if by == "run" else values[by]
-
-
-def read_run(directory: Path) -> Run:
-    """Read the short files of a run; SpcacwError if there is none, or one is damaged."""
-
-    def table(name: str) -> dict[str, Any]:
-        path = directory / name
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-        except (OSError, ValueError) as error:
-            raise SpcacwError(f"{path} cannot be read: {error}.") from error
-
-    if not (directory / "config.toml").is_file():
-        raise SpcacwError(f"{directory} holds no run: there is no config.toml in it.")
-    config = flattened(read_toml(directory / "config.toml", "The run's"))
-    config = {MOVED.get(name, name): value for name, value in config.items()}
-    return Run(directory, config, table("status.json"), table("summary.json"))
 
 
 def runs_below(folder: Path, where: Sequence[str], sort: str) -> list[Run]:

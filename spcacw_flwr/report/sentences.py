@@ -314,20 +314,18 @@ def truth(weights: Weights) -> Sentences:
 
 
 def replies(facts: Facts) -> Sentences:
-    """Say which replies were not used, as far as it was recorded."""
-    counts, total = facts.rejections, facts.total("rejected")
-    if total is None and counts is None:
-        yield from _from_the_log(facts.run.warnings)
+    """Say how many replies were not used, and whose, as far as it is known."""
+    total = facts.total("rejected")
+    if total is None:
+        yield "The log says whether replies were not used; no epoch was completed."
         return
-    if counts:
-        total = sum(sum(reasons.values()) for reasons in counts.values())
     if not total:
         yield "Every reply that came was used."
     else:
         came = "1 reply was" if total == 1 else f"{total:,.0f} replies were"
         yield f"{came} not used; training went on without."
-        if counts:
-            yield f"They came from {silos([*counts])}."
+        if facts.rejections:
+            yield f"They came from {silos([*facts.rejections])}."
     kept_out = [line.get("quarantined") or 0 for line in facts.run.epochs]
     if any(kept_out):
         now, most = kept_out[-1], max(kept_out)
@@ -336,17 +334,6 @@ def replies(facts: Facts) -> Sentences:
             f"For sending such replies repeatedly {count} in quarantine at the end, and at the "
             f"end of an epoch at most {most:.0f}."
         )
-
-
-def _from_the_log(warnings: list[str] | None) -> Sentences:
-    if warnings is None:
-        yield "Whether replies were rejected was not recorded."
-    elif not warnings:
-        yield "The log names no reply that was not used."
-    else:
-        times = "once" if len(warnings) == 1 else f"{len(warnings)} times"
-        without = f"The log says {times} that a round went on without a reply"
-        yield f"{without}; the last time: {warnings[-1]}"
 
 
 def privacy(facts: Facts) -> Sentences:
@@ -373,16 +360,10 @@ def cost(facts: Facts) -> Sentences:
     if facts.seconds:
         rounds = facts.total("round") or 0
         yield f"The run took {duration(facts.seconds)} for {counted(rounds, 'round')}."
-    gradients, floats = facts.total("target_gradients"), facts.total("floats")
-    if gradients is not None:
+    if (gradients := facts.total("target_gradients")) is not None:
         yield f"The target's silo computed {counted(gradients, 'gradient')}."
     if (count := facts.total("bytes")) is not None:
         yield f"{size(count)} went between the target and its peers."
-    elif floats:
-        yield (
-            f"{floats:,.0f} numbers went between the target and its peers, {size(4 * floats)} at "
-            "four bytes each; the bytes on the wire were not recorded."
-        )
 
 
 MOST_NAMED = 4

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.separate import NODE, Separate, separate
 from spcacw_flwr.config.config import Config
@@ -32,7 +31,7 @@ from spcacw_flwr.flower.audit import (
     SEAL,
     Log,
 )
-from spcacw_flwr.flower.auditing import app, checked, reconciled
+from spcacw_flwr.flower.auditing import checked, reconciled
 from spcacw_flwr.flower.federation import OLD_KEY, Silo
 from spcacw_flwr.flower.frames import QUESTION, Exchange, heard
 from spcacw_flwr.flower.server_app import Audited
@@ -40,7 +39,7 @@ from spcacw_flwr.flower.silo import framed, ledger_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.setup import setting_of
-from tests.conftest import one_sentence
+from tests.conftest import one_sentence, spcacw
 from tests.flower.test_strategy import small
 from tests.flower.test_stream_failures import come_back, kill
 from tests.watching import wait_until
@@ -291,15 +290,17 @@ def test_both_sides_say_the_same(wire, tmp_path):
     assert not any("epsilon" in line["silos"].get("1", {}) for line in left)
 
 
+def killed_and_back(made: Separate, round_: int) -> None:
+    """The node of silos 1 and 4 is killed after round 3, and is there again in round 7."""
+    if round_ == 3:
+        kill(made, NODE + 1)
+    if round_ == 6:
+        come_back(made, NODE + 1)
+
+
 @pytest.mark.slow
 def test_a_silo_that_is_killed_and_comes_back_goes_on_with_its_log(tmp_path):
-    def after(made: Separate, round_: int) -> None:
-        if round_ == 3:
-            kill(made, NODE + 1)
-        if round_ == 6:
-            come_back(made, NODE + 1)
-
-    root = run_audited(small(epochs=2, update_every=1), SHARES, tmp_path, after)
+    root = run_audited(small(epochs=2, update_every=1), SHARES, tmp_path, killed_and_back)
     silo, target = lines_of(root / str(NODE + 1)), lines_of(root)
     assert [line["event"] for line in silo].count(OPEN) == 2
     _, late, wrong = reconciled(silo, target)
@@ -333,11 +334,11 @@ def test_comparing_names_who_contradicts_whom(tmp_path):
     assert [sentence.split(",")[1] for sentence in wrong] == [
         " round 3", " round 4", " round 9", " round 1",
     ]  # fmt: skip
-    said = CliRunner().invoke(app, ["compare", str(silo.path), str(target.path)])
+    said = spcacw("audit", "compare", silo.path, target.path)
     assert said.exit_code == 1
     assert "2 answers are in both logs alike" in said.output
     assert "contradict each other in 4 answers" in " ".join(said.output.split())
-    turned = CliRunner().invoke(app, ["compare", str(target.path), str(silo.path)])
+    turned = spcacw("audit", "compare", target.path, silo.path)
     assert turned.output == said.output
 
 
@@ -348,23 +349,29 @@ def test_two_silos_cannot_be_compared(host, tmp_path):
 
 def test_the_command_says_what_it_found(host, tmp_path):
     path = copy_of(host, tmp_path)
-    good = CliRunner().invoke(app, ["verify", str(path)])
+    good = spcacw("audit", "verify", path)
     assert good.exit_code == 0
     assert "34 lines" in good.output
     (tmp_path / certificates.SILO_PUBLIC_KEY).unlink()
-    bad = CliRunner().invoke(app, ["verify", str(path)])
+    bad = spcacw("audit", "verify", path)
     assert bad.exit_code == 1
     assert "name the public key" in " ".join(bad.output.split())
     for key in (path, tmp_path / "nowhere"):
-        bad = CliRunner().invoke(app, ["verify", str(path), "--key", str(key)])
+        bad = spcacw("audit", "verify", path, "--key", key)
         assert bad.exit_code == 1
         assert "is no silo.pub" in " ".join(bad.output.split())
 
 
-def test_what_a_silo_refuses_is_in_its_log(tmp_path, monkeypatch):
-    """A question for silos that it has not, and one for losses that are private."""
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The directory of the silo that this process belongs to."""
     certificates.make_silo_key(tmp_path)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    return tmp_path
+
+
+def test_what_a_silo_refuses_is_in_its_log(home):
+    """A question for silos that it has not, and one for losses that are private."""
     config = small(privacy_noise=1.0)
     pool = SiloPool(config, setting_of(config), (1, 4))
     model = pool.initial_parameters().numpy()
@@ -375,15 +382,13 @@ def test_what_a_silo_refuses_is_in_its_log(tmp_path, monkeypatch):
         (said,) = heard(framed(pool, message, ledger_of(pool)), 0)
         assert "error" in said.told
     audit.here().seal()
-    lines = [line for line in checked(tmp_path / LOG) if line["event"] == REFUSED]
+    lines = [line for line in checked(home / LOG) if line["event"] == REFUSED]
     assert ["this node has silos (1, 4)" in line["why"] for line in lines] == [True, False]
     assert "keeps its data private" in lines[1]["why"]
-    assert not any(line["event"] == ANSWER for line in checked(tmp_path / LOG))
+    assert not any(line["event"] == ANSWER for line in checked(home / LOG))
 
 
-def test_the_target_notes_what_its_gate_left_out(tmp_path, monkeypatch):
-    certificates.make_silo_key(tmp_path)
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+def test_the_target_notes_what_its_gate_left_out(home):
     config = small(epochs=1, method="spcacw")
     pool = SiloPool(config, setting_of(config), range(7))
 
@@ -396,11 +401,11 @@ def test_the_target_notes_what_its_gate_left_out(tmp_path, monkeypatch):
 
         evaluate = pool.evaluate
 
-    recorder = Audited(tmp_path / "results", config, "deployment")
+    recorder = Audited(home / "results", config, "deployment")
     train(Lying(), method_for(config, pool.describe(), pool), recorder)
     recorder.finish()
     audit.here().seal()
-    lines = checked(tmp_path / LOG)
+    lines = checked(home / LOG)
     (rejected,) = [line for line in lines if line["event"] == audit.REJECTED]
     assert (rejected["round"], rejected["silo"], rejected["reason"]) == (3, 2, "too-long")
     (epoch,) = [line for line in lines if line["event"] == audit.EPOCH]
@@ -410,9 +415,7 @@ def test_the_target_notes_what_its_gate_left_out(tmp_path, monkeypatch):
     assert run["config"]["method"] == "spcacw"
 
 
-def test_a_silo_that_cannot_write_its_log_lets_nothing_out(tmp_path, monkeypatch):
-    certificates.make_silo_key(tmp_path)
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+def test_a_silo_that_cannot_write_its_log_lets_nothing_out(home, monkeypatch):
     config = small()
     pool = SiloPool(config, setting_of(config), (1,))
     told = {"round": 1, "draw": 0, "silos": [1], "want": "gradients"}

@@ -14,38 +14,36 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from typer.testing import CliRunner
 
-from spcacw_flwr.cli import app
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit, certificates, records
 from spcacw_flwr.flower.auditing import checked, reconciled
 from spcacw_flwr.flower.federation import (
     OLD_KEY,
+    THREADS,
+    Place,
     Silo,
     register,
     revoke,
     silo_program,
 )
 from spcacw_flwr.flower.processes import end, free_port
+from tests.flower.test_deploy import deploy
 from tests.flower.test_federation import (
-    LONG,
     Run,
+    beats,
     config,
-    ended,
     federation,
+    log_of,
     processes,
     root,
+    run,
 )
 from tests.test_end_to_end import PLAIN, SPCACW
 from tests.watching import wait_until
 
 pytestmark = pytest.mark.slow
-__all__ = ["config", "federation", "root"]
-
-
-def deploy(*words: object):
-    return CliRunner().invoke(app, ["deploy", *map(str, words)], env={"COLUMNS": "400"})
+__all__ = ["beats", "config", "federation", "root", "run"]
 
 
 def stopped(federation, silo: int) -> Silo:
@@ -57,20 +55,20 @@ def stopped(federation, silo: int) -> Silo:
 
 
 def started(federation, place: Silo, **more: str) -> None:
-    program = silo_program(place, federation.server.address, free_port(), more)
+    program = silo_program(place, federation.server.address, free_port(), THREADS | more)
     federation._kept.append(program.start())
 
 
-def last(place: Silo, event: str) -> dict:
-    lines = map(json.loads, (place.directory / audit.LOG).read_text().splitlines())
-    return [line for line in lines if line["event"] == event][-1]
+def events_of(place: Place, event: str) -> list[dict]:
+    path = place.directory / audit.LOG
+    lines = map(json.loads, path.read_text().splitlines() if path.exists() else ())
+    return [line for line in lines if line["event"] == event]
 
 
-def log_of(run: Run) -> str:
-    """What a run that is on has logged so far."""
-    path = run.output.with_suffix(".log")
-    run.federation.server.link().save_log(run.status["flower_run"], path)
-    return path.read_text()
+def wait_for_answers(run: Run, silo: int) -> None:
+    """Wait until the run has used more answers of a silo than it may have kept."""
+    known = run.reports(silo)
+    wait_until(lambda: run.reports(silo) > known + 8)
 
 
 def serial(address: str, authority: Path) -> int:
@@ -82,92 +80,71 @@ def serial(address: str, authority: Path) -> int:
     return x509.load_pem_x509_certificate(shown).serial_number
 
 
-def test_a_certificate_is_renewed_under_a_run_which_does_not_notice(
-    federation, config, root, tmp_path
-):
-    """The SuperLink is started again with it; a silo that comes back opens a stream with it."""
-    server, authority = federation.server, root / "ca" / "ca.crt"
-    path = server.directory / certificates.SERVER_CERTIFICATE
-    old = x509.load_pem_x509_certificate(good := path.read_bytes())
-    with Run(federation, config, tmp_path / "run", **LONG).going_on() as run:
-        run.wait_for_epochs(5)
-        (superlink,) = processes(server.home, "flower-superlink")
-        (serverapp,) = processes(server.home, "flwr-serverapp")
-        path.write_text("half of a fi")  # is not taken
-        run.wait_for_epochs(3)
-        assert superlink.is_running()
-        path.write_bytes(good)
-        done = deploy("renew", root / "ca", path)
-        assert done.exit_code == 0, done.output
-        assert "for 824 days more" in done.output
-        new = x509.load_pem_x509_certificate(path.read_bytes())
-        assert new.serial_number != old.serial_number
-        assert new.public_key() == old.public_key()
-        wait_until(lambda: serial(server.address, authority) == new.serial_number)
-        assert not superlink.is_running()
-        run.wait_for_epochs(3)
-        end(federation.silos[1].home)  # its program is started again
-        known = run.reports(1)
-        wait_until(lambda: run.reports(1) > known + 8)
-        address = last(federation.silos[1], "stream")["address"]
-        assert serial(address, authority) == new.serial_number
-        assert serverapp.is_running()
-    assert isinstance(run.error, KeyboardInterrupt)
-
-
-def test_a_second_run_is_refused_while_one_is_on(federation, config, tmp_path):
-    with Run(federation, config, tmp_path / "run", **LONG).going_on() as run:
-        run.wait_for_epochs(2)
-        second = Run(federation, config, tmp_path / "second", epochs=2)
-        second.thread.start()
-        assert f"A run is on at {federation.server.directory}, and" in str(second.finish())
-        run.wait_for_epochs(2)
-    with Run(federation, config, tmp_path / "third", epochs=2).going_on() as third:
-        assert third.finish() is None
-
-
 def test_a_silo_of_another_version_is_refused_before_training(federation, config, tmp_path):
     """Both ends say so; and a run begins when it is of the same version again."""
     place, other = stopped(federation, 1), tmp_path / "spcacw_flwr-0.0.9.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: spcacw-flwr\nVersion: 0.0.9\n")
-    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    started(federation, place, PYTHONPATH=paths)
+    started(federation, place, PYTHONPATH=os.pathsep.join([str(tmp_path), THREADS["PYTHONPATH"]]))
     with Run(federation, config, tmp_path / "run", epochs=2).going_on() as run:
         error = str(run.finish())
     protocol = f"(protocol {records.PROTOCOL})"
     sentence = f"{protocol}, and this silo 0.0.9 {protocol}: install the same version"
     assert sentence in error
     assert sentence in (place.directory / "silo.log").read_text()
-    assert sentence in last(place, audit.REFUSED)["why"]
+    assert sentence in events_of(place, audit.REFUSED)[-1]["why"]
     assert not (run.output / "metrics.jsonl").exists()
     stopped(federation, 1)
     started(federation, place)
 
 
-def test_a_silo_gets_a_new_key_in_a_run_and_its_log_goes_on(federation, config, tmp_path):
+def test_a_second_run_is_refused_while_one_is_on(federation, config, run, tmp_path):
+    second = Run(federation, config, tmp_path / "second", epochs=2)
+    second.thread.start()
+    assert f"A run is on at {federation.server.directory}, and" in str(second.finish())
+    run.wait_for_epochs(2)
+
+
+def test_a_certificate_is_renewed_under_a_run_which_does_not_notice(federation, run, root):
+    """The SuperLink is started again with it; a silo that comes back opens a stream with it."""
+    server, authority = federation.server, root / "ca" / "ca.crt"
+    path = server.directory / certificates.SERVER_CERTIFICATE
+    old = x509.load_pem_x509_certificate(good := path.read_bytes())
+    (superlink,) = processes(server.home, "flower-superlink")
+    (serverapp,) = processes(server.home, "flwr-serverapp")
+    path.write_text("half of a fi")  # is not taken
+    run.wait_for_epochs(3)
+    assert superlink.is_running()
+    path.write_bytes(good)
+    done = deploy("renew", root / "ca", path)
+    assert done.exit_code == 0, done.output
+    assert "for 824 days more" in done.output
+    new = x509.load_pem_x509_certificate(path.read_bytes())
+    assert new.serial_number != old.serial_number
+    assert new.public_key() == old.public_key()
+    wait_until(lambda: serial(server.address, authority) == new.serial_number)
+    assert not superlink.is_running()
+    run.wait_for_epochs(3)
+    end(federation.silos[1].home)  # its program is started again
+    wait_for_answers(run, 1)
+    address = events_of(federation.silos[1], "stream")[-1]["address"]
+    assert serial(address, authority) == new.serial_number
+    assert serverapp.is_running()
+
+
+def test_a_silo_gets_a_new_key_in_a_run(federation, run):
     server, place = federation.server, federation.silos[2]
     with pytest.raises(SpcacwError, match="runs: end its 'spcacw deploy silo' first"):
         place.rotate()
-    with Run(federation, config, tmp_path / "run", **LONG).going_on() as run:
-        run.wait_for_epochs(5)
-        stopped(federation, 2)
-        place.rotate()
-        (node,) = register(server, [place.public_key], print)
-        revoke(server, place.directory / OLD_KEY, print)
-        known = run.reports(2)
-        started(federation, place)
-        wait_until(lambda: run.reports(2) > known + 8)
-        with pytest.raises(SpcacwError, match="was revoked: its silo gets a new key"):
-            register(server, [place.directory / OLD_KEY], print)
-    time.sleep(2 * audit.SEAL_SECONDS)
-    for key in ([place.directory / OLD_KEY], None):
-        lines = checked(place.directory / audit.LOG, key)
-    assert [line["event"] for line in lines].count(audit.KEY) == 1
-    both, _, wrong = reconciled(lines, checked(server.directory / audit.LOG))
-    assert wrong == []
-    assert both > 16
-    assert f"Node {node} holds silos [2] now" in (run.output / "run.log").read_text()
+    stopped(federation, 2)
+    place.rotate()
+    (node,) = register(server, [place.public_key], print)
+    revoke(server, place.directory / OLD_KEY, print)
+    started(federation, place)
+    wait_for_answers(run, 2)
+    with pytest.raises(SpcacwError, match="was revoked: its silo gets a new key"):
+        register(server, [place.directory / OLD_KEY], print)
+    assert f"Node {node} holds silos [2] now" in log_of(run)
 
 
 @contextmanager
@@ -191,52 +168,62 @@ def inviting(server, port: int, *silos: int):
         process.communicate(timeout=30)
 
 
-def test_a_silo_joins_by_a_token_takes_part_and_is_revoked(federation, config, tmp_path):
+def test_a_silo_joins_by_a_token_takes_part_and_is_revoked(federation, run, tmp_path_factory):
     """It has the number of silo 3, whose node is gone, and cannot take another's."""
     server, data = federation.server, federation.silos[3].directory / "data"
-    place, port = Silo(tmp_path / "joined"), free_port()
-    with ended(place.home), Run(federation, config, tmp_path / "run", **LONG).going_on() as run:
-        run.wait_for_epochs(2)
-        stopped(federation, 3)
-        with inviting(server, port, 3, 9) as ((token, _), process):
-            done = deploy("join", place.directory, token, "--data", data)
-            assert done.exit_code == 0, done.output
-            assert f"--superlink 127.0.0.1:{server.port}" in done.output
-            again = deploy("join", tmp_path / "again", token)
-            assert again.exit_code == 1
-            assert "refuses: the token was used before. Ask" in " ".join(again.output.split())
-            wrong = deploy("join", place.directory, token.replace("/3/", "/0/"))
-            assert "is another silo's than 0" in " ".join(wrong.output.split())
-            assert process.poll() is None
-        late = deploy("join", place.directory, token)
-        assert "cannot be reached" in late.output
-        assert late.exit_code == 1
-        node_file = place.directory / "node.toml"
-        group = federation.silos[3].node_config()["group"]  # it says of itself what silo 3 did
-        right = f"{node_file.read_text()}group = {group}\n"
-        theirs = str(federation.silos[0].directory / "data")
-        node_file.write_text(right.replace('"3"', '"0"').replace(str(data), theirs))
-        federation.silos[3] = place
-        started(federation, place)
-        wait_until(lambda: "claims silo 0, and its key was admitted for silo 3" in log_of(run))
-        stopped(federation, 3)
-        node_file.write_text(right)
-        known = run.reports(3)
-        started(federation, place)
-        wait_until(lambda: run.reports(3) > known + 8)
-
-        done = deploy("revoke", server.directory, place.public_key, "--port", server.port)
+    place, port = Silo(tmp_path_factory.mktemp("joined") / "silo"), free_port()
+    stopped(federation, 3)
+    with inviting(server, port, 3, 9) as ((token, _), process):
+        done = deploy("join", place.directory, token, "--data", data)
         assert done.exit_code == 0, done.output
-        wait_until(lambda: "its key was revoked" in (place.directory / "silo.log").read_text())
-        run.wait_for_epochs(2)
-        heard = run.reports(3)
-        said = (place.directory / "silo.log").read_text
-        tries = said().count("Failed to initialize the connection")
-        wait_until(lambda: said().count("Failed to initialize the connection") > tries)
-        run.wait_for_epochs(3)
-        assert run.reports(3) == heard
-    assert isinstance(run.error, KeyboardInterrupt)
-    assert (run.output / "run.log").read_text().count("Silo 3 was revoked") == 1
-    assert last(server, audit.REVOKED)["key"].endswith("silo-3")
+        assert f"--superlink 127.0.0.1:{server.port}" in done.output
+        again = deploy("join", place.directory.with_name("again"), token)
+        assert again.exit_code == 1
+        assert "refuses: the token was used before. Ask" in " ".join(again.output.split())
+        wrong = deploy("join", place.directory, token.replace("/3/", "/0/"))
+        assert "is another silo's than 0" in " ".join(wrong.output.split())
+        assert process.poll() is None
+    late = deploy("join", place.directory, token)
+    assert "cannot be reached" in late.output
+    assert late.exit_code == 1
+    node_file = place.directory / "node.toml"
+    group = federation.silos[3].node_config()["group"]  # it says of itself what silo 3 did
+    right = f"{node_file.read_text()}group = {group}\n"
+    theirs = str(federation.silos[0].directory / "data")
+    node_file.write_text(right.replace('"3"', '"0"').replace(str(data), theirs))
+    federation.silos[3] = place
+    started(federation, place)
+    wait_until(lambda: events_of(place, audit.ANSWER))  # before Flower's slow command is asked
+    wait_until(lambda: "claims silo 0, and its key was admitted for silo 3" in log_of(run))
+    stopped(federation, 3)
+    node_file.write_text(right)
+    started(federation, place)
+    wait_for_answers(run, 3)
+
+    done = deploy("revoke", server.directory, place.public_key, "--port", server.port)
+    assert done.exit_code == 0, done.output
+    said = (place.directory / "silo.log").read_text
+    wait_until(lambda: "its key was revoked" in said())
+    run.wait_for_epochs(2)
+    heard = run.reports(3)
+    tries = said().count("Failed to initialize the connection")
+    wait_until(lambda: said().count("Failed to initialize the connection") > tries)
+    run.wait_for_epochs(3)
+    assert run.reports(3) == heard
+    assert log_of(run).count("Silo 3 was revoked") == 1
+    assert events_of(server, audit.REVOKED)[-1]["key"].endswith("silo-3")
+
+
+def test_after_all_that_the_run_ends_and_every_log_goes_on_from_key_to_key(federation, run):
+    run.stop = True
+    assert isinstance(run.finish(), KeyboardInterrupt)
     time.sleep(2 * audit.SEAL_SECONDS)
-    checked(server.directory / audit.LOG)
+    target = checked(federation.server.directory / audit.LOG)
+    for place in federation.silos[:3]:  # silo 3 has two directories, each with a half of its log
+        old = place.directory / OLD_KEY
+        for key in [None, *[[old]] * old.exists()]:
+            lines = checked(place.directory / audit.LOG, key)
+        assert len(events_of(place, audit.KEY)) == old.exists()
+        both, _, wrong = reconciled(lines, target)
+        assert wrong == []
+        assert both > 16

@@ -13,6 +13,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,9 +21,7 @@ import grpc
 import pytest
 import typer
 from flwr.common.config import parse_config_args
-from typer.testing import CliRunner
 
-from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import certificates, federation
@@ -32,6 +31,7 @@ from spcacw_flwr.flower.federation import Server, Silo, alone, as_node_config, g
 from spcacw_flwr.flower.launch import Died
 from spcacw_flwr.flower.processes import Program, family, free_port, listens, program_runs
 from spcacw_flwr.partitions.files import silo_file
+from tests.conftest import spcacw
 from tests.watching import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -47,9 +47,7 @@ BROKEN = {
 RESULTS = ROOT / "experiments" / "results"
 
 
-def deploy(*arguments: object):
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, ["deploy", *words], env={"COLUMNS": "300"})
+deploy = partial(spcacw, "deploy")
 
 
 @pytest.fixture

@@ -16,16 +16,22 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.separate import NODE, Separate
+from benchmarks.separate import NODE
 from spcacw_flwr.flower import audit, certificates
 from spcacw_flwr.flower.audit import LOG, Log
 from spcacw_flwr.flower.json_lines import as_object
 from spcacw_flwr.flower.monitor import METRICS, Figures, Monitor, serve
 from spcacw_flwr.flower.processes import Program, end, free_port
 from tests.conftest import one_sentence
-from tests.flower.test_audit import SHARES, answered, lines_of, log_in, run_audited
+from tests.flower.test_audit import (
+    SHARES,
+    answered,
+    killed_and_back,
+    lines_of,
+    log_in,
+    run_audited,
+)
 from tests.flower.test_strategy import small
-from tests.flower.test_stream_failures import come_back, kill
 from tests.watching import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -115,16 +121,9 @@ def test_every_query_of_the_dashboard_names_a_metric_and_labels_that_are_there(
 
 def test_figures_are_of_the_right_silo_after_a_node_of_two_came_back(tmp_path):
     """Silos 1 and 4 share a node, which is killed in between; not everybody is asked each time."""
-
-    def after(made: Separate, round_: int) -> None:
-        if round_ == 3:
-            kill(made, NODE + 1)
-        if round_ == 6:
-            come_back(made, NODE + 1)
-
     config = small(epochs=2, update_every=1, participation=0.6)
     before = Figures(tmp_path / str(NODE + 1) / LOG)
-    run_audited(config, SHARES, tmp_path, lambda *given: (before.read(), after(*given)))
+    run_audited(config, SHARES, tmp_path, lambda *given: (before.read(), killed_and_back(*given)))
     lines = [line for line in lines_of(tmp_path) if line["event"] == audit.HEARD]
     heard = Counter(silo for line in lines for silo in line["silos"])
     assert heard["1"] != heard["4"]

@@ -22,19 +22,20 @@ from torch import nn
 from spcacw_flwr import SPCACW, silo_app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import launch, records
+from spcacw_flwr.flower import records
 from spcacw_flwr.flower.client_app import Own
 from spcacw_flwr.flower.discovery import Found
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import one_sentence
 from tests.flower.grid import LocalGrid
-from tests.watching import wait_until
+from tests.test_end_to_end import flwr_run, link
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_app"
 sys.path.append(str(EXAMPLE))
 from hospitals.task import load, network  # noqa: E402
 
+__all__ = ["link"]
 SIDES = "client", "server"
 SILOS = 4
 KEYS = {"num_silos": SILOS, "eta": 0.05, "max_norm": 2.0, "batch_size": 16, "seed": 3}
@@ -277,27 +278,20 @@ def test_a_silo_with_another_model_is_named():
         start(grid)
 
 
-def unclipped(message, content):
-    if "arrays" in content and message.metadata.message_type == "train":
-        rows = 100 * content["arrays"]["gradients"].numpy()
-        content["arrays"]["gradients"] = Array(rows)
-    return content
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(lambda rows: 100 * rows, ["more than 2", "clip it to max-norm"]),
+     (lambda rows: rows[:, :5], ["shape (1, 5)", "(1, 562)"])],
+    ids=["too long", "of another shape"],
+)  # fmt: skip
+def test_gradients_that_do_not_fit_are_one_sentence(change, words):
+    def spoil(message, content):
+        if "arrays" in content and message.metadata.message_type == "train":
+            content["arrays"]["gradients"] = Array(change(content["arrays"]["gradients"].numpy()))
+        return content
 
-
-def test_gradients_that_are_not_clipped_are_one_sentence():
-    with one_sentence("Target silo 0", "more than 2", "clip it to max-norm"):
-        start(silo_app(load, network), spoil=unclipped)
-
-
-def wrong_rows(message, content):
-    if "arrays" in content and message.metadata.message_type == "train":
-        content["arrays"]["gradients"] = Array(content["arrays"]["gradients"].numpy()[:, :5])
-    return content
-
-
-def test_gradients_of_another_shape_are_one_sentence():
-    with one_sentence("Target silo 0", "shape (1, 5)", "(1, 562)"):
-        start(silo_app(load, network), spoil=wrong_rows)
+    with one_sentence("Target silo 0", *words):
+        start(silo_app(load, network), spoil=spoil)
 
 
 def other_batches(silos):
@@ -392,20 +386,10 @@ def with_task(tmp_path, name: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tabular", *TASKS])
-def test_the_example_runs_by_flwr_run(tmp_path, name):
+def test_the_example_runs_by_flwr_run(link, tmp_path, name):
     """As README says: flwr run, on Ray."""
     pytest.importorskip("transformers" if name == "text" else "sklearn")
-    example = with_task(tmp_path, name)
-    with launch.flower(tmp_path / "flower.log") as link:
-        said = link.cli(
-            "run", str(example), launch.CONNECTION, "--run-config", f"output='{tmp_path / 'run'}'",
-            "--federation-config", f"num-supernodes={SILOS} client-resources-num-cpus=1",
-        )  # fmt: skip
-        run_id = str(said["run-id"])
-        wait_until(lambda: link.status(run_id).startswith("finished"))
-        word = link.final_word(run_id)
-        link.save_log(run_id, tmp_path / "run.log")
-    assert word == "finished:completed", (tmp_path / "run.log").read_text()
+    flwr_run(link, tmp_path / "run", {}, SILOS, with_task(tmp_path, name))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["engine"], summary["rounds"]) == ("ray", 60)
     assert summary["alpha"][3] < 0.1

@@ -228,15 +228,14 @@ def test_a_bad_node_config_is_one_sentence(node):
 # Artefacts
 
 
-def test_artefacts_of_a_run(tmp_path):
-    config = small(compare_alone=True, tensorboard=True, method="spcacw-reg")
+def test_artefacts_of_a_run(tmp_path, capsys):
     directory = tmp_path / "run"
-    recorder = Recorder(directory, config, "test")
-    train(LocalGrid(config, 7), config, recorder)
-    recorder.finish()
+    keys = {"compare_alone": True, "tensorboard": True, "method": "spcacw-reg"}
+    config = small(output=str(directory), **keys)
+    main(LocalGrid(config, 7), Context(1, 1, {}, RecordDict(), config.to_flat()))
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["setting"], summary["method"], summary["engine"]) == (
-        "digits-relabel", "spcacw-reg", "test",
+        "digits-relabel", "spcacw-reg", "deployment",
     )  # fmt: skip
     assert (summary["rounds"], summary["epochs"], summary["seed"]) == (14, 2, 0)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
@@ -272,6 +271,10 @@ def test_artefacts_of_a_run(tmp_path):
     found = pool.evaluate(pool.layout.flatten(model), 0).figures
     assert found["accuracy"] == lines[-1]["accuracy"]
     assert list((directory / "tensorboard").iterdir())
+    assert "training alone" in (directory / "report.html").read_text()
+    said = capsys.readouterr().out
+    assert f"{summary['alone']['last_accuracy']:.2f}" in said
+    assert str(directory) in said
     with pytest.raises(SpcacwError, match="already holds a run"):
         Recorder(directory, config, "test")
 
@@ -321,18 +324,6 @@ def test_the_server_app_says_one_sentence_and_raises_it(tmp_path):
     assert status["state"] == "failed"
     assert "No node holds silo 2" in status["error"]
     assert "No node holds silo 2" in (tmp_path / "run" / "report.html").read_text()
-
-
-def test_the_server_app_leaves_the_whole_run(tmp_path, capsys):
-    config = small(output=str(tmp_path / "run"), compare_alone=True)
-    main(LocalGrid(config, 7), Context(1, 1, {}, RecordDict(), config.to_flat()))
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["engine"] == "deployment"
-    assert len(summary["alpha"]) == 7
-    assert "training alone" in (tmp_path / "run" / "report.html").read_text()
-    said = capsys.readouterr().out
-    assert f"{summary['alone']['last_accuracy']:.2f}" in said
-    assert str(tmp_path / "run") in said
 
 
 @pytest.mark.slow

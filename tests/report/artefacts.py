@@ -29,7 +29,8 @@ def write_run(
     with (directory / "metrics.jsonl").open("w") as file:
         for epoch, value in enumerate(accuracy, 1):
             line = {"epoch": epoch, "round": 7 * epoch, "accuracy": value, "seconds": 0.5 * epoch}
-            line |= {"target_gradients": 7 * epoch, "floats": 1000 * epoch, **(lines or {})}
+            line |= {"target_gradients": 7 * epoch, "bytes": 4000 * epoch, "rejected": 0}
+            line |= lines or {}
             file.write(json.dumps(line) + "\n")
     if alphas:
         silos = len(alphas[0][1])

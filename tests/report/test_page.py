@@ -12,13 +12,12 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from spcacw_flwr import report as html
-from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.report.page import write_report, write_report_if_possible
+from tests.conftest import spcacw
 from tests.engine.test_simulate import spoil
 from tests.report.artefacts import write_csv, write_run
 
@@ -80,7 +79,8 @@ def page_of(directory) -> Page:
     return page
 
 
-ROWS = [(3, "", "", 90, 91, 1000), (3, 1, 0.25, 85, 86, 1000), (3, 3, 0.05, 89, 90, 1000)]
+ROWS = [(3, "", "", 90, 91, 1000, ""), (3, 1, 0.25, 85, 86, 1000, 2.63),
+        (3, 3, 0.05, 89, 90, 1000, 2.63)]  # fmt: skip
 
 
 def test_a_full_report_is_one_well_formed_file(tmp_path):
@@ -90,7 +90,7 @@ def test_a_full_report_is_one_well_formed_file(tmp_path):
     counts = {"2": {"too-long": 3}}
     run = write_run(tmp_path / "run", figures=figures, privacy=spent, rejections=counts,
                     versions={"torch": "2.14"})  # fmt: skip
-    head = ["seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples"]
+    head = ["seed", "without", "alpha", "accuracy", "best_accuracy", "test_samples", "chance"]
     write_csv(run / "leave_one_out.csv", head, ROWS)
     page = page_of(run)
     assert page.titles == [
@@ -149,17 +149,6 @@ def test_of_many_silos_the_heaviest_are_listed_and_the_others_summed_up(kind, tm
     assert len(page.images) == (4 if kind == "angle" else 3)
 
 
-def test_old_artefacts_without_newer_columns(tmp_path):
-    """A run of before: only the end of training alone is known, and no kind of group."""
-    run = write_run(tmp_path / "run")
-    text = (run / "summary.json").read_text()
-    text = text.replace('"accuracy": [40.0, 60.0, 86.5]', '"old": 1')
-    (run / "summary.json").write_text(text.replace('"group_kind": "cluster"', '"old": 1'))
-    page = page_of(run)
-    assert "3.5 points of accuracy better than training alone" in page.text
-    assert "Silo 1 is of the target's true group" in page.text  # digits-relabel has clusters
-
-
 def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     assert write_report_if_possible(write_run(tmp_path / "run")) == ""
     assert "holds no run" in write_report_if_possible(tmp_path)
@@ -170,10 +159,6 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(html.page, "write_report", broken)
     said = write_report_if_possible(tmp_path / "run")
     assert said == "There is no report of this run (ZeroDivisionError: oh)."
-
-
-def spcacw(*arguments):
-    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "250"})
 
 
 def test_the_run_and_its_rerun_by_the_command_line(tmp_path):

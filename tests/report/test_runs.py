@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
+<<<<<<< HEAD
 from spcacw_flwr.cli import app
 from spcacw_flwr.report.runs import difference, draw, read_run, runs_below
 from tests.conftest import one_sentence
+=======
+from spcacw_flwr.report.runs import difference, read_run, runs_below
+from tests.conftest import one_sentence, spcacw
+>>>>>>> h-house
 from tests.report.artefacts import write_run
-
-
-def spcacw(*arguments):
-    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "200"})
 
 
 def write(folder, name, last, gain, weight, *, width=2.0, seconds=1.0, state="finished", **config):
