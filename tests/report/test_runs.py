@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-<<<<<<< HEAD
-from spcacw_flwr.cli import app
 from spcacw_flwr.report.runs import difference, draw, read_run, runs_below
-from tests.conftest import one_sentence
-=======
-from spcacw_flwr.report.runs import difference, read_run, runs_below
 from tests.conftest import one_sentence, spcacw
->>>>>>> h-house
 from tests.report.artefacts import write_run
 
 
@@ -67,7 +61,7 @@ def test_a_narrow_terminal_shows_keys_and_names_too(tmp_path):
         keys = {"method": f"{name}-method", "model": f"{name}-net", "epochs": len(name),
                 "eta": len(name) / 10}  # fmt: skip
         write(tmp_path, f"2026-11-24_{name}", 80.0, 5.0, 0.5, **keys)
-    done = CliRunner().invoke(app, ["runs", str(tmp_path)], env={"COLUMNS": "80"})
+    done = spcacw("runs", tmp_path, columns=80)
     for words in ("2026-11-24_second", "model=second-net", "epochs=6,", "eta=0.6"):
         assert words in done.output
 
