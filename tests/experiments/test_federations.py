@@ -12,9 +12,9 @@ from spcacw_flwr.experiments import federations
 from spcacw_flwr.experiments.conf import CONF, read
 from spcacw_flwr.experiments.results import Table
 from spcacw_flwr.experiments.sweep import Where, short_runs
+from tests import conftest
 from tests.conftest import data_at, one_sentence
 from tests.test_adding import folder  # noqa: F401
-from tests.test_cli import invoke
 from tests.test_end_to_end import spcacw
 
 DIGITS = {"seeds": "3-4", "sizes": [50, 0]}
@@ -106,8 +106,8 @@ def test_of_a_loss_less_is_a_gain():
 
 
 def test_the_command_is_known_and_says_what_is_wrong():
-    assert "splits, as 10-19" in invoke("federations", "--help").output
-    done = invoke("federations", "--setting", "hart")
+    assert "splits, as 10-19" in conftest.spcacw("federations", "--help").output
+    done = conftest.spcacw("federations", "--setting", "hart")
     assert done.exit_code == 1
     assert "did you mean heart" in done.output
 
