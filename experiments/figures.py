@@ -162,6 +162,27 @@ def alpha(path: Path, title: str, found: Mapping[str, Curves], reference: str) -
     return True
 
 
+def listening(path: Path, title: str, found: Mapping[int, Curves]) -> bool:
+    """Draw who listens to whom, by target: last α, mean over seeds; False if none is learned."""
+    tables = {t: [weights_of(place)[1] for place in c.directories] for t, c in found.items()}
+    if not all(len(table) > 1 for of in tables.values() for table in of):
+        return False
+    _, names = silo_order(next(iter(found.values())).directories[0])
+    last = {t: np.mean([table[-1] for table in of], axis=0) for t, of in sorted(tables.items())}
+    figure = new_figure(3.0 + 0.3 * len(names), 1.8 + 0.26 * len(last))
+    axes = figure.add_subplot()
+    mesh = heat(axes, list(last.values()))
+    axes.set_yticks(np.arange(len(last)) + 0.5, [names[t] for t in last], fontsize=8)
+    step = 1 if len(names) <= LABELLED else 5
+    axes.set_xticks(np.arange(0, len(names), step) + 0.5, names[::step], fontsize=7, rotation=90)
+    axes.set_ylabel("target (true group)")
+    axes.set_xlabel("silo that it listens to")
+    axes.set_title(f"{title}: last α, mean over seeds (white: exactly 0)", fontsize=10)
+    figure.colorbar(mesh, ax=axes, label="weight", ticks=[0, 0.05, 0.2, 0.5, 1])
+    plots.save(figure, path)
+    return True
+
+
 def _trajectory(
     axes: Axes, directory: Path, order: list[int], names: list[str], title: str
 ) -> None:

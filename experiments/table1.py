@@ -11,7 +11,8 @@ With ``--targets`` each silo is the target in turn: does a method help all who m
 only client 0? A silo's score is its mean accuracy over seeds after the last epoch: to choose the
 epoch on test data, for each silo by itself, would flatter M times. ``silos.csv`` has a line per
 run, ``silos.md`` for each row the mean over silos, the worst decile (mean of the lowest tenth of
-silos, one at least) and the share of silos with more than their own Local.
+silos, one at least) and the share of silos with more than their own Local. Pictures show who
+listens to whom.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def report_silos(
     jobs: Sequence[Job], runs: Sequence[Run], columns: Sequence[Column], rows: Sequence[Row],
     output: Path,
 ) -> list[Path]:  # fmt: skip
-    """Write silos.csv and silos.md of what is finished; return them."""
+    """Write silos.csv, silos.md and pictures of what is finished; return them."""
     found = grouped(jobs, runs, lambda _, config: (config.run.target,))
     write_csv(output / "silos.csv", [
         {"column": column, "method": row, "seed": line.pop("seed"), "target": target, **line}
@@ -216,4 +217,10 @@ def report_silos(
         heads = ["", "silos", "mean", "worst decile", "beat their own Local"]
         text += ["", f"### {column.title}", "", *table(heads, lines)]
     write_atomically(output / "silos.md", ("\n".join(text) + "\n").encode())
-    return [output / "silos.csv", output / "silos.md"]
+    made = [output / "silos.csv", output / "silos.md"]
+    for column, row in product(columns, rows):
+        of = {t: c for (name, r, t), c in found.items() if (name, r) == (column.name, row.name)}
+        path = output / f"listening-{column.name}-{row.name}.png"
+        if of and figures.listening(path, f"{column.title}, {row.title}", of):
+            made.append(path)
+    return made

@@ -150,7 +150,8 @@ def test_every_silo_as_target(tmp_path):
     every = table1.silo_jobs([COLUMN], ROWS[:1], [0], {}, "all", tuned=False)
     assert [job.keys["target"] for job in every] == list(range(7))
     runs = made(jobs, tmp_path / "runs")
-    table1.report_silos(jobs, runs, [COLUMN], ROWS, tmp_path)
+    *_, picture = table1.report_silos(jobs, runs, [COLUMN], ROWS, tmp_path)
+    assert (picture.name, picture.exists()) == ("listening-digits-spcacw.png", True)  # not Local's
     lines = read_csv(tmp_path / "silos.csv")
     assert [(line["method"], line["target"]) for line in lines] == [
         ("spcacw", "0"), ("local", "0"), ("spcacw", "5"), ("local", "5")
