@@ -169,7 +169,7 @@ def listening(path: Path, title: str, found: Mapping[int, Curves]) -> bool:
         return False
     _, names = silo_order(next(iter(found.values())).directories[0])
     last = {t: np.mean([table[-1] for table in of], axis=0) for t, of in sorted(tables.items())}
-    figure = new_figure(3.0 + 0.3 * len(names), 1.8 + 0.26 * len(last))
+    figure = new_figure(3.0 + 0.3 * len(names), 2.0 + 0.26 * len(last))
     axes = figure.add_subplot()
     mesh = heat(axes, list(last.values()))
     axes.set_yticks(np.arange(len(last)) + 0.5, [names[t] for t in last], fontsize=8)
@@ -177,7 +177,7 @@ def listening(path: Path, title: str, found: Mapping[int, Curves]) -> bool:
     axes.set_xticks(np.arange(0, len(names), step) + 0.5, names[::step], fontsize=7, rotation=90)
     axes.set_ylabel("target (true group)")
     axes.set_xlabel("silo that it listens to")
-    axes.set_title(f"{title}: last α, mean over seeds (white: exactly 0)", fontsize=10)
+    axes.set_title(f"{title}\nlast α, mean over seeds (white: exactly 0)", fontsize=10)
     figure.colorbar(mesh, ax=axes, label="weight", ticks=[0, 0.05, 0.2, 0.5, 1])
     plots.save(figure, path)
     return True
