@@ -199,6 +199,7 @@ def test_a_refused_resume_leaves_status_and_report_as_they_were(monkeypatch, tmp
         done = spcacw("run", "--resume", str(tmp_path), "--engine", engine, "--set", "eta=0.3")
         assert done.exit_code == 1
         assert "is another: eta was 0.05 and is 0.3" in done.output
+        assert "goes on from" not in done.output
         after = [(tmp_path / name).read_bytes() for name in ("report.html", "status.json")]
         assert after == before
 

@@ -299,7 +299,7 @@ def usable(reply: Message) -> RecordDict:
         reason = str(reply.error.reason or reply.error.code)
         if missing := re.search(r"No \w+ function registered[\w' ]*", reason):
             raise SpcacwError(
-                f"The ClientApp of node {node} does not speak our protocol ({missing[0].strip()}): "
+                f"The ClientApp of node {node} lacks part of our protocol ({missing[0].strip()}): "
                 "make it with spcacw_flwr.silo_app, or give it that handler (docs/app.md)."
             )
         raise SpcacwError(f"Node {node} failed: {reason}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -196,14 +196,13 @@ class SPCACW(GradientStrategy):
     ) -> Result:
         """Train for so many rounds, as Flower's Strategy does, and leave the artefacts."""
         show_log()
-        engine = "ray" if hurry(grid) else "deployment"
-        epochs = -(-num_rounds // self.discover(grid).rounds_per_epoch)
-        self.config = replace(self.config, run=replace(self.config.run, epochs=epochs))
-        if self._directory is None:
-            self.history = History(self.config)
-            return super().start(grid, initial_arrays, num_rounds, *args, **more)
-        recorder = self.history = Audited(self._directory, self.config, engine)
-        with reported(recorder):
+        engine, place = "ray" if hurry(grid) else "deployment", self._directory
+        history = Audited(place, self.config, engine) if place else History(self.config)
+        self.history = history
+        with reported(history) if isinstance(history, Audited) else nullcontext():
+            epochs = -(-num_rounds // self.discover(grid).rounds_per_epoch)
+            self.config = replace(self.config, run=replace(self.config.run, epochs=epochs))
+            history.config = self.config
             return super().start(grid, initial_arrays, num_rounds, *args, **more)
 
 

@@ -169,17 +169,22 @@ def reported(console: Console, output: Path, again: str) -> Iterator[Callable[..
     """
     display, status = Display(console), output / "status.json"
     before = status.read_bytes() if status.exists() else b""
+
+    def trained() -> bool:
+        now = status.read_bytes() if status.exists() else before
+        return now != before and bool(json.loads(now).get("rounds"))
+
     try:
         with display.running():
             yield display.show
     except (SpcacwError, KeyboardInterrupt):
         if (lines := output / "metrics.jsonl").exists() and lines.stat().st_size:
             console.print(f"What was learned so far is in {output}", soft_wrap=True)
-        if checkpoint.exists(output / checkpoint.DIRECTORY):
+        if trained() and checkpoint.exists(output / checkpoint.DIRECTORY):
             console.print(f"{again} goes on from the last checkpoint.", soft_wrap=True)
         raise
     finally:
-        if before and not (status.exists() and json.loads(status.read_bytes()).get("rounds")):
+        if before and not trained():
             write_atomically(status, before)
         warning = write_report_if_possible(output)
     print_report(console, output)

@@ -253,6 +253,14 @@ def test_a_stock_client_app_is_named(caplog):
     assert caplog.messages[-1] == str(error.value)
 
 
+def test_a_run_that_finds_no_silo_leaves_the_reason(tmp_path):
+    with one_sentence("No query function registered"):
+        start(stock(), output=tmp_path)
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert "No query function registered" in status["error"]
+    assert (tmp_path / "report.html").exists()
+
+
 def test_another_strategy_is_told_whom_to_use():
     grid = grid_of(silo_app(load, network))
     content = RecordDict({"arrays": initial(), "config": ConfigRecord({"server-round": 1})})
