@@ -3,10 +3,10 @@
 ``accuracy-<column>.png``: test accuracy over epochs, mean and ± 1 sample std over seeds, all rows.
 ``cost-<column>.png``: seconds, and bytes between target and peers, until an accuracy is reached:
 the mean over seeds at the first epoch with it; a line ends where some seed never gets there.
-Seconds are of one process with one thread beside others; a float has 4 bytes; a method that sends
-nothing has no line. ``alpha-<column>.png``: above, the last α of each method, mean over
-seeds; below, SP-CACW's α over the rounds of its first seed. Silos are in the order of their true
-clusters or angles, the target first.
+Seconds are of one process with one thread beside others; a method that sends nothing has no line.
+``alpha-<column>.png``: above, the last α of each method, mean over seeds; below, SP-CACW's α over
+the rounds of its first seed. Silos are in the order of their true clusters or angles, the target
+first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from .pages import NONE
 from .results import Curves, Overview
 from .scores import Array, pair, to_reach
 
-FLOAT_BYTES = 4
 LEVELS = 60
 LABELLED = 30
 """Silos that are labelled one by one."""
@@ -78,7 +77,7 @@ def cost(path: Path, title: str, found: Cells) -> None:
     figure = new_figure(11.0, 4.4)
     left, right = figure.subplots(1, 2)
     _reach(left, found, {name: c.seconds for name, c in found.items()})
-    _reach(right, found, {name: FLOAT_BYTES * c.floats for name, c in found.items()})
+    _reach(right, found, {name: c.bytes for name, c in found.items()})
     left.set_ylabel("seconds until then")
     right.set_ylabel("bytes between target and peers until then")
     figure.suptitle(f"{title}: what an accuracy costs", fontsize=10)

@@ -36,6 +36,9 @@ from .conf import Column, Job, Row
 from .runs import FINISHED, Run
 from .scores import Array, Score, best_epoch, difference, holm, paired_p, score_at, top
 
+COSTS = ("target_gradients", "bytes")
+"""What a run's target computed, and what went between it and its peers."""
+
 
 @dataclass(frozen=True)
 class Curves:
@@ -45,14 +48,16 @@ class Curves:
     directories: tuple[Path, ...]
     accuracy: Array
     seconds: Array
-    floats: Array
+    target_gradients: Array
+    bytes: Array
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield what a line of CSV says of each seed."""
-        for seed, accuracy, seconds in zip(self.seeds, self.accuracy, self.seconds, strict=True):
+        for k, (seed, accuracy) in enumerate(zip(self.seeds, self.accuracy, strict=True)):
             yield {
                 "seed": seed, "epochs": len(accuracy), "best_accuracy": round(accuracy.max(), 3),
-                "last_accuracy": round(accuracy[-1], 3), "seconds": seconds[-1],
+                "last_accuracy": round(accuracy[-1], 3), "seconds": self.seconds[k, -1],
+                **{name: int(getattr(self, name)[k, -1]) for name in COSTS},
             }  # fmt: skip
 
     def best(self) -> Score:
@@ -70,10 +75,10 @@ def read_curves(runs: Iterable[Run]) -> Curves:
     parts = []
     for run in runs:
         epochs = run.logged()
-        parts.append([[e[name] for e in epochs] for name in ("accuracy", "seconds", "floats")])
-    accuracy, seconds, floats = np.array(parts, dtype=np.float64).transpose(1, 0, 2)
+        parts.append([[e[name] for e in epochs] for name in ("accuracy", "seconds", *COSTS)])
     places = tuple(run.directory for run in runs)
-    return Curves(tuple(run.job.seed for run in runs), places, accuracy, seconds, floats)
+    figures = np.array(parts, dtype=np.float64).transpose(1, 0, 2)
+    return Curves(tuple(run.job.seed for run in runs), places, *figures)
 
 
 def grouped(
@@ -123,11 +128,11 @@ def run_lines(found: Found) -> list[dict[str, Any]]:
         epoch = honest_epoch(found, column, row)
         honest = curves.at(epoch) if epoch else {}
         for line in curves.lines():
-            at, seconds = honest.get(line["seed"]), line.pop("seconds")
+            at = honest.get(line["seed"])
+            costs = {name: line.pop(name) for name in ("seconds", *COSTS)}
             lines.append({
                 "column": column, "method": row, **line,
-                "validation_accuracy": None if at is None else round(at, 3),
-                "seconds": seconds,
+                "validation_accuracy": None if at is None else round(at, 3), **costs,
             })  # fmt: skip
     return lines
 
