@@ -7,6 +7,9 @@ what is compared is the metric after the last epoch, on the same splits, targets
 that some cell lacks are left out. A rank is that of the mean over a cell, 1 is best. A win or loss
 is a paired t-test against one rival in one cell with p < .05 by Holm over its rivals there. Splits
 of one silo overlap, so its pairs are not quite independent.
+
+Beside them stands what a method costs in the runs of ``table1.csv``: the target's gradients as a
+multiple of Local's, one a round, and the bytes between target and peers as a multiple of FedAvg's.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from .scores import holm, paired_p
 
 LEVEL = 0.05
 NAMES = ("method", "cells", "mean_rank", "best", "wins", "losses")
+COSTS = {"target_gradients": "local", "bytes": "fedavg"}
+"""What is counted, and the method whose count is 1."""
 
 
 def read_cells(results: Path) -> dict[str, pd.DataFrame]:
@@ -71,8 +76,23 @@ def ranks(cells: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=NAMES).sort_values("mean_rank", kind="stable")
 
 
+def costs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean multiples of :data:`COSTS` over columns and seeds, a line per method."""
+    found = {}
+    for name, unit in COSTS.items():
+        of = runs.pivot_table(name, ["column", "seed"], "method")
+        found[name] = of.div(of[unit], axis=0).mean().round(2)
+    return pd.DataFrame(found)
+
+
+def table(results: Path) -> pd.DataFrame:
+    """Return the ranks of the committed runs, and what each method costs."""
+    beside = costs(pd.read_csv(results / "table1.csv"))
+    return ranks(read_cells(results)).join(beside, on="method").reset_index(drop=True)
+
+
 def write(results: Path) -> Path:
     """Write ``ranks.csv`` beside the tables that it is made of."""
     path = results / "ranks.csv"
-    write_atomically(path, ranks(read_cells(results)).to_csv(index=False).encode())
+    write_atomically(path, table(results).to_csv(index=False).encode())
     return path

@@ -6,9 +6,10 @@ A study is a table of that file, and writes ``<name>.csv``:
 
 * ``place`` names the columns that tell one line from another, ``figures`` those that a run fills;
 * ``grid`` is a list of tables. Each runs every combination of its lists, for ``seeds`` seeds from 0
-  on, with the keys of ``set``;
+  on, or those of a list, with the keys of ``set``; methods ``"all"`` are those of the registry;
 * a list has the name of a column or of a run-config key. ``keys`` maps a column to the key that it
-  stands for, ``values`` maps a column's values to several keys;
+  stands for, ``values`` maps a column's values to several keys; where the column ``tuned`` is true,
+  a method has the keys that ``spcacw tune`` chose for it;
 * lists that are no columns go together into the column ``keys``, as JSON.
 
 Two studies have Markdown beside their CSV, made from it alone, and that of privacy has a picture.
@@ -28,12 +29,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from spcacw_flwr.config.config import flattened
+from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.silos.setup import setting_of
 
-from .conf import CONF, Job, Keys, columns, read
+from .conf import CONF, Job, Keys, columns, read, tuned_keys
 from .pages import NONE, cell, fields, table
 from .results import Table
 from .runs import FINISHED, Run
@@ -60,17 +62,22 @@ def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
     for grid in study["grid"]:
         axes = {axis: values if isinstance(values, list) else [values]
                 for axis, values in grid.items() if axis not in NOT_AXES}  # fmt: skip
-        for *values, seed in product(*axes.values(), range(grid["seeds"])):
+        if axes.get("method") == ["all"]:
+            axes["method"] = list(METHODS)
+        seeds = grid["seeds"] if isinstance(grid["seeds"], list) else range(grid["seeds"])
+        for *values, seed in product(*axes.values(), seeds):
             chosen = dict(zip(axes, values, strict=True))
             rest = {axis: value for axis, value in chosen.items() if axis not in place}
             keys: dict[str, Any] = {**COMMON, **flattened(grid.get("set", {}))}
             # A column's keys give way to all others; what stands for several keys wins.
             for axis in sorted(chosen, key=lambda axis: (axis in several) - (axis == "column")):
-                if axis != "study":
+                if axis not in ("study", "tuned"):
                     keys |= keys_of(study, axis, chosen[axis])
             line = {**chosen, "keys": json.dumps(rest), "seed": seed}
             said = {column: line[column] for column in place}
             where = str(chosen.get("column", chosen.get("setting", "")))
+            if chosen.get("tuned"):
+                keys |= tuned_keys(where, keys["method"], keys["method"])
             note = ", ".join(str(said[c]) for c in place if c not in ("column", "setting", "seed"))
             yield Job(where, name, {**keys, "seed": seed, **more}, note, said)
 
@@ -87,16 +94,16 @@ def figures(_: Job, run: Run) -> dict[str, Any] | None:
     ``alpha_cluster`` that of the peers whose distribution is the target's (on the rotation: within
     ``oracle-radius``), ``alpha_wrong`` that of all others, ``alpha_private`` that of the private
     silos. ``epsilon`` is what the silo that told most has told; ``floats`` and ``bytes`` are those
-    between target and peers in the whole run.
+    between target and peers in the whole run, ``target_gradients`` those that the target computed.
     """
     if run.state != FINISHED or run.config is None:
         return None
     summary, last = run.summary(), run.logged()[-1]
     found = {
         "epochs": summary["epochs"], "best_accuracy": round(summary["best_accuracy"], 3),
-        "last_accuracy": round(summary["last_accuracy"], 3), "floats": int(summary["floats"]),
-        "bytes": int(summary["bytes"]), "regret": last.get("regret"),
+        "last_accuracy": round(summary["last_accuracy"], 3), "regret": last.get("regret"),
         "regret_bound": last.get("regret_bound"), "seconds": summary["seconds"],
+        **{name: int(summary[name]) for name in ("target_gradients", "floats", "bytes")},
     }  # fmt: skip
     if run.config.privacy.privacy_noise > NOTHING:
         spent = (told["epsilon"] for told in summary["privacy"].values())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spcacw_flwr.experiments.ranks import ranks, read_cells
+from spcacw_flwr.experiments.ranks import costs, ranks, read_cells, table
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 PAIRS = [1.0, 2.0, 3.0, 4.0]
@@ -24,9 +24,21 @@ def test_by_hand():
     assert found.loc["b", ["wins", "losses", "best"]].tolist() == [0, 1, 1]
 
 
+def test_costs_by_hand():
+    """In the second column all methods have twice the rounds, which does not count."""
+    lines = [("local", 10, 0), ("fedavg", 10, 100), ("ours", 15, 200)]
+    runs = pd.DataFrame(
+        [(column, 0, name, times * gradients, times * size)
+         for column, times in (("one", 1), ("two", 2)) for name, gradients, size in lines],
+        columns=["column", "seed", "method", "target_gradients", "bytes"],
+    )  # fmt: skip
+    found = costs(runs).loc["ours"]
+    assert found.tolist() == [1.5, 2.0]
+
+
 def test_the_committed_table_is_that_of_the_committed_runs():
-    found = ranks(read_cells(RESULTS)).reset_index(drop=True)
-    pd.testing.assert_frame_equal(found, pd.read_csv(RESULTS / "ranks.csv"), check_dtype=False)
+    committed = pd.read_csv(RESULTS / "ranks.csv")
+    pd.testing.assert_frame_equal(table(RESULTS), committed, check_dtype=False)
 
 
 @pytest.mark.parametrize("method", ["local", "spcacw", "spcacw-plus", "meritfed"])
