@@ -23,8 +23,6 @@ from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-CROWD = 16
-"""Flower nodes per core from which on they hinder each other."""
 ELSEWHERE = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of a command whose arguments another module reads."""
 
@@ -73,7 +71,6 @@ def train(flat: dict[str, Any]) -> None:
     from spcacw_flwr.engine.simulate import simulate
     from spcacw_flwr.flower import launch
     from spcacw_flwr.report.terminal import reported
-    from spcacw_flwr.report.words import counted
     from spcacw_flwr.silos.device import find_device
     from spcacw_flwr.silos.setup import checked_setting
 
@@ -86,10 +83,6 @@ def train(flat: dict[str, Any]) -> None:
     setting.prepare()
     find_device(config.run.device, config.run.precision)
     claim_directory(Path(output), bool(config.run.resume))
-    cores = os.cpu_count() or 1
-    if config.run.engine == "ray" and not config.run.nodes and setting.num_silos > CROWD * cores:
-        say(f"{setting.num_silos} silos are as many Flower nodes, on {counted(cores, 'core')}: "
-            f"--set nodes={cores} computes the same, and faster.")  # fmt: skip
     end_like_ctrl_c()
     with reported(new_console(), Path(output), f"'spcacw run --resume {output}'") as show:
         if config.run.engine == "in-process":

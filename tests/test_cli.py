@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
 from spcacw_flwr import __version__
-from spcacw_flwr.config.config import COMMON, fields, parse_assignments
+from spcacw_flwr.config.config import COMMON, Config, fields, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import ENGINES
 from spcacw_flwr.config.registry import METHODS, SETTINGS
@@ -143,20 +145,15 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
     assert spcacw("report", str(output)).output == f"{output}/report.html\n"
 
 
-@pytest.mark.parametrize(("more", "told"), [
-    ((), True), (("--set", "nodes=2"), False), (("--set", "cluster-sizes=3,2,2"), False),
-])  # fmt: skip
-def test_many_silos_on_few_cores_are_told_of_nodes(more, told, monkeypatch, tmp_path):
-    def end(config, num_silos, show):
-        raise SpcacwError("The end.")
+@pytest.mark.parametrize(("silos", "nodes", "started"), [(40, 0, 2), (1, 0, 1), (7, 5, 5)])
+def test_as_many_nodes_are_simulated_as_there_are_cores(silos, nodes, started, monkeypatch):
+    def submit(config, *more):
+        raise SpcacwError(more[-1])
 
-    monkeypatch.setattr(launch, "run", end)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    keys = ("--set", "cluster-sizes=20,20", "--set", "samples-per-silo=9", *more)
-    done = spcacw("run", *keys, "--output", str(tmp_path / "run"))
-    assert done.output.endswith("spcacw: The end.\n")
-    assert ("40 silos are as many Flower nodes, on 2 cores: --set nodes=2 computes the same" in
-            done.output) is told  # fmt: skip
+    monkeypatch.setattr(launch, "flower", lambda log: nullcontext(SimpleNamespace(submit=submit)))
+    with one_sentence(f"num-supernodes={started} "):
+        launch.run(Config.from_keys(nodes=nodes, output="/tmp"), silos, print)
 
 
 @pytest.mark.parametrize(

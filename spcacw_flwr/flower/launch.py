@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import shutil
 import subprocess
 import tempfile
@@ -117,20 +118,6 @@ class Link:
         except OSError as error:
             log.warning("What the app logged is lost: %s.", error)
 
-    def status(self, run_id: str) -> str:
-        """Return Flower's word for the run, such as ``running`` or ``finished:completed``."""
-        said = self.cli("ls", "--run-id", run_id)
-        return str(said["runs"][0]["status"])
-
-    def final_word(self, run_id: str) -> str:
-        """Return Flower's word for a run that is about to end."""
-        deadline = time.monotonic() + processes.START_SECONDS
-        while not (word := self.status(run_id)).startswith("finished"):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(processes.POLL_SECONDS)
-        return word
-
 
 @contextmanager
 def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
@@ -157,7 +144,8 @@ def run(config: Config, num_silos: int, show: Show) -> None:
     ``config.run.output`` must be an absolute directory that exists. SpcacwError if training did
     not finish: the sentence says why.
     """
-    directory, nodes = Path(config.run.output), config.run.nodes or num_silos
+    directory = Path(config.run.output)
+    nodes = config.run.nodes or min(num_silos, os.cpu_count() or 1)
     with flower(directory / "flower.log") as link:
         run_id = link.submit(
             config, "--federation-config", f"num-supernodes={nodes} "
@@ -186,22 +174,22 @@ def follow(
     The app's log is left in ``directory``, beside its results. SpcacwError if training did not
     finish: the sentence says why. Died, if the app itself did not.
     """
-    word = "dead"
     try:
         try:
             status = _watch(directory, show, running)
         except KeyboardInterrupt:
             _let_stop(link, directory)
             raise
-        if status.get("state") == "finished":
-            word = link.final_word(run_id)
+        deadline = time.monotonic() + processes.START_SECONDS
+        while status.get("state") == "finished" and running() and time.monotonic() < deadline:
+            time.sleep(processes.POLL_SECONDS)
     finally:
         if listens(link.address):
             link.save_log(run_id, directory / "run.log")
     if status.get("state") == "failed":
         raise SpcacwError(status["error"])
-    if word != "finished:completed":
-        raise Died(f"The run ended ({word}) before training was done: see the logs in {directory}.")
+    if status.get("state") != "finished":
+        raise Died(f"The run's process ended before training did: see the logs in {directory}.")
 
 
 def _watch(directory: Path, show: Show, running: Callable[[], bool]) -> dict[str, Any]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from queue import Queue
+from types import SimpleNamespace
+
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.server.superlink.fleet.vce.vce_api import add_messages_to_queue
+from flwr.serverapp import ServerApp
+from flwr.simulation.run_simulation import run_serverapp_th
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.flower import grid as polling
@@ -76,3 +83,29 @@ def test_a_lost_reply_is_asked_for_again_once_if_others_came(
     assert exchange(grid, timeout=1.5) == said
     assert grid.asked == ALL + again
     assert (f"Nodes {again} are asked again" in caplog.text) == bool(again)
+
+
+def test_a_simulation_looks_for_questions_sooner():
+    """In Flower's own threads: that of its ServerApp, and the one that hands questions to nodes."""
+    waits, looks, queues = [], [], [Queue(), Queue(), Queue()]
+
+    class End(threading.Event):
+        def wait(self, timeout=None):
+            waits.append(timeout)
+
+    def look(node_id, limit):
+        looks.append(node_id)
+        if len(looks) == 3:
+            end.is_set = lambda: True
+        return []
+
+    end, app = End(), ServerApp()
+    app.main()(lambda grid, context: seen.append(polling.hurry(grid)))
+    seen, context = [], Context(1, 0, {}, RecordDict(), {})
+    grid = SimpleNamespace(pull_interval=0.1, set_run=lambda run: None)
+    run_serverapp_th(None, app, context, grid, "", end, queues[0], False, queues[1]).join()
+    end.clear()
+    assert queues[0].empty()
+    assert (seen, grid.pull_interval) == ([True], polling.SIMULATED_SECONDS)
+    add_messages_to_queue(SimpleNamespace(get_message_ins=look), queues[2], {7: 0}, end)
+    assert waits == [polling.SIMULATED_SECONDS] * 3
