@@ -21,8 +21,6 @@ equal variances. That code also compares ‖m_i − m_0‖ to ‖m_0‖², a len
 squares on both sides the rule does not depend on the loss's unit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

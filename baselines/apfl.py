@@ -13,8 +13,6 @@ and adds .02 α to the gradient of α. v̄ is what the target uses and is never 
 enters the step of v once, by the chain rule. With α = 1, fixed, this is Local, step for step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -17,8 +17,6 @@ Under partial participation a peer that answers counts 1/p times, in c too. The 
 those of the gradients in the step; c is no silo's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -15,8 +15,6 @@ v is linear in all gradients so far: with λ_i = min(1, τ/‖g^{(i)} − v‖) 
 follow c ← (1 − Σλ/M) c + λ/M from c = 0. What is logged as α is c scaled to sum to 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -19,8 +19,6 @@ to ‖m_i‖ and makes silos of the same data differ, so that without γ cluster
 With ε_1 = 0 this is FedAvg.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -18,8 +18,6 @@ With all w = 1 the pull's largest curvature is ρM, so that ρ must fall with th
 The weights logged are 1 for the target and w_0j for its peers, scaled to sum to 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -10,8 +10,6 @@ The gradient of (λ/2)‖v − w‖² is λ (v − w), without a 2. Ditto's robu
 the comparison. With λ = 0 the personal model is that of Local, step for step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spcacw_flwr.config.declare import key

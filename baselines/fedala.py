@@ -19,8 +19,6 @@ authors sample a part of the training data once a meeting and pass over that. ``
 optimiser does. The authors' code tests v̂, before local training: ``personal = "combined"``.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from dataclasses import dataclass

@@ -25,8 +25,6 @@ silos that attract each other stay near, so it need not become Local as training
 penalty is built from detached tensors and has no gradient; ours is the gradient.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, Communication-E
 Deep Networks from Decentralized Data, AISTATS 2017; "standard FL" in the paper's case study.
 """
 
-from __future__ import annotations
-
 from spcacw_flwr.methods.base import WeightedGradients, Weights
 
 

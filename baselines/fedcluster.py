@@ -23,8 +23,6 @@ would be Local. The CIFAR-100 version has no such factor, and nor have we: a tar
 its nearest peer, one of 20 its four nearest. Fewer than 5 silos need a larger q.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -18,8 +18,6 @@ that T lacks, and the division would turn that into NaN. So for KL the target co
 lacks once: divergences are then large where classes are missing, and finite.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

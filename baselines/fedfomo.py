@@ -21,8 +21,6 @@ with their silos when models are mixed. The authors begin a new optimiser after 
 with one step between mixings would leave no momentum at all.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

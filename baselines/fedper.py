@@ -9,8 +9,6 @@ The published form makes epochs of both at home and averages the bodies; this is
 form. In FedRep heads move first, and alone. Without a head (``head-tensors = 0``) this is FedAvg.
 """
 
-from __future__ import annotations
-
 from spcacw_flwr.silos.protocol import Request, Round
 
 from .families import HeadKeys, SplitNetwork

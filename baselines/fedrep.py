@@ -13,8 +13,6 @@ draws 1 … τ for the head, draw 0 for the body. The authors fit all heads once
 test; that is not done here. Without a head (``head-tensors = 0``) this is FedAvg.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from spcacw_flwr.config.declare import key

@@ -14,8 +14,6 @@ the comparison are not told. Since a silo's model starts from its own centre, as
 change once they are made: what counts is the first period.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

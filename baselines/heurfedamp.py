@@ -16,8 +16,6 @@ peers then count nearly alike. MediaBrain-SJTU/pFedGraph, whose "FedAMP" is this
 w_i − w_0, as ``since-start`` says.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -18,8 +18,6 @@ law they were drawn from where they were drawn independently (all of our network
 model of one's own would be destroyed). No restarts are made, as the authors do for some data.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -11,8 +11,6 @@ outlier. The theorem needs 2f + 2 < k; a larger f is taken as the largest that t
 to the silo with the smaller number.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ The row "Local" of the paper's Table 1 and its bound for Autarky (appendix, lemm
 O(σ/√T), untouched by peers and unhelped by them.
 """
 
-from __future__ import annotations
-
 from spcacw_flwr.methods.base import WeightedGradients
 
 

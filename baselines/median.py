@@ -10,8 +10,6 @@ lower one, a bias). It is no weighted sum of gradients. What is logged as α is 
 coordinates that each silo supplies; silos that hold the same middle value share it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

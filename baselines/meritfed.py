@@ -25,8 +25,6 @@ partial participation φ is that of the step which is really taken, along Σ α^
 g̃ = g z/p: a silo heard in a share p of the rounds moves 1/p times as much in each of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

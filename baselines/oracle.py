@@ -24,8 +24,6 @@ Where pooling is not exact:
 An epoch is still the target's own pass (READING 17), so that all methods take as many steps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

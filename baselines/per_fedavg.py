@@ -19,8 +19,6 @@ the end of each epoch. There is code that adapts on test batches instead, which 
 this is FedAvg.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import dataclass
 

@@ -13,8 +13,6 @@ after every single gradient would be another method; the key ``update-every`` (K
 are sampled for a whole period, as they are for a communication round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -20,8 +20,6 @@ The authors test the target's model before and after a meeting (``personal``), a
 on validation data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

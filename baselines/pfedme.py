@@ -21,8 +21,6 @@ Each inner step is a question; a real client would take them at home, and the tr
 down and w_i up. A silo that leaves a period's last question unanswered has no part in the mean.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -18,8 +18,6 @@ give equal weights, and the heads then part by their own steps. A silo that does
 its model, from which others still aggregate.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

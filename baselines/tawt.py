@@ -17,8 +17,6 @@ back: with time all weight goes to the silo whose cosine is largest on average. 
 participation an exponent counts 1/p times.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -17,8 +17,6 @@ compute_weight), except that it forgets to divide by ‖g^{(0)}‖, as the paper
 lost all its weight is asked no more. One that does not answer keeps its weight.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -10,8 +10,6 @@ line takes, its lock and its chain included, and ``seal_ms`` a signature with th
 the disk, every five seconds.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -15,8 +15,6 @@ cores is locked for longer than its requests wait when 20 silos answer at once. 
 that dies then knows neither nodes nor runs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

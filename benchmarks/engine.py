@@ -11,8 +11,6 @@ little; that of several is the clock's. The floor is the arithmetic of gradients
 at the rate of a large matrix product measured in the same run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import product

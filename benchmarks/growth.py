@@ -9,8 +9,6 @@ The exponents are least squares on the logarithms of the larger half of the poin
 costs of a round have faded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path

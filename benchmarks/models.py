@@ -9,8 +9,6 @@ one ordinary backward pass over the same samples, which gives one gradient of th
 the arithmetic costs. The time of one thread is the processor's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, product

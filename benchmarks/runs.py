@@ -7,8 +7,6 @@ Each repetition is ``spcacw run --engine in-process`` in a fresh process: Python
 a run makes for comparison. Threads are those that a run takes by itself: the machine must be idle.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -3,8 +3,6 @@
 Processes are forked from one that has imported PyTorch, so that each starts in milliseconds.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time

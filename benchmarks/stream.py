@@ -12,8 +12,6 @@ of a round, of the target's process and of all silos together, tell what idle co
 where others share the machine: not more than ``cores`` over their sum.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile

@@ -4,8 +4,6 @@ One round is one gradient per silo at the shared model (MLP 784-64-10, batches o
 SP-CACW does with them.
 """
 
-from __future__ import annotations
-
 import csv
 import statistics
 import time

@@ -8,8 +8,6 @@ of tensors, or a PyTorch Dataset. Hospital 3 writes down malign and benign the o
 nobody told the target, hospital 0.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from sklearn.datasets import load_breast_cancer

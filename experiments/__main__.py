@@ -3,8 +3,6 @@
 ``spcacw table1`` and ``spcacw federations`` are two of them.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

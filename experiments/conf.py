@@ -12,8 +12,6 @@ paper, and not which method is best. With ``tuned`` every method that has a choi
 was given the same number of candidates, and chose on held-out training data.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ pair is a split and a silo; those with fewer than :data:`FEWEST` test cases are 
 ``federations.csv`` has a line per run, of which ``.md`` and ``.png`` are made.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

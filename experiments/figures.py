@@ -9,8 +9,6 @@ the rounds of its first seed. Silos are in the order of their true clusters or a
 first.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@
     spcacw run --set model=spcacw_flwr.experiments.own:resnet18
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torchvision.models import resnet18 as torchvision_resnet18
 

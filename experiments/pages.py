@@ -15,8 +15,6 @@ that ``number`` (1 is the first). Of a CSV, with OPTIONS as a shell would split 
 ``by`` takes titles and formats as ``show`` does.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Sequence

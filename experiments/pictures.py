@@ -7,8 +7,6 @@ and sizes of each silo); for latent clusters also the allocation matrix X, ``<se
 as .csv and .png. ``--setting all`` takes all settings whose data are there.
 """
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ Beside them stands what a method costs in the runs of ``table1.csv``: the target
 multiple of Local's, one a round, and the bytes between target and peers as a multiple of FedAvg's.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path

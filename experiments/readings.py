@@ -11,8 +11,6 @@ of the best scores in points, and the p of the paired t-test over seeds at the l
 over all variants of a column and row.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

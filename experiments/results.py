@@ -16,8 +16,6 @@ honest epoch (its last one, where nothing was held out) against :data:`REFERENCE
 three highest best scores of a column, as in the paper: the Oracles too.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import defaultdict

@@ -7,8 +7,6 @@ two tables that share a run make it once. A run is finished when its ``status.js
 :class:`Display` shows them: a live picture on a terminal, a line per run elsewhere.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -16,8 +16,6 @@ column below the level (S. Holm, A Simple Sequentially Rejective Multiple Test P
 Statistics 6, 1979). Rank tests have no say here: with five seeds no two-sided p is below 1/16.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

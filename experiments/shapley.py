@@ -15,8 +15,6 @@ game and metric; ``shapley.md`` Spearman's rank correlations with φ, means over
 "φ itself" is that of φ on every second test case with φ on the others: how much of it is no luck.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations, product

@@ -17,8 +17,6 @@ Two studies have Markdown beside their CSV, made from it alone, and that of priv
 The kinds ``calibration`` and ``variants`` are those of :mod:`spcacw_flwr.experiments.readings`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product

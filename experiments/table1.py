@@ -15,8 +15,6 @@ silos, one at least) and the share of silos with more than their own Local. Pict
 listens to whom.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path

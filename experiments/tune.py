@@ -18,8 +18,6 @@ Table 1, by the path of its file, has its own keys; a row of Table 1 that has a 
 is tuned by itself.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

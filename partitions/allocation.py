@@ -4,8 +4,6 @@ The algorithm "CIFAR-100 Partitioning (Latent Clusters)" of the paper's appendix
 partitioning (Kiselman & Levy, SP-CACW, arXiv 2606.29322), in NumPy: labels in, indices out.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps

@@ -5,8 +5,6 @@ under varying intra-cluster noise levels" (Kiselman & Levy, SP-CACW, arXiv 2606.
 the algorithm is in the appendix on data partitioning and in ``allocation``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -5,8 +5,6 @@ Nothing is written into the directory that the user names: torchvision downloads
 beside themselves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

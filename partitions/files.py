@@ -7,8 +7,6 @@
 ``own``. ``silos/setting.py`` writes one from tensors, or from a silo of any setting.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

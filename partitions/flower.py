@@ -13,8 +13,6 @@ Each is a thin skin over the allocation that our own settings use (Kiselman & Le
 2606.29322, "Experiments"). They alone need flwr-datasets; nothing of ours imports them.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,6 @@
 Each silo keeps a share of its own rows for its test, so that it is tested on what it has.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -5,8 +5,6 @@ Tiny Images", 2009) are data sets of the paper (Kiselman & Levy, SP-CACW, arXiv 
 scikit-learn and Pillow are imported where they are used, since each takes seconds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging

@@ -10,8 +10,6 @@ A target may own few rows (``target-samples``): all its other rows test it, and 
 of their training share.
 """
 
-from __future__ import annotations
-
 import io
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,6 @@ be predicted, float (n,). In an app of one's own (``silo_app``) ``classes`` is 0
 outputs say how many they are. ``test`` is None of a peer that has none; the target needs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any

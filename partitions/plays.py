@@ -8,8 +8,6 @@ roles)" (Kiselman & Levy, SP-CACW, arXiv 2606.29322, "LEAF Shakespeare"; READING
 kept as tokens of LEAF's vocabulary.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

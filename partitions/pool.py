@@ -4,8 +4,6 @@ Both MNIST settings of the paper are of this kind (Kiselman & Levy, SP-CACW, arX
 "MNIST Label-Switching" and "MNIST Rotation"); a setting differs by its transform.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from functools import cached_property, partial
 from typing import Any, ClassVar

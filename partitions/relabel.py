@@ -5,8 +5,6 @@ SP-CACW, arXiv 2606.29322, "MNIST Label-Switching (Concept Shift)"). Images foll
 everywhere; cluster k calls class y by another name.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar

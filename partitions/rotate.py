@@ -5,8 +5,6 @@ Levy, SP-CACW, arXiv 2606.29322, "MNIST Rotation (Feature Shift)"). Labels mean 
 silo i sees its images turned by i steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The paper's columns are n = 15 silos of m = 7 roles, and n = 30 silos of m = 3 (
 SP-CACW, arXiv 2606.29322, "LEAF Shakespeare"; READING row 20).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

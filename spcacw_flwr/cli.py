@@ -3,8 +3,6 @@
 Each command imports what it needs, for PyTorch takes seconds that ``--help`` need not wait for.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import textwrap

@@ -1,7 +1,5 @@
 """How every command prints, and how it ends; it imports nothing slow."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

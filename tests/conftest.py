@@ -1,7 +1,5 @@
 """Where the tests find real data, and the small configurations they share."""
 
-from __future__ import annotations
-
 import os
 import signal
 import warnings

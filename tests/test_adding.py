@@ -4,8 +4,6 @@ The folder has a module ``mine``: a method and a setting with keys of their own 
 dataclasses), a solver, a model and an attack.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

@@ -1,7 +1,5 @@
 """The command line without Flower behind it: lists, assignments, and what the display says."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

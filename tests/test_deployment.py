@@ -5,8 +5,6 @@ gradients and losses at models of the silos' own; ``SPCACW_METHODS=all`` runs ev
 without keys (``tests/flower/test_federation.py`` has them with keys).
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

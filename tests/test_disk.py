@@ -1,7 +1,5 @@
 """What the programs leave on a disk: where, for whose eyes, and never the half of a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

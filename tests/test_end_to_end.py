@@ -1,7 +1,5 @@
 """The real thing: Flower's Simulation Runtime on Ray, driven by its commands, on real digits."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Each writer here works in a process of its own until that happens. Then every fi
 there, and the next writer goes on.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

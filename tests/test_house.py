@@ -1,7 +1,5 @@
 """The plan of the house: who may know whom, and that nobody goes round in a circle."""
 
-from __future__ import annotations
-
 import ast
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs on Ray that are ended from outside: what they say, what is left, and how they go on."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """What users get wrong, by accident or on purpose: one sentence, soon, and no traceback."""
 
-from __future__ import annotations
-
 import errno
 import re
 import signal

@@ -9,8 +9,6 @@ records them before, and has every bit compared afterwards, on one machine::
 What moves a last bit wants a commit of its own, which says what moved, and by how much.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

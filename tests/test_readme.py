@@ -1,7 +1,5 @@
 """What README and the pages promise: commands are CI's, numbers the committed tables'."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

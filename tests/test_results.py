@@ -1,7 +1,5 @@
 """What the pages say of results is what the committed tables say."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

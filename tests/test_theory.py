@@ -1,7 +1,5 @@
 """The synthetic silos are what the theory assumes, and the theory studies measure what they say."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from pathlib import Path

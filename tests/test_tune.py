@@ -1,7 +1,5 @@
 """Tuning: one search for all, trials on held-out training data, a choice that can be read back."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The in-process engine runs where there is neither Flower nor Ray, nor a terminal library."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Waiting for what other threads and processes do, and finding those that a test has started."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress

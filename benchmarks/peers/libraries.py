@@ -45,8 +45,6 @@ No peer does what SP-CACW does: a bias per silo, the Gram matrix, α and L; and 
 sum only, never one silo's gradient.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

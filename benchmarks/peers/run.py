@@ -10,8 +10,6 @@ library, and what was chosen in its favour, ``libraries.py`` says. Ours is there
 it does what the peers do, with SP-CACW much more.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -32,8 +32,6 @@ would be clipped, or the reply dropped).
     speaks against them before (ours; against methods in which biases may cancel).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

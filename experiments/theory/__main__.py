@@ -1,7 +1,5 @@
 """Run every study: ``python -m spcacw_flwr.experiments.theory OUT_DIR PICTURE_DIR``."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The studies' pictures, drawn from their tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Paper, section "Estimating the Biases", Eq. (alg_single_est); Algorithm 1, lines 2 and 6.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

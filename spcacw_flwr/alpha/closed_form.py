@@ -12,8 +12,6 @@ continuous quadratic knapsack problem, Mathematical Programming 112, 2008). (The
 it is 0 if a silo has neither noise nor bias.)
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

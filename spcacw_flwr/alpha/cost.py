@@ -7,8 +7,6 @@ via Regret Minimization": R_T = Σ L̂ₜ(αₜ) − min_α Σ L̂ₜ(α), and t
 R_T ≤ 64 (1/γ + GD) M (1 + log T).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ one core, and the rest of the round has one core as well. With 89 silos on two c
 about a quarter less time so than with PyTorch's two threads, which gained nothing over one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

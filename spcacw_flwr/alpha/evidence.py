@@ -4,8 +4,6 @@ The lemma "Optimal Weights" gives α in closed form from ‖bᵢ‖² and σᵢ�
 online, from the inner products that SP-CACW has at hand anyway (:mod:`spcacw_flwr.alpha.noise`).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from spcacw_flwr.alpha.closed_form import Vector, optimal_weights

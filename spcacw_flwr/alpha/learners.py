@@ -8,8 +8,6 @@ For comparison there are ``ons`` and ``eg`` (:mod:`spcacw_flwr.alpha.online`). T
 names one of the four, or a class of the user's own.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

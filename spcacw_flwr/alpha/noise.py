@@ -10,8 +10,6 @@ Q = Σ_t w_t² D_t, what is left of K has no noise of single rounds: U = (K − 
 unbiased for BBᵀ whatever the noise, if rounds are independent. The mean of D less U is Σ.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

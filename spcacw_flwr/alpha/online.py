@@ -29,8 +29,6 @@ is at most ln M / η_T plus a sum of min{ηₜ₋₁ rₜ²/2, 2rₜ}. Where r�
 most √(ln M / 2) rₜ² / √(Σ_{τ≤t} r_τ²); elsewhere the sum has at least doubled.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

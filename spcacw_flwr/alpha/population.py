@@ -16,8 +16,6 @@ means of gᵢ − g₀, and D, those of a round.
 * The mean of the R batches of a pass has the variance Fᵢ = σᵢ² / (Rᵢ − 1 + ρᵢ).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -9,8 +9,6 @@ PyTorch keeps to one core, a part of the columns by each thread of the crew
 (:mod:`spcacw_flwr.alpha.crew`). On a GPU the product of float32 is PyTorch's general one.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

@@ -9,8 +9,6 @@ tr(HΣ) for mini-batches of covariance Σ (S. McCandlish et al., An empirical mo
 training, arXiv 1812.06162), so that tr(HΣ)/tr(Σ) takes L's place: docs/theory.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

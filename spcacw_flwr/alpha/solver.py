@@ -8,8 +8,6 @@ method solves it: J. Nocedal and S. J. Wright, Numerical Optimization, 2006, sec
 Newton's steps for the cubic term.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@
 that the paper leaves open, and the reading taken of each.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ Each is named in the run config by one word of :data:`METHODS`, :data:`SETTINGS`
 used: nothing here imports a baseline or a partition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -10,8 +10,6 @@ and flushed to the disk; the rename of the JSON file is the moment at which the 
 replaces the old, which is deleted only then. A crash at any moment leaves a complete checkpoint.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -6,8 +6,6 @@ reaches a ServerApp in a thread, in another process, on another machine. A secon
 would without us: it ends the process at once.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -14,8 +14,6 @@ it is not asked, but for a probe now and then, and has no weight until its probe
 gradient at all: finite, and no longer than an honest one can be.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Generator, Mapping
 from contextlib import suppress

@@ -4,8 +4,6 @@ Each is a key of the run, and imported when it is wanted. A run that goes on fro
 goes on with its logs: ``loggers.json`` in its directory has what each service calls it.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

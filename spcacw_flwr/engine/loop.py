@@ -5,8 +5,6 @@ It is the only one. Whom it asks differs: a pool that holds the data of all silo
 (``flower/asker.py``).
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Mapping

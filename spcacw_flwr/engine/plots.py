@@ -4,8 +4,6 @@ They are drawn without a display (Matplotlib's Agg canvas, no pyplot state), so 
 can write them. :func:`heat` draws every heat-map of weights, here, in reports and in experiments.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path

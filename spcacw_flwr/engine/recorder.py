@@ -4,8 +4,6 @@ docs/run.md lists the files. Of a run that goes on from its checkpoint, those th
 cut to where they were (:mod:`spcacw_flwr.engine.checkpoint`).
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -10,8 +10,6 @@ messages, and needs PyTorch and the scientific stack alone::
     print(result.accuracy[-1], result.alpha)
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

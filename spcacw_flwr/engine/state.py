@@ -6,8 +6,6 @@ project, of the packages that the objects themselves are from, and a few of Pyth
 are made anew; anything else ends in an :class:`SpcacwError` when it is to be saved.
 """
 
-from __future__ import annotations
-
 import collections
 import io
 import pickle

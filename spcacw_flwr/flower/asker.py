@@ -8,8 +8,6 @@ waits for it to come back, for ``round-timeout`` seconds, and asks it again. A q
 before the round that it belongs to, while the method still learns from the answers to the last one.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping

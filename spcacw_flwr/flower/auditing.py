@@ -1,7 +1,5 @@
 """``spcacw audit``: see that a host's log is as it was written, and that two hosts' logs agree."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

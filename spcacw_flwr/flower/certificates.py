@@ -4,8 +4,6 @@ All keys are elliptic-curve keys on P-384, which is what Flower takes for nodes.
 they are by signing with their key; the server by a certificate that the authority signed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import ipaddress

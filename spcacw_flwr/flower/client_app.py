@@ -16,8 +16,6 @@ subtract: for rehearsals only.
 :func:`silo_app` is the same app around the data and the model of an app of one's own.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 Each command prints the Flower command that it runs. ``demo`` is all of them on one machine.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

@@ -7,8 +7,6 @@ little-endian and in C order, one after the other. The version is part of the se
 another version is another service, which a node of this one does not find.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ Which node holds a silo ``discovery.py`` knows. Replies are looked for sooner th
 asked for again where one was lost.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -6,8 +6,6 @@ first and trusts for that; the secret it shows only over TLS that this authority
 its public key is admitted, for that number of a silo alone, and the token is worth nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import json

@@ -4,8 +4,6 @@ A program of its own, so that Flower's programs can be heard whoever started the
 ``python json_lines.py FILE PROGRAM``. It ends when nobody can write to it any more.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -6,8 +6,6 @@ SuperLink of its own, on a free port, in a neutral directory with a Flower home 
 of it is gone afterwards.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

@@ -5,8 +5,6 @@ The server's directory has ``registered/<node>.pub`` and ``revoked/<node>.pub``.
 its silos: a run goes on without one that was revoked. The ServerApp finds them by its Flower home.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -14,8 +14,6 @@ The mod cannot see which samples an app uses, nor clip each of them: ε is that 
 every answer.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

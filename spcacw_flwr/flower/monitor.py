@@ -5,8 +5,6 @@
 neither a program nor a reader of it that starts again moves them back.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import threading

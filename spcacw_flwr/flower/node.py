@@ -1,7 +1,5 @@
 """What the owner of a silo says of it: the keys of ``node.toml``, which no run changes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path

@@ -6,8 +6,6 @@ function, :meth:`Policy.refusal`. ``told.json`` beside the file counts what each
 runs together; it is written before an answer goes out.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math

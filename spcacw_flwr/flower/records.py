@@ -9,8 +9,6 @@ a row for each silo that was asked, its columns in the order of the model's para
 of the question, and the silos that the rows are of.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping

@@ -10,8 +10,6 @@
 A ClientApp of another make must speak our records (``records.py``; docs/app.md).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """What a node says: to a Flower message, or in a stream until the target says that it is over."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from logging import INFO

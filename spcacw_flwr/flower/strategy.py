@@ -5,8 +5,6 @@ method may ask several questions in a round, which Flower's own loop, one messag
 know. The strategy for other people's apps is :class:`~.server_app.SPCACW`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace

@@ -7,8 +7,6 @@ w_{t+1} = w_t − η Opt(Σ α^{(i)} g^{(i)}), whose members differ only in α
 silos keep none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace

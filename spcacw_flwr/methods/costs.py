@@ -12,8 +12,6 @@ the proposition's mean and variance. H_t is this mean and not what was drawn: a 
 asked would look as if its gradient cost nothing.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

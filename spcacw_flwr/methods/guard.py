@@ -16,8 +16,6 @@ as 1/n. The target's model is u until the judgement, then z: a run that is refus
 what Local would have. The last rounds (``guard-finish``) give back what was kept apart.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 

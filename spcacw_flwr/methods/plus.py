@@ -7,8 +7,6 @@ and noise meets the curvature κ along it, not the largest, with the step that m
 asks for no gradient, message or byte more than SP-CACW does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

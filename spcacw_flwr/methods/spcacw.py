@@ -6,8 +6,6 @@ pseudo-code, but for one thing: the paper has b̂ before the step, which needs n
 order the next gradients are on their way, between real silos, while the target learns from these.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import dataclass

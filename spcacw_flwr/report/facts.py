@@ -1,7 +1,5 @@
 """The figures that the report talks about, computed from a run's artefacts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ still draws the mini-batches (and dropout, and augmentation) of its old number, 
 differ by the absence alone; with ``participation`` < 1, also by who is sampled.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import time

@@ -4,8 +4,6 @@ Each is an SVG with its letters as outlines, so that it needs no font of the rea
 small bitmaps in it. Colours are two of Okabe and Ito's, which the colour-blind can tell apart.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Runs that failed and methods without weights lack some files or columns.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -4,8 +4,6 @@ A line is made from a run's ``config.toml``, ``status.json`` and ``summary.json`
 folder of hundreds is listed at once. Of the keys those are shown that differ between the runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ How it ended, who helped, when the weights changed, what it took, and what leavi
 each function yields sentences, none where nothing is known.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What a command shows while a run goes on, and the short tables at its end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Numbers and lists as people read them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

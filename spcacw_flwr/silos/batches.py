@@ -7,8 +7,6 @@ one sample would be left for the last batch, it gets a second one from the batch
 BatchNorm has no statistics of a single sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial

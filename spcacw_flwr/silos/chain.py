@@ -8,8 +8,6 @@ the reverse pass is so short that autograd's bookkeeping costs as much as a few 
 It also takes a model for each silo, as methods of client-owned models need it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ statistics are those of the mini-batch at w, held fixed, so that the Hessian is 
 of single samples.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

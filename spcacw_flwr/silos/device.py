@@ -4,8 +4,6 @@ bfloat16 is for networks and the silos' inner products: what networks put out, t
 gradients, the bias estimates and L are float32, and so are test figures.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from functools import cache

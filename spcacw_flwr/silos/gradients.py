@@ -14,8 +14,6 @@ Three ways, one result (up to the order of float32 sums):
 A silo's random numbers come from a seed of its own, its BatchNorm statistics from its own batch.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext

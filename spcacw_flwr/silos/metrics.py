@@ -7,8 +7,6 @@ binomial one, for AUROC that of E. R. DeLong, D. M. DeLong and D. L. Clarke-Pear
 1988). Two models on the same cases differ with the error of φ − φ′: McNemar's, and DeLong's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ and no width changes the architecture. A user's own model or loss gets one sente
 before training begins.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import os

@@ -4,8 +4,6 @@ The functions know a model and tensors, not methods. All silos of a node are one
 they share the model w_t (:mod:`spcacw_flwr.silos.gradients`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

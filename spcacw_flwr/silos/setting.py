@@ -4,8 +4,6 @@ The experiments of SP-CACW (Kiselman & Levy, arXiv 2606.29322, Section "Experime
 setting: M silos, a training set for each, and a test set for the target.
 """
 
-from __future__ import annotations
-
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ the same whatever else is asked, and in which order. The target knows the key, a
 noise that came from such a stream: real silos therefore draw theirs as :class:`Secret` does.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

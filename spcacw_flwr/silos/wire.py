@@ -8,8 +8,6 @@ largest absolute entry of each block of 256, over 127 (QSGD with the infinity no
 al., NeurIPS 2017). The random numbers are a pure function of (seed, silo, round, draw).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A crew computes what one thread does, in order, and leaves the settings as they were."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Biases and noise told apart: by hand, and unbiased on silos whose truth is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

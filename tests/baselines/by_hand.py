@@ -1,7 +1,5 @@
 """Methods without silos: the test is the silos, and writes their replies by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

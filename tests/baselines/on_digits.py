@@ -1,7 +1,5 @@
 """Short runs on real data, in process, to see whether a method is what it says and no other."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

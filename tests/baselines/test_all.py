@@ -1,7 +1,5 @@
 """Every method, by its name: finite, repeatable, blind to test data, alike in every engine."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The configuration: one truth for defaults, and one sentence for every bad value."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

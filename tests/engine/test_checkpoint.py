@@ -1,7 +1,5 @@
 """Checkpoints: a run that was stopped and goes on is one that was never stopped, bit for bit."""
 
-from __future__ import annotations
-
 import collections
 import errno
 import json

@@ -1,7 +1,5 @@
 """The gate by hand: what passes, strikes, quarantine, probes, and what is said of them."""
 
-from __future__ import annotations
-
 import logging
 from types import SimpleNamespace
 

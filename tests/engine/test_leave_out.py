@@ -1,7 +1,5 @@
 """A run without a silo equals one in which that silo never was."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 MLflow and wandb are stand-ins here, which note each call; docs/run.md says how to use the real.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace

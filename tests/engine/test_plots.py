@@ -1,7 +1,5 @@
 """The heat-map of weights: what is white, what is dark, and how long an α holds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The in-process engine: a function, its artefacts, and what it does when a silo breaks."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """States of objects: what goes in comes out, bit for bit, shared where it was shared."""
 
-from __future__ import annotations
-
 import collections
 import io
 import math

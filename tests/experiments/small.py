@@ -1,7 +1,5 @@
 """A column on the embedded digits, small enough to be run many times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Attacks by hand, who attacks, and what a guard is for, from end to end."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps as tasks of a Ray cluster: two raylets on loopback, of which one is killed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

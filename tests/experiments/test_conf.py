@@ -1,7 +1,5 @@
 """The configuration of Table 1 is complete, valid, and says what the paper says."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

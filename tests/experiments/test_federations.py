@@ -1,7 +1,5 @@
 """The benchmark of selfish learning: its plan, its cells, and a small one from the command line."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

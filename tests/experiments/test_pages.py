@@ -1,7 +1,5 @@
 """The tables of docs/ are those of the committed results, and a stale one is named."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

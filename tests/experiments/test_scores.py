@@ -1,7 +1,5 @@
 """Known answers of the statistics; the arithmetic stands beside each."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

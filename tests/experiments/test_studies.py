@@ -1,7 +1,5 @@
 """Studies: committed tables are complete, lines say what runs logged, Markdown what lines say."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

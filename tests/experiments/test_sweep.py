@@ -1,7 +1,5 @@
 """A sweep repeats nothing, loses nothing to a run that dies, and can be stopped at any time."""
 
-from __future__ import annotations
-
 import io
 import multiprocessing
 import os

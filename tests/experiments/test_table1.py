@@ -1,7 +1,5 @@
 """From a small sweep on digits to tables and figures; what they say is worked out anew here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

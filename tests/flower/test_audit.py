@@ -1,7 +1,5 @@
 """Audit logs: what nobody can change unseen, what two hosts say of each other, what is in them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

@@ -1,7 +1,5 @@
 """A model with BatchNorm and dropout through Flower's messages: the same run, the same file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The federation's own certificates hold in a TLS handshake, and keys are their owner's alone."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket

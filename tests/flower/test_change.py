@@ -3,8 +3,6 @@
 Real processes on loopback; each silo's directory lies where no other would look.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ a run in this process whose silos are as silent ends with the same model, bit fo
 counts rounds by the clock: each trouble lasts until the log shows it.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import signal

@@ -1,7 +1,5 @@
 """``spcacw deploy demo`` as a person uses it: Ctrl-C, the same command again, and the report."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The commands of each host, without Flower, and what docs/deploy.md says of them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Nodes that go and come while a run is on: who is a silo, and who only says so."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

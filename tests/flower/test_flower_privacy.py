@@ -1,7 +1,5 @@
 """Private silos behind Flower: the engines agree, the mod agrees, nothing is noised twice."""
 
-from __future__ import annotations
-
 import logging
 import math
 

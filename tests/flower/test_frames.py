@@ -1,7 +1,5 @@
 """Frames: round trips, sizes, and what is not of the protocol."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

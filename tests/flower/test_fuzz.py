@@ -1,7 +1,5 @@
 """Replies of any shape through the real Strategy: as if the silo had stayed silent, bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

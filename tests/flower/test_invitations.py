@@ -3,8 +3,6 @@
 The nodes are threads that run the real ClientApp; the grid hands messages to them and back.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Joining by a token: what is let in, what is not, and whom a silo trusts."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """What Prometheus sees of a host: the figures of its audit log, of the right silo; JSON logs."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """A federation where nothing but its own programs can be reached calls nobody else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

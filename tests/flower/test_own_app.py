@@ -1,7 +1,5 @@
 """An app of one's own: ten lines on each side, and one true sentence for each misfit."""
 
-from __future__ import annotations
-
 import ast
 import json
 import shutil

@@ -1,7 +1,5 @@
 """What a site's policy forbids stays there, whichever way it is asked, whatever a run says."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math

@@ -1,7 +1,5 @@
 """Replies that get lost are asked for again, once; the strategy sees one reply to each message."""
 
-from __future__ import annotations
-
 import threading
 from queue import Queue
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Under Flower a run goes on from its checkpoint too, and a ServerApp knows the run it began."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The Flower skin without Ray: discovery, equality with the bare loop, and bad replies."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Silos that die, come back, are late or lie, and streams that are not let in."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Silos in processes of their own, over TLS: one trajectory with the in-process engine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

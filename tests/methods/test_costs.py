@@ -1,7 +1,5 @@
 """The cost matrices of SP-CACW's rounds: probed, booked; and the options around them."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The guard: what is kept apart stays apart, the judgement, and what a refused run ends with."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

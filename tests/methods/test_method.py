@@ -1,7 +1,5 @@
 """Methods by hand: who is asked, how replies become a step, and what SP-CACW learns from them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

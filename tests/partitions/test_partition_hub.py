@@ -1,7 +1,5 @@
 """A Hugging Face dataset from a local path, split by stock Partitioners and ours."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Real federations: who holds what, split by the seed, and a target that owns little."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 import threading

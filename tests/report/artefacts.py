@@ -1,7 +1,5 @@
 """Small artefacts of runs that never were, written as the Recorder writes them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page: one file with nothing to fetch, well formed, and safe from what a run is called."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Runs beside each other: a folder listed, sorted and filtered, and two compared."""
 
-from __future__ import annotations
-
 import pytest
 
 from spcacw_flwr.report.runs import difference, draw, read_run, runs_below

@@ -1,7 +1,5 @@
 """What the report says, from small artefacts whose figures are worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

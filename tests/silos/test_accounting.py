@@ -1,7 +1,5 @@
 """ε against closed forms, against dp-accounting, and against counting by hand."""
 
-from __future__ import annotations
-
 import math
 
 import dp_accounting as dp

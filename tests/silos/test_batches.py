@@ -1,7 +1,5 @@
 """Batches are a pure function of (seed, silo, round); no two purposes draw from one stream."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The key ``precision``: what it changes, how far, and what it says of hardware that has it not."""
 
-from __future__ import annotations
-
 import logging
 from types import SimpleNamespace
 

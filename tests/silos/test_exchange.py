@@ -1,7 +1,5 @@
 """Questions of every kind, in process and through Flower's messages: one answer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Three ways to the same gradients, and the chain rule by hand: known answers, and autograd's."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 

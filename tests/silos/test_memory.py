@@ -1,7 +1,5 @@
 """The engine keeps gradients and biases, and little else, of size M × d."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Metrics by hand, beside scikit-learn's; their intervals by hand, and by how often they hold."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SP-CACW on the paper's own data, for a few epochs: it finds its cluster, and its neighbours."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The paper's networks: their sizes by hand, and their gradients against a loop over silos."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A user's own model and loss: the worked example, and one sentence for every mistake."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Private silos: clipping, noise, whose chance it is, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Silo functions against plain PyTorch, one silo at a time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

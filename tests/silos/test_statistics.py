@@ -1,7 +1,5 @@
 """BatchNorm's statistics at evaluation, weighted accuracy, and L with statistics held fixed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """What kinds of models work, two epochs of each in process: the table in docs/models.md."""
 
-from __future__ import annotations
-
 import logging
 import math
 from functools import partial

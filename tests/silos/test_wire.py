@@ -1,7 +1,5 @@
 """What gradients travel as: exact where it should be, unbiased and bounded where it is not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
