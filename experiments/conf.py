@@ -92,9 +92,10 @@ def chosen(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
 
 
 def columns(names: Sequence[str] = ()) -> list[Column]:
-    """Return columns by name, or by the path of a TOML file of one's own; none: the paper's."""
+    """Return columns by name, or by the path of a TOML file, also of ours; none: the paper's."""
     paper = read(CONF / "paper.toml")
-    own = {Path(name).stem: Path(name) for name in names if name.endswith(".toml")}
+    files = (Path(name) for name in names if name.endswith(".toml"))
+    own = {f.stem: CONF / f if (CONF / f).exists() and not f.exists() else f for f in files}
     stems = [Path(name).stem if name.endswith(".toml") else name for name in names]
     known = dict.fromkeys([*paper, *(path.stem for path in COLUMNS.glob("*.toml")), *own])
     found = []

@@ -87,8 +87,7 @@ def study(
     A cell's p needs the runs of all its row's variants: a table that lacks one is made anew, of
     the runs that are there and those that are not. SpcacwError if a run failed; the table stays.
     """
-    files = (str(CONF / name) if name.endswith(".toml") else name for name in listed["columns"])
-    of, which, seeds = columns(list(files)), rows(listed["rows"]), range(listed["seeds"])
+    of, which, seeds = columns(listed["columns"]), rows(listed["rows"]), range(listed["seeds"])
     numbers: dict[str, int] = {}
     if listed["kind"] == "calibration":
         jobs = calibration_jobs(of, which[0], seeds, more)
