@@ -8,8 +8,8 @@ A study is a table of that file, and writes ``<name>.csv``:
 * ``grid`` is a list of tables. Each runs every combination of its lists, for ``seeds`` seeds from 0
   on, or those of a list, with the keys of ``set``; methods ``"all"`` are those of the registry;
 * a list has the name of a column or of a run-config key. ``keys`` maps a column to the key that it
-  stands for, ``values`` maps a column's values to several keys; where the column ``tuned`` is true,
-  a method has the keys that ``spcacw tune`` chose for it;
+  stands for, ``values`` maps a column's values to several keys; where the column ``with`` is
+  "tuned keys", a method has those that ``spcacw tune`` chose for it;
 * lists that are no columns go together into the column ``keys``, as JSON.
 
 Two studies have Markdown beside their CSV, made from it alone, and that of privacy has a picture.
@@ -69,12 +69,12 @@ def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
             keys: dict[str, Any] = {**COMMON, **flattened(grid.get("set", {}))}
             # A column's keys give way to all others; what stands for several keys wins.
             for axis in sorted(chosen, key=lambda axis: (axis in several) - (axis == "column")):
-                if axis not in ("study", "tuned"):
+                if axis not in ("study", "with"):
                     keys |= keys_of(study, axis, chosen[axis])
             line = {**chosen, "keys": json.dumps(rest), "seed": seed}
             said = {column: line[column] for column in place}
             where = str(chosen.get("column", chosen.get("setting", "")))
-            if chosen.get("tuned"):
+            if chosen.get("with") == "tuned keys":
                 keys |= tuned_keys(where, keys["method"], keys["method"])
             note = ", ".join(str(said[c]) for c in place if c not in ("column", "setting", "seed"))
             yield Job(where, name, {**keys, "seed": seed, **more}, note, said)
