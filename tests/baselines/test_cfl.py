@@ -28,11 +28,11 @@ def test_the_best_bipartition_has_the_least_cosine_across():
 
 
 def test_a_cluster_at_rest_parts_and_each_part_goes_its_way():
-    """All means are of length 1 > .9, their mean 0 < .1; a = −.8, √(1.8/2) = .95 > .6.
+    """All means are of length 1 > .9, their mean 0 < .1; a = −.8, √(1.8/2) = .949 > .94 (> 1.8/2).
 
     Round 3: the target's part steps along (g_0 + g_1)/2 = (.9, .3), the other along its opposite.
     """
-    method = built()
+    method = built(gamma=0.94)
     (asked,) = converse(method, 1, sending(ROWS))
     assert asked.points.shape == (2,)
     assert len(method.models) == 1  # the period is not over
