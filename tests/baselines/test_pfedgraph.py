@@ -81,6 +81,15 @@ def test_meeting_by_hand():
     assert made.alpha_round == 2
 
 
+def test_what_is_compared_is_how_models_moved():
+    """From w_0 = (0, 5) the models of the test above all have cosines of .98 and more."""
+    made = graph_method()
+    for start in (made.parameters, made.models):
+        start += torch.tensor([0.0, 5.0])
+    converse(made, 1, sending([[-1.0, 0.0], [-2.0, 0.0], [0.0, -1.0]]))
+    np.testing.assert_allclose(made.alpha, [0.5, 0.5, 0.0])
+
+
 def test_the_cosine_term_draws_models_together():
     """Released code adds it to the loss, which drives them apart."""
     made = graph_method(**{"lambda": 0.5, "alpha": 10.0, "update-every": 2, "personal": "trained"})
