@@ -119,7 +119,7 @@ def test_a_row_of_one_seed_whose_title_latex_would_not_take():
     assert text.isascii()
 
 
-@pytest.mark.parametrize("name", ["table1", "table1-tuned", "table1-narrow", "table1-narrow-tuned"])
+@pytest.mark.parametrize("name", ["table1", "table1-tuned", "table1-narrow"])
 def test_the_committed_tables_are_those_of_the_committed_cells(name):
     # Older tables have a row that is gone, in the place where spcacw-plus is now.
     rows = [row.name for row in conf.rows()]
