@@ -86,8 +86,8 @@ def test_one_who_does_not_take_part_keeps_its_model():
     assert method.heads.tolist() == [[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0]]
 
 
-@pytest.mark.parametrize("tensors", [2, 3])
+@pytest.mark.parametrize("tensors", [2, 3, 4])
 def test_the_classifier_is_the_last_matrix_of_the_head(tensors):
-    layout = shaped(a=(4, 3), b=(4,), c=(2, 4), d=(2,))
+    layout = shaped(body=(3,), a=(4, 3), b=(4,), c=(2, 4), d=(2,))
     own = {"head-tensors": tensors}
     assert make("pfedsim", [0.0] * layout.size, own=own, layout=layout).classifier == "c"
