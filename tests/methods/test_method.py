@@ -153,6 +153,14 @@ def test_lambda_reg_is_of_an_epoch_however_often_weights_are_updated(every):
     assert found == pytest.approx([0, 34, 34, 2] if every == 1 else [0, 0, 8.5, 8.5])
 
 
+def test_in_its_first_epoch_lambda_reg_is_of_what_there_is():
+    """K = 1, four rounds an epoch: (1, 0), (3, 4), (3, 4) have variances 4/3, 16/3: .5 · 272/9."""
+    method = make("spcacw-reg", gamma=0.5, smoothness=1.0, batch_size=16, update_every=1)
+    for round_, own in enumerate([[1, 0], [3, 4], [3, 4]], 1):
+        play(method, round_, [own, [0, 0], [0, 0]])
+    assert method.epoch_report()["lambda_reg"] == pytest.approx(136 / 9)
+
+
 def test_where_an_epoch_is_one_round_lambda_reg_is_of_two():
     method = make("spcacw-reg", gamma=0.5, smoothness=1.0, batch_size=64)
     found = []
