@@ -153,7 +153,7 @@ def run(config: Config, num_silos: int, show: Show) -> None:
         def simulating() -> bool:
             return listens(link.address) and program_runs("flwr-simulation", link.home)
 
-        follow(link, run_id, directory, show, simulating)
+        follow(link, run_id, directory, show, simulating, patience=0)
 
 
 def read_status(directory: Path) -> dict[str, Any]:
@@ -165,12 +165,14 @@ def read_status(directory: Path) -> dict[str, Any]:
 
 
 def follow(
-    link: Link, run_id: str, directory: Path, show: Show, running: Callable[[], bool]
-) -> None:
+    link: Link, run_id: str, directory: Path, show: Show, running: Callable[[], bool],
+    patience: float = processes.START_SECONDS,
+) -> None:  # fmt: skip
     """Show a run's status until it has ended or ``running`` says that its process is gone.
 
-    The app's log is left in ``directory``, beside its results. SpcacwError if training did not
-    finish: the sentence says why. Died, if the app itself did not.
+    When training has finished that process has ``patience`` seconds to end. The app's log is left
+    in ``directory``, beside its results. SpcacwError if training did not finish: the sentence says
+    why. Died, if the app itself did not.
     """
     try:
         try:
@@ -178,8 +180,8 @@ def follow(
         except KeyboardInterrupt:
             _let_stop(link, directory)
             raise
-        deadline = time.monotonic() + processes.START_SECONDS
-        while status.get("state") == "finished" and running() and time.monotonic() < deadline:
+        deadline = time.monotonic() + patience
+        while status.get("state") == "finished" and time.monotonic() < deadline and running():
             time.sleep(processes.POLL_SECONDS)
     finally:
         if listens(link.address):
@@ -187,7 +189,7 @@ def follow(
     if status.get("state") == "failed":
         raise SpcacwError(status["error"])
     if status.get("state") != "finished":
-        raise Died(f"The run's process ended before training did: see the logs in {directory}.")
+        raise Died(f"The run ended before training was done: see the logs in {directory}.")
 
 
 def _watch(directory: Path, show: Show, running: Callable[[], bool]) -> dict[str, Any]:
