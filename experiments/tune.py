@@ -6,8 +6,8 @@
 A method tries its default keys, with its own η and with each of the one list of η in
 ``experiments/grids.toml``; then the neighbours of the best, key by key, until it is better than
 them all; then what makes it Local, if anything does, and goes on from there if that is better.
-Lists grow (:func:`around`), so no choice lies at an edge. Then methods that tried fewer candidates
-try more, ever nearer to their best, until all have tried the same number.
+Lists grow (:func:`around`), so no choice lies at an edge. Then methods that tried fewer than
+:data:`TRIALS` candidates try more, ever nearer to their best, until they have tried as many.
 
 Every candidate trains in process without a fifth of the target's training data (the key
 ``holdout``) and is scored there; test data are never looked at (READING.md 21). One that is refused
@@ -45,6 +45,9 @@ from .sweep import Where
 GRIDS = Path(__file__).parent / "grids.toml"
 PLACE = ("setting", "method", "keys", "seed", "epochs")
 COLUMNS = (*PLACE, "held_out_accuracy", "seconds")
+TRIALS = 30
+"""Candidates that every method tries at least: more than most need to be through with their lists.
+To go on until all have tried the same number has no end, for who finds a better one begins anew."""
 LAST = 5
 """The score is the mean after the last epochs of held-out accuracy, or of the metric that the
 setting has (negative where less is better): of one epoch it would be luck."""
@@ -139,8 +142,8 @@ def following(
             todo[name] = wanted(axes[name], [default | ends[name] | {"eta": eta}], of)
     if any(todo.values()):
         return todo
-    counts = {name: sum(not math.isnan(x) for x in of.values()) for name, of in tried.items()}
-    lack = {name: max(counts.values()) - counts[name] for name in first}
+    counts = {name: sum(not math.isnan(x) for x in tried[name].values()) for name in first}
+    lack = {name: max(0, TRIALS - count) for name, count in counts.items()}
     return {name: wanted(axes[name], starts[name], tried[name], lack[name]) for name in first}
 
 
