@@ -8,8 +8,10 @@ import re
 from itertools import product
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from rich.console import Console
+from scipy.stats import ttest_rel
 
 from spcacw_flwr.config.config import Config, kebab
 from spcacw_flwr.config.registry import METHODS, method_class
@@ -122,6 +124,23 @@ def test_every_method_is_in_the_documentation_with_its_keys(method):
 def test_every_method_was_run_with_its_defaults_and_tuned():
     done = {(row["with"], row["method"]) for row in rows("methods.csv")}
     assert done == set(product(("default keys", "tuned keys"), METHODS))
+    ours, told = "spcacw-plus", ["oracle", "oracle-averaged"]
+    last = pd.DataFrame(rows("methods.csv")).astype({"last_accuracy": float})
+    default, tuned = (
+        last[last["with"] == which]
+        .pivot_table("last_accuracy", "seed", "method")
+        .drop(columns=told)
+        for which in ("default keys", "tuned keys")
+    )
+    means, best = default.mean(), tuned.mean().sort_values(ascending=False)
+    assert set(means.nlargest(2).index) == {"fedamp", ours}
+    apart = round(means["fedamp"] - means[ours], 2)
+    assert f"default keys, {apart}".replace("0.", ".") in " ".join(METHODS_PAGE.split())
+    assert [*best.index[:2], *sorted(best.index[2:4])] == [ours, "fedcluster", "cobo", "fedamp"]
+    assert (best[ours] - best.iloc[1:4]).round(1).tolist() == [0.2, 0.3, 0.3]
+    assert min(ttest_rel(tuned[ours], tuned[name]).pvalue for name in best.index[1:4]) > 0.065
+    worse = (best - means).sort_values()
+    assert (worse.index[0], round(worse.iloc[0], 1), sum(worse < 0)) == ("spcacw", -1.5, 8)
 
 
 def test_the_method_of_ones_own_runs(monkeypatch, tmp_path):
