@@ -110,7 +110,7 @@ def test_weights_do_not_depend_on_the_scale_of_the_loss():
     assert one.weights() == pytest.approx(other.weights(), abs=1e-9)
 
 
-def exact(biases, variances, passes):
+def exact(biases, variances, passes, sampling=(0.0, 0.0, 0.0)):
     """Return a Population of which all estimates are exact: K = s²B + cΣ and D = B + Σ."""
     M, s, c = len(biases), 0.0, 0.0
     spread = np.diag(variances).astype(float) + variances[0]
@@ -121,15 +121,16 @@ def exact(biases, variances, passes):
         s, c = s + BETA * (1 - s), (1 - BETA) ** 2 * c + BETA**2
         noise.update(s**2 * biases + c * spread, biases + spread, np.full(M, BETA))
         found.update(np.full(M, BETA), t, 1.0)
-        found.add(0.3, np.zeros(M))
+        found.add(0.3, np.array(sampling))
     return found
 
 
-def test_with_endless_data_it_is_the_leader_of_the_papers_bound_with_true_biases():
-    """‖Σ αb‖² + ηκ Σ α²σ²; no error of samples is left where a pass has a million rounds."""
+@pytest.mark.parametrize("sampling", [(0.0, 0.0, 0.0), (0.0, 2.0, 1.0)])
+def test_with_endless_data_it_is_the_leader_of_the_papers_bound_with_true_biases(sampling):
+    """‖Σ αb‖² + ηκ Σ α²(σ² + what sampling adds); a pass of a million rounds leaves no error."""
     variances = np.array([2.0, 1.0, 0.5])
-    by_hand = minimise(BIASES + 0.3 * np.diag(variances)).alpha
-    assert exact(BIASES, variances, 1e6).weights() == pytest.approx(by_hand, abs=1e-4)
+    by_hand = minimise(BIASES + 0.3 * np.diag(variances + sampling)).alpha
+    assert exact(BIASES, variances, 1e6, sampling).weights() == pytest.approx(by_hand, abs=1e-4)
     assert 0.05 < by_hand[0] < 0.5
 
 

@@ -33,6 +33,10 @@ def test_known_answers():
     np.testing.assert_allclose(bc.alpha, wga.alpha)
 
 
+def test_a_is_the_weight_of_the_peers():
+    np.testing.assert_allclose(built("wga", {"a": 0.2}, count=3).alpha, [0.8, 0.1, 0.1])
+
+
 @pytest.mark.parametrize(
     ("name", "own", "end"),
     [("wga", {"a": 0.5}, [2.0, 1.0]), ("bc", {"a": 0.5, "beta": 0.3}, [4.0, 0.0])],

@@ -64,10 +64,19 @@ def test_it_parts_only_if_all_is_so(keys, rows):
     assert len(method.models) == 1
 
 
+def test_each_period_counts_for_itself():
+    """The mean of the first, (5, 0), is above ε_1 = .1; that of the second is 0."""
+    method = built()
+    play(method, 2, sending(ROWS + torch.tensor([5.0, 0.0])))
+    for t in (3, 4):
+        converse(method, t, sending(ROWS))
+    assert len(method.models) == 2
+
+
 def test_the_momentum_goes_with_both_parts():
     """μ = .5; gradients sum to 0 in rounds 1 and 2, so the buffer (4, 0) is halved twice.
 
-    In round 3 the target's part goes along .5 (1, 0) + (.9, .3).
+    In round 3 the target's part goes along .5 (1, 0) + (.9, .3), the other .5 (1, 0) − (.9, .3).
     """
     method = built(momentum=0.5)
     method.optimiser.momentum[0] = torch.tensor([4.0, 0.0])
@@ -76,6 +85,7 @@ def test_the_momentum_goes_with_both_parts():
     before = method.models[0].clone()
     converse(method, 3, sending(ROWS))
     close(method.personal, before - torch.tensor([0.5 + 0.9, 0.3]))
+    close(method.points((2,)), before - torch.tensor([0.5 - 0.9, -0.3]))
 
 
 def test_who_is_silent_for_a_period_stays_in_its_cluster():

@@ -33,6 +33,16 @@ def test_known_answer(inner_rounds, alpha, centre):
     assert method.alpha_round == 2
 
 
+def test_the_next_inner_round_looks_from_the_new_centre():
+    """Gradients 0, 1, 1.25, τ = 1. From 0 silos 0 and 1 are near: α = (⅔, ⅓, 0), centre ⅓.
+
+    From there all are, and α ← (1, 1, 1)/3 + (1 − 3/3) α.
+    """
+    method = make("fedcluster", [0.0], [64] * 3, within(1.0, 2))
+    weights, _ = method.aggregate(torch.tensor([[0.0], [1.0], [1.25]]), 0)
+    np.testing.assert_allclose(weights, [1 / 3] * 3)
+
+
 @pytest.mark.parametrize(
     ("silos", "quantile", "near"), [(7, 0.2, 2), (7, 0.4, 3), (20, 0.2, 5), (4, 0.2, 1)]
 )

@@ -86,6 +86,18 @@ def test_the_gradient_form_by_hand():
 
 
 @pytest.mark.parametrize("name", ["fedfomo", "fedfomo-gradient"])
+@pytest.mark.parametrize(("norm", "length"), [("l1", 2.0), ("l2", 2**0.5)])
+def test_the_key_norm_says_which_distance(name, norm, length):
+    """f_0 = ½‖w − (4, 0)‖² is 8 at 0, 4.5 at silo 0's (1, 0), 5 at silo 1's (1, 1).
+
+    Gains 3.5 and 3 over distances 1 and ‖(1, 1)‖.
+    """
+    method = make(name, sizes=[64, 64], own={"norm": norm}, eta=0.25)
+    converse(method, 1, quadratics([[4.0, 0.0], [4.0, 4.0]]))
+    close(method.personal, [1.0, 3 / length / (3.5 + 3 / length)])
+
+
+@pytest.mark.parametrize("name", ["fedfomo", "fedfomo-gradient"])
 def test_where_no_model_is_better_the_target_stays(name):
     """Not even its own step is kept, as in the authors' code; the log says e_0."""
     method = make(name, [0.5], [64, 64], eta=0.25)

@@ -27,6 +27,14 @@ def test_known_answer(start, since):
     close(made.personal, made.parameters + torch.tensor([0.86, 0.0]))
 
 
+def test_with_since_start_off_it_does_not_matter_where_models_began():
+    """ξ_0 of the models above, begun elsewhere."""
+    own = {"self-weight": 0.2, "sigma": sqrt(2) * log(3), "since-start": False}
+    made = make("heurfedamp", (5.0, -3.0), own=own)
+    made.models = MODELS
+    np.testing.assert_allclose(made.attention()[0], [0.2, 0.6, 0.2], rtol=1e-6)
+
+
 @pytest.mark.parametrize("since", [True, False])
 def test_at_the_start_and_without_sigma_peers_count_alike(since):
     """Models that have not moved have no direction since their start."""

@@ -58,6 +58,14 @@ def test_equal_gradients_are_their_own_median_and_share_it():
     np.testing.assert_allclose(method.alpha, [0.2] * 5)
 
 
+def test_silos_that_hold_one_middle_value_share_its_coordinate():
+    """Of (1, 2, 2, 2, 9) silos 1, 2 and 3 supply a third each, of (1, 2, 3, 4, 5) silo 2 all."""
+    rows = torch.tensor([[1.0, 1.0], [2.0, 2.0], [2.0, 3.0], [2.0, 4.0], [9.0, 5.0]])
+    found, shares = median_and_shares(rows)
+    assert found.tolist() == [2, 3]
+    np.testing.assert_allclose(shares, [0, 1 / 6, 4 / 6, 1 / 6, 0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("silos", [1, 6, 7])
 def test_median_in_blocks_is_numpys(silos, monkeypatch):
     monkeypatch.setattr(median, "COLUMNS", 4)

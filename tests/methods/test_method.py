@@ -56,6 +56,11 @@ def test_first_weights_and_who_is_asked(method, alpha, asked):
     assert made.request(1).silos == asked
 
 
+@pytest.mark.parametrize("method", ["local", "spcacw"])
+def test_at_first_the_target_trusts_itself_whatever_its_number(method):
+    assert make(method, target=2).alpha.tolist() == [0, 0, 1]
+
+
 @pytest.mark.parametrize("method", ["oracle", "oracle-averaged"])
 def test_oracle_needs_the_truth(method):
     with pytest.raises(SpcacwError, match="true cluster of target silo 0"):
@@ -123,6 +128,21 @@ def test_t_start_and_update_every():
     assert method.alpha_round == 3
 
 
+@pytest.mark.parametrize(
+    ("before", "silos", "after"),
+    [
+        ([0.2, 0.2, 0.6], [0, 0, 1], [0.5, 0.5, 0]),
+        ([0.2, 0.2, 0.6], [0, 1, 0], [0.25, 0, 0.75]),  # .2 and .6 of the .8 that are left
+        ([0, 0.4, 0.6], [0, 1, 1], [1, 0, 0]),
+    ],
+)
+def test_weight_in_quarantine_goes_to_the_others_in_proportion(before, silos, after):
+    method = make()
+    method.set_weights(np.array(before), 1)
+    method.quarantine(np.array(silos, dtype=bool), 2)
+    np.testing.assert_allclose(method.alpha, after)
+
+
 def test_lambda_reg_by_hand():
     """g_0 = (1, 0), (3, 4): sample variances (2, 8), squared norm 68; γ = .5 gives λ = 34.
 
@@ -135,6 +155,34 @@ def test_lambda_reg_by_hand():
     play(method, 3, [[0, 0], [0, 0], [0, 0]])
     play(method, 4, [[2, 0], [0, 0], [0, 0]])
     assert method.epoch_report()["lambda_reg"] == pytest.approx(2.0)
+
+
+def test_lambda_reg_is_of_the_targets_gradients_whatever_its_number():
+    """The two gradients as above, of silo 1; the others' have no variance."""
+    method = make("spcacw-reg", target=1, gamma=0.5, smoothness=1.0)
+    play(method, 1, [[0, 0], [1, 0], [0, 0]])
+    play(method, 2, [[0, 0], [3, 4], [0, 0]])
+    assert method.epoch_report()["lambda_reg"] == pytest.approx(34.0)
+
+
+def test_the_cubic_term_by_hand():
+    """β = 1: b̂_i is g_i − g_0 = (.75, .75) for both peers, squared norm 9/8; ηL is hardly 0.
+
+    g_0 = (0, 0), (2, 0): variances (2, 0), λ = 4. For α = (1 − 2x, x, x) two rounds cost
+    2 (2x)² 9/8 + 4 ((1 − 2x)³ + 2x³), whose derivative 18x − 24 (1 − 2x)² + 24x² is 0 at x = ¼.
+    """
+    method = make("spcacw-reg", beta=1, eta=1e-9, smoothness=1.0)
+    play(method, 1, [[0, 0], [0.75, 0.75], [0.75, 0.75]])
+    play(method, 2, [[2, 0], [2.75, 0.75], [2.75, 0.75]])
+    np.testing.assert_allclose(method.alpha, [0.5, 0.25, 0.25], atol=1e-5)
+
+
+def test_what_an_unknown_silo_would_get_the_target_keeps():
+    """All send the same, so that the cubic term alone decides: ⅓ each. Silo 2 is never heard."""
+    method = make("spcacw-reg", smoothness=1.0)
+    play(method, 1, [[1, 0], [1, 0]], silos=(0, 1))
+    play(method, 2, [[3, 4], [3, 4]], silos=(0, 1))
+    np.testing.assert_allclose(method.alpha, [2 / 3, 1 / 3, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize("every", [1, 3])

@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
 from spcacw_flwr import simulate
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.methods.plus import PlusSPCACW
+from spcacw_flwr.silos.privacy import Mechanism
+from spcacw_flwr.silos.protocol import Federation, SiloInfo
 from spcacw_flwr.silos.setup import setting_of
 
 from .test_method import make, play
@@ -78,6 +82,43 @@ def test_large_steps_count_noise_as_the_largest_step_of_the_theorems():
             play(method, round_, (1.0 + rng.standard_normal((3, 2))).tolist())
         alphas.append(method.alpha)
     np.testing.assert_allclose(*alphas)
+
+
+def alpha_of(rows, **keys):
+    method = make("spcacw-plus", smoothness=1.0, **keys)
+    for round_, sent in enumerate(rows, 1):
+        play(method, round_, sent.tolist())
+    return method.alpha
+
+
+def test_momentum_makes_the_step_of_noise_longer():
+    """ηκ/(1 − μ) with κ = 1: .05/(1 − .5) is .1/(1 − 0)."""
+    rows = 1.0 + np.random.default_rng(0).standard_normal((8, 3, 2))
+    found = alpha_of(rows, eta=0.05, momentum=0.5)
+    np.testing.assert_allclose(found, alpha_of(rows, eta=0.1, momentum=0.0), rtol=1e-6)
+    assert np.abs(found - alpha_of(rows, eta=0.05, momentum=0.0)).max() > 1e-3
+
+
+def test_the_units_of_a_round_are_the_targets_gradients_whatever_its_number():
+    """‖g_0‖² is 1, then 16: with the constant β = .1 from 0 their mean is (.09 + 1.6)/.19."""
+    method = make("spcacw-plus", target=1)
+    play(method, 1, [[9, 0], [1, 0], [9, 0]])
+    play(method, 2, [[9, 0], [0, 4], [9, 0]])
+    mean = method.population._norm / method.population.noise.sums[1]
+    assert mean == pytest.approx(1.69 / 0.19)
+
+
+def test_noise_that_silos_say_they_add_by_hand():
+    """d = 2, z = 1.5, C = 1: (z · 2C/b)² a coordinate, b = min(32, n) of n = 64 and 16 samples."""
+    private = Mechanism(1.5, 1.0, 1e-5, True, "pass")
+    silos = (
+        SiloInfo(0, 64, (64,)),
+        *(SiloInfo(i, n, (), privacy=private) for i, n in ((1, 64), (2, 16))),
+    )
+    made = PlusSPCACW(
+        Config.from_keys(method="spcacw-plus"), Federation(silos, 0, 32), torch.zeros(2)
+    )
+    assert made.population.told.tolist() == pytest.approx([0, 2 * (3 / 32) ** 2, 2 * (3 / 16) ** 2])
 
 
 def test_sampling_leaves_weights_at_the_cluster():
