@@ -171,14 +171,6 @@ def test_ftls_weights_are_those_of_the_problem_without_the_unknown():
     )
 
 
-def test_what_the_unknown_would_get_stays_with_the_target(monkeypatch):
-    made = method_class("spcacw")(Config.from_keys(), federation(), torch.zeros(D))
-    made.leader = lambda: np.array([0.2, 0.3, 0.1, 0.4])
-    monkeypatch.setattr(CostBook, "known", np.array([True, True, True, False]))
-    made.update(1)
-    np.testing.assert_allclose(made.alpha, [0.6, 0.3, 0.1, 0.0])
-
-
 @pytest.mark.parametrize(("p", "seed"), [(0.5, 2), (0.1, 0), (0.1, 1)])
 def test_silos_that_are_rarely_heard_do_no_harm_on_digits(p, seed):
     """A silo never heard had it all: 55 % at p = ½, 16 and 23 % at p = .1; alone 65 to 80."""

@@ -64,14 +64,6 @@ def test_rounds_before_t_start_teach_the_noise_and_no_weights():
     assert method.population.noise.known.all()
 
 
-def test_momentum_makes_steps_longer():
-    """ηκ/(1 − μ) = .01 · 1/(1 − .9)."""
-    method, steps = make("spcacw-plus", eta=0.01, smoothness=1.0, momentum=0.9), []
-    method.population.add = lambda step, sampling: steps.append(step)
-    play(method, 1, [[1, 0], [0, 0], [0, 0]])
-    assert steps == pytest.approx([0.1])
-
-
 def test_large_steps_count_noise_as_the_largest_step_of_the_theorems():
     """ηκ = .05 · 1e6 is beyond 1/8: α is that of any other such κ."""
     alphas = []
