@@ -43,11 +43,11 @@ def windows(rng: torch.Generator) -> tuple[Tensor, Tensor]:
 COLUMNS = {"vgg16": (images, (3, 32, 32), 100), "char-lstm": (windows, (50,), 80)}
 
 
-def ours(model: nn.Module, x: Tensor, y: Tensor, dtype: torch.dtype = torch.float32) -> Work:
+def ours(model: nn.Module, x: Tensor, y: Tensor, low: bool = False) -> Work:
     """Return one call for the gradients of all silos."""
     layout = Layout.of(parameters_of(model))
     compute, vector = (
-        SiloGradients(model, layout, dtype=dtype),
+        SiloGradients(model, layout, low=low),
         layout.flatten(parameters_of(model)),
     )
     rows = torch.empty(len(x), layout.size, device=x.device)
@@ -86,7 +86,7 @@ def measure(name: str, width: float, device: str, threads: int, repetitions: int
     clock = clock_of(device, threads)
     x, y = (part.to(device) for part in samples(torch.Generator().manual_seed(0)))
     model = make_model(shape, classes, 64, 0, name, width).to(device)
-    low = partial(ours, dtype=torch.bfloat16)
+    low = partial(ours, low=True)
     ways = {"ours": ours, "ours, bf16": low, "loop over silos": loop, "one pooled pass": together}
     found = medians({way: f(model, x, y) for way, f in ways.items()}, repetitions, device, clock)
     for way, ms in found.items():

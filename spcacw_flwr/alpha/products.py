@@ -2,12 +2,12 @@
 
 SP-CACW's cost depends on gradients and biases through inner products only (Eq. (CostDef)).
 
-A symmetric product is half of a general one. PyTorch does not offer it. For up to some 60 silos, on
-a CPU, its lower triangle is computed in strips of rows. For more, BLAS ``syrk`` is faster: NumPy
-offers it, with threads of its own, which fight with PyTorch's over few cores. So it is used where
-PyTorch keeps to one core, a part of the columns by each thread of the crew
-(:mod:`spcacw_flwr.alpha.crew`). On a GPU the product of float32 is PyTorch's general one.
+PyTorch's general product is used, though half of it would do: for up to 128 silos neither strips of
+the lower triangle nor BLAS ``syrk`` was faster (500: a third faster).
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -16,63 +16,43 @@ from torch import Tensor
 
 from spcacw_flwr.alpha.crew import hands, spread
 
-SYRK_ROWS, STRIP = 64, 16
-"""With fewer rows, strips of so many; below 16 rows in all, of 4.
+FEW = 17
+"""With fewer rows PyTorch multiplies in float32 in any case, and sooner if not asked for less."""
 
-PyTorch multiplies 16 long rows three times as fast as 15.
-"""
+
+@contextmanager
+def low_precision(on: bool = True) -> Iterator[None]:
+    """Have PyTorch multiply float32 matrices in bfloat16 where the CPU can, on a GPU in tf32.
+
+    Their elements are rounded, to 8 bits or 11; sums stay float32.
+    """
+    cpu, gpu = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    kinds = {cpu: "bf16", gpu: "tf32"} if on else {}
+    try:
+        for kind, precision in kinds.items():
+            kind.fp32_precision = precision
+        yield
+    finally:
+        for kind in kinds:
+            kind.fp32_precision = "none"  # what holds for all products
 
 
 def grams(*matrices: Tensor, low: bool = False) -> list[NDArray[np.float64]]:
     """Return the inner products of the rows of each matrix (k, d): symmetric (k, k) float64 arrays.
 
     They are taken in float32 on the tensors' device, so the results are positive semi-definite only
-    up to float32 rounding. With ``low`` they are taken, and rounded, in bfloat16: each is off by up
-    to 1/256 of itself, without bias. ValueError if an argument is not a matrix.
+    up to float32 rounding; with ``low`` in :func:`low_precision`. ValueError if an argument is not
+    a matrix.
     """
     for rows in matrices:
         if rows.ndim != 2:
             raise ValueError(f"Inner products need a matrix of rows, not shape {(*rows.shape,)}.")
-    many = max(len(rows) for rows in matrices) >= SYRK_ROWS
-    on_cpu = all(rows.device.type == "cpu" for rows in matrices)
-    if many and on_cpu and not low and torch.get_num_threads() == 1:
-        products = _symmetric([rows.numpy() for rows in matrices])
-    else:
-        found = spread(_low if low else _lower, matrices)
-        products = [product.cpu().numpy() for product in found]
-    return [0.5 * (product + product.T.astype(np.float64)) for product in products]
-
-
-def _low(rows: Tensor) -> Tensor:
-    """Return the product (k, k) in bfloat16, as float32."""
-    return _strips(rows.to(torch.bfloat16), SYRK_ROWS).float()
-
-
-def _lower(rows: Tensor) -> Tensor:
-    """Return the product (k, k) in the way that is fastest for so many rows."""
-    if rows.device.type != "cpu" or len(rows) >= SYRK_ROWS:
-        return rows @ rows.T
-    return _strips(rows, STRIP if len(rows) >= STRIP else 4)
-
-
-def _strips(rows: Tensor, step: int) -> Tensor:
-    """Return the product (k, k): the lower triangle in strips of rows, and its mirror image."""
-    found = rows.new_empty(size := len(rows), size)
-    for start in range(0, size, step):
-        end = start + step
-        torch.mm(rows[start:end], rows[:end].T, out=found[start:end, :end])
-        found[:start, start:end] = found[start:end, :start].T
-    return found
-
-
-def _symmetric(matrices: list[NDArray[np.float32]]) -> list[NDArray[np.float64]]:
-    """Return the products by BLAS ``syrk``, of a part of the columns by each of the crew."""
     cut = -(-hands() // len(matrices))
-    parts = [(k, part) for k, rows in enumerate(matrices) for part in np.array_split(rows, cut, 1)]
-    # NumPy sees the symmetry and calls BLAS syrk
-    found = spread(lambda part: (part[1] @ part[1].T).astype(np.float64), parts)
-    return [sum((p for (at, _), p in zip(parts, found, strict=True) if at == k),
-                start=np.zeros(())) for k in range(len(matrices))]  # fmt: skip
+    parts = [part for rows in matrices for part in rows.tensor_split(cut, dim=1)]
+    with low_precision(low and max(map(len, matrices)) >= FEW):
+        found = [part.cpu().numpy() for part in spread(lambda part: part @ part.T, parts)]
+    products = [sum(found[k : k + cut], np.zeros(())) for k in range(0, len(found), cut)]
+    return [0.5 * (product + product.T) for product in products]
 
 
 class CountSketch:

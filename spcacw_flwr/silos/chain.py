@@ -71,31 +71,21 @@ def chain_pass(
     """Fill ``rows`` with the gradients of k silos and return their losses (k,).
 
     ``x`` (k, b, …) and ``y`` (k, b, …) are a mini-batch for each. ``rows`` is keyed by the names of
-    the model's parameters, as ``weights`` is, which may be (k, …), a model for each silo. Where
-    ``weights`` and ``x`` are bfloat16, so is what layers put out; losses and rows are float32.
+    the model's parameters, as ``weights`` is, which may be (k, …), a model for each silo.
     """
     silos = len(x)
     ends = forward(steps, weights, x.flatten(0, 1))
-    losses, delta = losses_and_gradient(loss, ends[-1].float(), y.flatten(0, 1), silos)
-    delta = delta.to(ends[-1].dtype)
+    losses, delta = losses_and_gradient(loss, ends[-1], y.flatten(0, 1), silos)
     first = first_trained(steps)
     for k in range(len(steps) - 1, first - 1, -1):
         if names := steps[k].names:
             by_silo, inputs = (t.reshape(silos, -1, t.shape[-1]) for t in (delta, ends[k]))
-            _product(by_silo.transpose(1, 2), inputs, rows[names["weight"]])
+            torch.bmm(by_silo.transpose(1, 2), inputs, out=rows[names["weight"]])
             if "bias" in names:
-                torch.sum(by_silo, dim=1, dtype=torch.float32, out=rows[names["bias"]])
+                torch.sum(by_silo, dim=1, out=rows[names["bias"]])
         if k > first:
             delta = back(steps[k], weights, delta, *ends[k : k + 2])
     return losses
-
-
-def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Write the products of k matrices with k others into a float32 tensor."""
-    if a.dtype == out.dtype:
-        torch.bmm(a, b, out=out)
-    else:
-        out.copy_(torch.bmm(a, b))
 
 
 def mean_by_silo(each: Tensor, silos: int) -> Tensor:

@@ -72,11 +72,6 @@ def free_bytes(device: torch.device) -> float:
     return psutil.virtual_memory().available if device.type == "cpu" else math.inf
 
 
-def dtype_of(precision: str) -> torch.dtype:
-    """Return the numbers that a network computes with."""
-    return torch.bfloat16 if precision == BF16 else torch.float32
-
-
 def has_bfloat16(kind: str) -> bool:
     """Say whether the hardware of a kind of device multiplies bfloat16 itself."""
     if kind == "cuda":

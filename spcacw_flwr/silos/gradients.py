@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from spcacw_flwr.alpha.crew import shares, spread
+from spcacw_flwr.alpha.products import low_precision
 from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, mean_by_silo, steps_of
 from spcacw_flwr.silos.curvature import ChainHessian
 from spcacw_flwr.silos.layout import Layout, call
@@ -49,15 +50,14 @@ class SiloGradients:
 
     The model is in training mode. Its own parameters are not used; its buffers (running statistics
     of BatchNorm) are read but never written. ``way`` is "chain", "vmap" or "loop"; "vmap" becomes
-    "loop" when the model turns out not to allow it. The network computes in ``dtype``, float32 or
-    bfloat16; its outputs, the loss and the gradients are float32.
+    "loop" when the model turns out not to allow it. ``low`` has the network multiply in bfloat16;
+    the loss and the gradients are float32.
     """
 
     def __init__(
-        self, model: nn.Module, layout: Layout, loss: Loss = losses_of,
-        dtype: torch.dtype = torch.float32,
+        self, model: nn.Module, layout: Layout, loss: Loss = losses_of, low: bool = False
     ) -> None:  # fmt: skip
-        self.model, self.layout, self.loss, self.dtype = model, layout, loss, dtype
+        self.model, self.layout, self.loss, self.low = model, layout, loss, low
         self._steps = steps_of(model)
         alone = any(isinstance(module, ONE_BY_ONE) for module in model.modules())
         self.way = "chain" if self._steps else "loop" if alone else "vmap"
@@ -99,9 +99,9 @@ class SiloGradients:
             alone = x.split(1), y.split(1), _each(seed_of, len(x))
             return torch.cat([*map(self.losses, vector, *alone)])
         if self.way == "chain":
-            weights = self.layout.unflatten(vector.to(self.dtype))
-            outputs = forward(self._steps, weights, x.flatten(0, 1).to(self.dtype))[-1]
-            return mean_by_silo(self.loss(outputs.float(), y.flatten(0, 1)), len(x))
+            with low_precision(self.low):
+                outputs = forward(self._steps, self.layout.unflatten(vector), x.flatten(0, 1))[-1]
+            return mean_by_silo(self.loss(outputs, y.flatten(0, 1)), len(x))
         return torch.stack([self._one_loss(vector, x[k], y[k], seed_of(k)) for k in range(len(x))])
 
     def hessian(self, vector: Tensor, x: Tensor, y: Tensor) -> ChainHessian | None:
@@ -122,18 +122,17 @@ class SiloGradients:
         parts = shares(len(x), max(1, ROOM // max(1, bytes_kept(self._steps) * x.shape[1])))
 
         def group(part: slice) -> Tensor:
-            here = (vector[part] if vector.ndim == 2 else vector).to(self.dtype)
+            here = vector[part] if vector.ndim == 2 else vector
             weights, into = self.layout.unflatten(here), self.layout.unflatten(rows[part])
-            inputs = x[part].to(self.dtype)
-            return chain_pass(self._steps, weights, into, inputs, y[part], self.loss)
+            return chain_pass(self._steps, weights, into, x[part], y[part], self.loss)
 
-        return torch.cat(spread(group, parts)) if len(parts) > 1 else group(parts[0])
+        with low_precision(self.low):
+            return torch.cat(spread(group, parts)) if len(parts) > 1 else group(parts[0])
 
     def _loss(
         self, weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
     ) -> Tensor:
-        low = self.dtype == torch.bfloat16
-        with torch.autocast(x.device.type, torch.bfloat16) if low else nullcontext():
+        with torch.autocast(x.device.type, torch.bfloat16) if self.low else nullcontext():
             outputs = call(self.model, weights | buffers, x)
         return self.loss(outputs.float(), y).mean()
 

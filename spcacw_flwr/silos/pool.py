@@ -17,10 +17,11 @@ from torch import Tensor
 from spcacw_flwr.alpha import noise_curvature, spectral_norm
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.keys import BF16
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Batch, Fold, Stacked
 from spcacw_flwr.silos.curvature import frozen_loss, hessian, twice_differentiable
-from spcacw_flwr.silos.device import dtype_of, find_device
+from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.evaluation import Cases, buffers_at, evaluating, scores_of
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
@@ -77,9 +78,8 @@ class SiloPool:
         ).to(self.device)  # fmt: skip
         self.layout = Layout.of(parameters_of(self.model))
         self.loss = make_loss(training.loss)
-        self.compute = SiloGradients(
-            self.model, self.layout, self.loss, dtype_of(config.run.precision)
-        )
+        low = config.run.precision == BF16
+        self.compute = SiloGradients(self.model, self.layout, self.loss, low)
         self._rows = torch.empty(0, self.layout.size, device=self.device)
         private = mechanisms(config, setting.num_silos)
         self.private = PrivateSilos(private, chances or seeded(config.run.seed), self.model)

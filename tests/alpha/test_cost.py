@@ -1,5 +1,7 @@
 """Inner products, exact and sketched, the round's cost matrix, and the variance of a gradient."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
@@ -84,12 +86,10 @@ def test_variance_equals_numpy_after_a_reset_and_far_from_zero():
     assert_allclose(variance.squared_norm(), expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("cores", [1, 2, 4])
-@pytest.mark.parametrize("silos", [1, 3, 4, 7, 8, 15, 16, 17, 31, 63, 64, 70])
-def test_inner_products_by_each_of_the_ways(silos, cores):
+@pytest.mark.parametrize("silos", [1, 3, 16, 70])
+def test_inner_products_are_symmetric_and_the_same_in_any_company(silos):
     rng = np.random.default_rng(silos)
     a, b = rng.standard_normal((2, silos, 123)).astype(np.float32)
-    torch.set_num_threads(cores)
     for found, rows in zip(grams(torch.from_numpy(a), torch.from_numpy(b)), (a, b), strict=True):
         assert found.dtype == np.float64
         assert_allclose(found, rows.astype(float) @ rows.T.astype(float), atol=1e-4)
@@ -97,24 +97,36 @@ def test_inner_products_by_each_of_the_ways(silos, cores):
         assert_array_equal(found, grams(torch.from_numpy(rows))[0])
 
 
-@pytest.mark.parametrize("silos", [3, 70])
-def test_inner_products_in_bfloat16_are_near_and_without_bias(silos):
+@pytest.mark.parametrize("silos", [16, 17, 70])
+def test_inner_products_of_low_precision_are_near_and_without_bias(silos):
+    """A CPU that has no matrix unit for bfloat16 (AMX) takes them in float32."""
     rows = torch.randn(silos, 4000, generator=torch.Generator().manual_seed(silos))
     (exact,), (found,) = grams(rows), grams(rows, low=True)
+    rounds = silos >= products.FEW and torch.cpu.get_capabilities().get("amx_bf16", False)
     lengths = np.sqrt(exact.diagonal())
-    assert 0 < abs(found - exact).max() <= 0.005 * lengths.max() ** 2
+    gap = abs(found - exact).max() / lengths.max() ** 2
+    assert 1e-5 < gap < 5e-4 if rounds else gap < 1e-6
     assert_array_equal(found, found.T)
-    assert abs(found.diagonal() / exact.diagonal() - 1).mean() < 1 / 256
-    assert found.trace() == pytest.approx(exact.trace(), rel=0.002)
+    assert found.trace() == pytest.approx(exact.trace(), rel=5e-4)
 
 
-def test_matrices_of_different_heights(monkeypatch):
-    monkeypatch.setattr(products, "SYRK_ROWS", 6)
-    torch.set_num_threads(1)
-    for heights in ((2, 5), (5, 7), (7, 9)):
-        matrices = [torch.arange(2.0 * n).reshape(n, 2) for n in heights]
-        for found, rows in zip(grams(*matrices), matrices, strict=True):
-            assert_array_equal(found, (rows @ rows.T).numpy())
+def test_low_precision_ends_with_its_block():
+    kinds = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul
+    before = [kind.fp32_precision for kind in kinds]
+    inside = []
+    with suppress(ZeroDivisionError), products.low_precision():
+        inside = [kind.fp32_precision for kind in kinds]
+        _ = 1 / 0
+    assert inside == ["bf16", "tf32"]
+    assert [kind.fp32_precision for kind in kinds] == before
+    with products.low_precision(False):
+        assert [kind.fp32_precision for kind in kinds] == before
+
+
+def test_matrices_of_different_heights():
+    matrices = [torch.arange(2.0 * n).reshape(n, 2) for n in (2, 5)]
+    for found, rows in zip(grams(*matrices), matrices, strict=True):
+        assert_array_equal(found, (rows @ rows.T).numpy())
 
 
 def test_a_sketch_by_hand():
