@@ -99,7 +99,7 @@ class Separate:
         silos = self.shares[node - NODE]
         token, address = self.service.invite(node, silos), self.service.address
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["benchmarks.separate", "sklearn.datasets"])
+        context.set_forkserver_preload(["benchmarks.separate"])
         host = self.host(node)
         if host and not host.exists():
             certificates.make_silo_key(host)

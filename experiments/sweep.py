@@ -328,4 +328,4 @@ class Where:
 # A process of the fork server has all modules already, which take seconds to import, and none of
 # the threads that a fork of this process would inherit half of.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["spcacw_flwr.experiments.__main__", "sklearn.datasets"])
+CONTEXT.set_forkserver_preload(["spcacw_flwr.experiments.__main__"])

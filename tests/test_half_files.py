@@ -196,7 +196,7 @@ def work(kind: type[Writer], place: Path, begun, most: int | None = None) -> Non
 
 def started(*given: object) -> BaseProcess:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.test_half_files", "sklearn.datasets"])
+    context.set_forkserver_preload(["tests.test_half_files"])
     begun = context.Event()
     process = context.Process(target=work, args=(given[0], given[1], begun, *given[2:]))
     process.start()

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from sklearn import datasets
 
 from spcacw_flwr.partitions import data
 from spcacw_flwr.partitions.images import load_digits, load_mnist
@@ -19,8 +20,11 @@ TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 TEST_COUNTS = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
-def test_digits_have_their_known_shape_and_range():
+def test_digits_are_those_that_scikit_learn_loads():
     x, y = load_digits()
+    known = datasets.load_digits()
+    assert np.array_equal(x[:, 0] * 16, known.images)
+    assert np.array_equal(y, known.target)
     assert (x.shape, x.dtype, y.shape, y.dtype) == ((1797, 1, 8, 8), np.float32, (1797,), np.int64)
     assert (x.min(), x.max()) == (0.0, 1.0)
     # First image of the UCI file: row 0 is 0 0 5 13 9 1 0 0, and it is a zero.
