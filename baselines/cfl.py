@@ -24,8 +24,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import cut_tree, linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -54,6 +52,9 @@ class CFLKeys(PeriodKeys):
 
 def halves(means: Tensor) -> tuple[NDArray[np.bool_], float]:
     """Return which rows of (k, d) are in the second part, and the greatest cosine across."""
+    from scipy.cluster.hierarchy import cut_tree, linkage  # here: it takes a sixth of a second
+    from scipy.spatial.distance import squareform
+
     (cosines,) = grams(normalize(means))
     apart = squareform(np.maximum(0.0, 1 - cosines), checks=False)
     second = cut_tree(linkage(apart, "single"), 2)[:, 0] == 1

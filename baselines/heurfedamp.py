@@ -19,7 +19,6 @@ w_i − w_0, as ``since-start`` says.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import softmax
 from torch.nn.functional import normalize
 
 from spcacw_flwr.alpha import grams
@@ -49,6 +48,8 @@ class HeurFedAMPKeys:
 
 def attention(cosines: Weights, self_weight: float, sigma: float) -> Weights:
     """Return ξ (M, M), whose rows sum to 1; a silo without peers keeps all its weight."""
+    from scipy.special import softmax  # here: it takes a quarter of a second
+
     if len(cosines) == 1:
         return np.eye(1)
     exponents = sigma * cosines
