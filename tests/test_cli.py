@@ -143,15 +143,20 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
     assert spcacw("report", str(output)).output == f"{output}/report.html\n"
 
 
-@pytest.mark.parametrize(("silos", "nodes", "started"), [(40, 0, 2), (1, 0, 1), (7, 5, 5)])
-def test_as_many_nodes_are_simulated_as_there_are_cores(silos, nodes, started, monkeypatch):
+@pytest.mark.parametrize(("silos", "keys", "started"), [
+    (40, {}, 2), (7, {}, 1), (16, {}, 1), (17, {}, 2), (7, {"batch_size": 99}, 2),
+    (7, {"model": "vgg16"}, 2), (1, {"model": "vgg16"}, 1), (7, {"nodes": 5}, 5),
+])  # fmt: skip
+def test_as_many_nodes_are_simulated_as_there_are_cores(silos, keys, started, monkeypatch):
+    """Or one, where a round is so small that messages are most of it."""
+
     def submit(config, *more):
         raise SpcacwError(more[-1])
 
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setattr(launch, "flower", lambda log: nullcontext(SimpleNamespace(submit=submit)))
     with one_sentence(f"num-supernodes={started} "):
-        launch.run(Config.from_keys(nodes=nodes, output="/tmp"), silos, print)
+        launch.run(Config.from_keys(output="/tmp", **keys), silos, print)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,10 @@ class RunKeys:
     )
     epochs: int = key(50, "Passes of the target over its own data (paper: 50 on MNIST).", least=1)
     nodes: int = key(
-        0, "Simulated Flower nodes, which share the silos; 0 is one for each core.", least=0
+        0,
+        "Simulated Flower nodes, which share the silos; 0 is one for each core, or one where "
+        "rounds are small.",
+        least=0,
     )
     node_gpus: float = key(
         0.0,

@@ -24,6 +24,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import STOP, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
+from spcacw_flwr.engine.simulate import SMALL_ROUND
 from spcacw_flwr.flower import processes
 from spcacw_flwr.flower.processes import Program, environment, free_port, listens, program_runs
 
@@ -142,8 +143,10 @@ def run(config: Config, num_silos: int, show: Show) -> None:
     ``config.run.output`` must be an absolute directory that exists. SpcacwError if training did
     not finish: the sentence says why.
     """
-    directory = Path(config.run.output)
-    nodes = config.run.nodes or min(num_silos, os.cpu_count() or 1)
+    directory, training = Path(config.run.output), config.training
+    # Of a perceptron's small round the messages are the larger part: one node has the fewest.
+    small = training.model == "mlp" and num_silos * training.batch_size <= SMALL_ROUND
+    nodes = config.run.nodes or (1 if small else min(num_silos, os.cpu_count() or 1))
     with flower(directory / "flower.log") as link:
         run_id = link.submit(
             config, "--federation-config", f"num-supernodes={nodes} "
