@@ -55,7 +55,7 @@ def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     # Not by the package itself, whose import would be a fifth of a run's time.
     table = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     held = np.loadtxt(str(table), delimiter=",", dtype=np.float32)
-    x = held[:, :64].reshape(-1, 1, 8, 8) / 16  # grey levels are whole numbers 0 … 16
+    x = held[:, :64].reshape(-1, 1, 8, 8) / np.float32(16)  # grey levels are whole numbers 0 … 16
     y = held[:, 64].astype(np.int64)
     x.flags.writeable = y.flags.writeable = False
     return x, y
