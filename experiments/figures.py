@@ -166,7 +166,7 @@ def listening(path: Path, title: str, found: Mapping[int, Curves]) -> bool:
         return False
     _, names = silo_order(next(iter(found.values())).directories[0])
     last = {t: np.mean([table[-1] for table in of], axis=0) for t, of in sorted(tables.items())}
-    figure = new_figure(3.0 + 0.3 * len(names), 2.0 + 0.26 * len(last))
+    figure = new_figure(3.0 + min(9.0, 0.3 * len(names)), 2.0 + 0.26 * len(last))
     axes = figure.add_subplot()
     mesh = heat(axes, list(last.values()))
     axes.set_yticks(np.arange(len(last)) + 0.5, [names[t] for t in last], fontsize=8)
