@@ -185,7 +185,9 @@ def test_every_silo_as_the_target():
     assert last.groupby("column").size().to_dict() == {COLUMNS[0]: 12 * 2, COLUMNS[1]: 7 * 3}
     gains = last[["spcacw", "spcacw-plus"]].sub(last["local"], axis=0).stack()
     assert (gains > 0).all()
-    assert said((len(gains), 0), (gains.min(), 1), like="all {} pairs of runs, by {} points at least")
+    assert said(
+        (len(gains), 0), (gains.min(), 1), like="all {} pairs of runs, by {} points at least"
+    )
     assert (last["fedavg"] < last["local"]).loc[COLUMNS[1]].all()
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play
-from spcacw_flwr.silos import device
+from spcacw_flwr.silos import device, gradients
 from spcacw_flwr.silos.curvature import twice_differentiable
 from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.gradients import SiloGradients
@@ -25,7 +25,9 @@ WIDE = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), 
 
 
 @pytest.mark.parametrize("way", ["chain", "vmap", "loop", "sequence"])
-def test_bfloat16_is_near_float32_and_what_comes_out_is_float32(way):
+def test_bfloat16_is_near_float32_and_what_comes_out_is_float32(way, monkeypatch):
+    asked, real = [], gradients.low_precision
+    monkeypatch.setattr(gradients, "low_precision", lambda on: asked.append(on) or real(on))
     model = {"chain": WIDE, "vmap": Custom(), "loop": Custom(dropout=0.5)}.get(way)
     x, y = batch(6)
     if way == "sequence":
@@ -43,13 +45,16 @@ def test_bfloat16_is_near_float32_and_what_comes_out_is_float32(way):
         losses = compute(vector, x, y, rows, lambda k: k)
         again = compute.losses(vector, x, y, lambda k: k)
         hook.remove()
+        if way == "chain":
+            assert asked == [precision == "bf16"] * 2
+            asked.clear()
         assert (losses.dtype, again.dtype) == (torch.float32, torch.float32)
         torch.testing.assert_close(losses, again)
         assert way == "chain" or (torch.bfloat16 in seen) == (precision == "bf16")
         found[precision] = rows
     gap = torch.linalg.vector_norm(found["bf16"] - found["float32"], dim=1)
-    # A perceptron goes on in float32 where no matrix unit multiplies bfloat16.
-    assert (gap > 0).all() or (way == "chain" and not torch.cpu.get_capabilities().get("amx_bf16"))
+    # A perceptron goes on in float32 where no matrix unit (AMX) multiplies bfloat16.
+    assert way == "chain" or (gap > 0).all()
     assert (gap < NEAR * torch.linalg.vector_norm(found["float32"], dim=1)).all()
 
 
