@@ -10,8 +10,9 @@ Lists grow (:func:`around`), so no choice lies at an edge. Then methods that tri
 :data:`TRIALS` candidates try more, ever nearer to their best, until they have tried as many.
 
 Every candidate trains in process without a fifth of the target's training data (the key
-``holdout``) and is scored there; test data are never looked at (READING.md 21). One that is refused
-or diverges, with any seed, is said to be, is NaN in the file, and does not count. Trials go to
+``holdout``) and is scored there; test data are never looked at (READING.md 21). The first seed
+tries all, the others the best third of those. One that is refused or diverges, with any seed, is
+said to be, is NaN in the file, and does not count. Trials go to
 ``<setting>.csv`` as they end, so that an interrupted tuning goes on where it stopped, and each
 method's best candidate to ``<setting>.toml``. Trials of another length do not count. A column of
 Table 1, by the path of its file, has its own keys; a row of Table 1 that has a grid by its own name
@@ -54,7 +55,8 @@ setting has (negative where less is better): of one epoch it would be luck."""
 Candidate = dict[str, Any]
 Axes = Mapping[str, Sequence[Any]]
 Scores = Mapping[str, float]
-"""Of candidates, as JSON, in the order in which they were tried; NaN of those that were refused."""
+"""Of candidates, as JSON, in the order in which they were tried; NaN of those that were refused,
+and −∞ of those that were out after one seed."""
 
 
 def grids(own: Iterable[str] = ()) -> dict[str, Axes]:
@@ -147,16 +149,31 @@ def following(
     return {name: wanted(axes[name], starts[name], tried[name], lack[name]) for name in first}
 
 
-def scores(table: Table, seeds: int, epochs: int) -> dict[str, Scores]:
-    """Return the mean scores of each method's candidates that all seeds have tried."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def standings(
+    table: Table, seeds: int, epochs: int
+) -> tuple[dict[str, dict[str, float]], dict[str, list[Candidate]]]:
+    """Return the scores of each method's candidates, and those that more seeds are to try.
+
+    A score is the mean over seeds. Who is not among the best third with the first seed is out, with
+    −∞: the other seeds need not try it.
+    """
+    found: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for line in table.lines.values():
-        if int(line["epochs"]) == epochs and int(line["seed"]) < seeds:
-            found[line["method"]][line["keys"]].append(float(line["held_out_accuracy"]))
-    return {
-        method: {keys: statistics.fmean(of) for keys, of in tried.items() if len(of) == seeds}
-        for method, tried in found.items()
-    }
+        if int(line["epochs"]) == epochs and (seed := int(line["seed"])) < seeds:
+            found[line["method"]][line["keys"]][seed] = float(line["held_out_accuracy"])
+    tried: dict[str, dict[str, float]] = {method: {} for method in found}
+    waiting: dict[str, list[Candidate]] = {method: [] for method in found}
+    for method, of in found.items():
+        firsts = sorted(by[0] for by in of.values() if not math.isnan(by.get(0, math.nan)))
+        bar = firsts[-math.ceil(len(firsts) / 3)] if firsts else math.inf
+        for keys, by in ((keys, by) for keys, by in of.items() if 0 in by):
+            if len(by) == seeds:
+                tried[method][keys] = statistics.fmean(by.values())
+            elif by[0] >= bar:
+                waiting[method].append(json.loads(keys))
+            else:
+                tried[method][keys] = math.nan if math.isnan(by[0]) else -math.inf
+    return tried, waiting
 
 
 def keys_of(method: str, of_setting: Keys, candidate: Candidate) -> Candidate:
@@ -173,13 +190,13 @@ def defaults(axes: Axes, keys: Keys) -> Candidate:
 
 
 def trials(
-    setting: str, candidates: Mapping[str, Sequence[Candidate]], seeds: int, epochs: int,
+    setting: str, candidates: Mapping[str, Sequence[Candidate]], seeds: Iterable[int], epochs: int,
     of_setting: Keys,
 ) -> list[Job]:  # fmt: skip
     """Return the runs of candidates of each method on a setting, or on a column by its keys."""
     common = {"epochs": epochs, "holdout": HOLDOUT, "engine": "in-process", "compare-alone": False}
     jobs = []
-    for method, seed in itertools.product(candidates, range(seeds)):
+    for method, seed in itertools.product(candidates, seeds):
         for candidate in candidates[method]:
             keys = keys_of(method, of_setting, candidate) | common | {"seed": seed}
             text = json.dumps(candidate)
@@ -216,12 +233,17 @@ def tune(
     first = {name: defaults(axes[name], keys_of(name, of_setting, {})) for name in names}
     table = Table(output / f"{setting}.csv", COLUMNS, PLACE)
     where = Where(output, workers=workers, ray=ray)
-    while any((todo := following(axes, first, ends, scores(table, seeds, epochs))).values()):
-        jobs, before = trials(setting, todo, seeds, epochs, of_setting), len(table.lines)
+    while True:
+        tried, waiting = standings(table, seeds, epochs)
+        todo, those = {name: waiting.get(name, []) for name in names}, range(1, seeds)
+        if not any(todo.values()):
+            todo, those = following(axes, first, ends, tried), range(1)
+        if not any(todo.values()):
+            break
+        jobs, before = trials(setting, todo, those, epochs, of_setting), len(table.lines)
         failed = where.fill(table, jobs, score, Console())
         if len(table.lines) == before:
             raise SpcacwError(failed[0])
-    tried = scores(table, seeds, epochs)
     path = output / f"{setting}.toml"
     choices = tomllib.loads(path.read_text()) if path.exists() else {}
     choices |= {method: choice for method in names if (choice := best(tried[method]))}

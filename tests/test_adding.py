@@ -17,7 +17,6 @@ from spcacw_flwr.config.registry import METHODS, SETTINGS, SOLVERS
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments.attacks import ATTACKS
 from spcacw_flwr.experiments.attacks.study import run as attacked
-from spcacw_flwr.experiments.tune import TRIALS
 from tests.conftest import one_sentence
 from tests.test_end_to_end import metrics, spcacw
 
@@ -248,7 +247,8 @@ def test_tuning_tries_a_methods_own_grid(folder):
         tried = [json.loads(line["keys"]) for line in csv.DictReader(file)]
     shares = {keys["tilted.share"] for keys in tried}
     assert {0.5, 0.9} <= shares  # its default, too
-    assert (min(shares), max(shares), len(tried)) == (0.5, 0.9, TRIALS)  # more lie between them
+    assert (min(shares), max(shares)) == (0.5, 0.9)
+    assert len(shares) > 2  # more lie between them
     choice = tomllib.loads((folder / "tuned" / "mine:Stripes.toml").read_text())["mine:Tilted"]
     assert choice in tried
 

@@ -12,7 +12,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments import tune
-from spcacw_flwr.experiments.conf import HOLDOUT, tuned_keys
+from spcacw_flwr.experiments.conf import HOLDOUT, TUNED, tuned_keys
 from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.experiments.runs import FAILED, FINISHED, Run
 from tests.baselines.on_digits import distance
@@ -22,7 +22,7 @@ DIGITS = {"setting": "digits-relabel"}
 
 def jobs_of(method, *candidates, epochs=1):
     """The runs of some candidates of a method on digits."""
-    return tune.trials("digits-relabel", {method: list(candidates)}, 1, epochs, DIGITS)
+    return tune.trials("digits-relabel", {method: list(candidates)}, [0], epochs, DIGITS)
 
 
 @pytest.fixture
@@ -218,21 +218,54 @@ def test_without_data_there_is_one_sentence(tmp_path, monkeypatch):
         tune.tune("mnist-rotate", ["local"], 1, 1, str(tmp_path / "none"), tmp_path)
 
 
-def test_scores_are_means_over_all_seeds_of_trials_of_one_length(tmp_path):
-    table = Table(tmp_path / "a.csv", tune.COLUMNS, tune.PLACE)
-    for eta, seed, epochs, found in (
-        (0.1, 0, 50, 90.0), (0.1, 1, 50, 92.0),
-        (0.2, 0, 50, 95.0), (0.2, 1, 50, 86.0),
-        (0.3, 0, 50, 99.0), (0.3, 1, 50, math.nan),
-        (0.4, 0, 15, 99.0), (0.4, 1, 15, 99.0),
-        (0.5, 0, 50, 99.0),
-    ):  # fmt: skip
+def noted(path, *trials):
+    """A table of trials of a method: its η, seed, epochs and score."""
+    table = Table(path, tune.COLUMNS, tune.PLACE)
+    for eta, seed, epochs, found in trials:
         table.add({"setting": "a", "method": "local", "keys": json.dumps({"eta": eta}),
                    "seed": seed, "epochs": epochs, "held_out_accuracy": found})  # fmt: skip
-    tried = tune.scores(table, 2, 50)["local"]
-    assert list(tried) == [json.dumps({"eta": eta}) for eta in (0.1, 0.2, 0.3)]
-    assert math.isnan(tried['{"eta": 0.3}'])
-    assert tune.best(tried) == {"eta": 0.1}
+    return table
+
+
+def test_scores_are_means_over_all_seeds_of_trials_of_one_length(tmp_path):
+    tried, waiting = tune.standings(noted(
+        tmp_path / "a.csv",
+        (0.1, 0, 50, 90.0), (0.1, 1, 50, 92.0),
+        (0.2, 0, 50, 95.0), (0.2, 1, 50, 86.0),
+        (0.3, 0, 50, 94.0), (0.3, 1, 50, math.nan),
+        (0.4, 0, 15, 99.0), (0.4, 1, 15, 99.0),
+    ), 2, 50)  # fmt: skip
+    assert list(tried["local"]) == [json.dumps({"eta": eta}) for eta in (0.1, 0.2, 0.3)]
+    assert math.isnan(tried["local"]['{"eta": 0.3}'])
+    assert tune.best(tried["local"]) == {"eta": 0.1}
+    assert not waiting["local"]
+
+
+def test_more_seeds_try_the_best_third_with_the_first(tmp_path):
+    """Of seven, one of them refused, the best two and their equal; one lacks the first seed."""
+    firsts = [70.0, 90.0, 95.0, 80.0, 90.0, math.nan, 60.0]
+    trials = [(0.1 * (k + 1), 0, 50, found) for k, found in enumerate(firsts)]
+    table = noted(tmp_path / "a.csv", *trials, (0.9, 1, 50, 99.0))
+    tried, waiting = tune.standings(table, 3, 50)
+    assert waiting == {"local": [{"eta": 0.1 * k} for k in (2, 3, 5)]}
+    out = dict.fromkeys((1, 4, 7), -math.inf) | {6: math.nan}
+    expected = {json.dumps({"eta": 0.1 * k}): score for k, score in sorted(out.items())}
+    assert repr(tried) == repr({"local": expected})
+    one, none = tune.standings(table, 1, 50)
+    assert [*one["local"].values()][:5] == firsts[:5]
+    assert none == {"local": []}
+
+
+def test_on_the_digits_the_best_were_all_among_the_first_seeds_best_third():
+    """Where all seeds have tried every candidate: nothing was lost by it."""
+    table = Table(TUNED / "digits-relabel.csv", tune.COLUMNS, tune.PLACE)
+    whole, _ = tune.standings(table, 3, 50)
+    table.lines = {place: line for place, line in table.lines.items() if line["seed"] == "0"}
+    raced, waiting = tune.standings(table, 3, 50)
+    for method, tried in whole.items():
+        scores = {keys: score for keys, score in tried.items() if not math.isnan(score)}
+        assert max(scores.values()) == max(scores[json.dumps(one)] for one in waiting[method])
+        assert len(waiting[method]) + len(raced[method]) == len(tried)
 
 
 def test_a_row_of_the_table_is_tuned_with_its_own_keys_on_data_held_out():
