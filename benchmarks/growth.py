@@ -1,12 +1,13 @@
 """How time and memory of a round grow with the number of silos M and of parameters d.
 
-    python -m benchmarks.growth benchmarks/growth.csv docs/growth.png
+    python -m benchmarks.growth benchmarks/growth.csv docs/growth.png benchmarks/scale.csv
 
 Each point is a process of its own: the median of whole rounds (gradients, clipping, bias, inner
 products, step), and how far the process's peak of memory rose above what it held when the data lay
 ready, as a multiple of one M × d float32 matrix; the batch, half of one at d = 50,890, is in it.
 The exponents are least squares on the logarithms of the larger half of the points, where the fixed
-costs of a round have faded.
+costs of a round have faded. ``scale.csv`` has what a M + b M² says of larger federations, sketched:
+its two factors are least squares, relative, on the points of FITTED silos.
 """
 
 from collections.abc import Iterator
@@ -17,12 +18,17 @@ import numpy as np
 import pandas as pd
 import psutil
 import typer
+from scipy.optimize import nnls
 
 from benchmarks.workload import make_method, make_pool, medians, train, write
 from spcacw_flwr.engine.plots import new_figure
 
 SILOS = (7, 20, 50, 100, 200, 500, 1000, 2000)
 HIDDEN = (8, 16, 32, 64, 128, 256, 512, 1024)
+MANY = (4000, 8000, 12000)
+"""Only with a sketch."""
+FITTED = (1000, 8000)
+ASKED = (12_000, 100_000)
 SKETCH = 1024
 FIXED_SILOS, FIXED_HIDDEN = 20, 64
 
@@ -56,7 +62,8 @@ def point(case: tuple[str, int, int, int]) -> dict[str, object]:
 
 def measure() -> Iterator[dict[str, object]]:
     """Measure all points, each in a fresh process."""
-    points = [("M", silos, FIXED_HIDDEN, sketch) for sketch in (0, SKETCH) for silos in SILOS]
+    points = [("M", silos, FIXED_HIDDEN, 0) for silos in SILOS]
+    points += [("M", silos, FIXED_HIDDEN, SKETCH) for silos in SILOS + MANY]
     points += [("d", FIXED_SILOS, hidden, 0) for hidden in HIDDEN]
     with get_context("spawn").Pool(1, maxtasksperchild=1) as fresh:
         yield from fresh.imap(point, points)
@@ -95,10 +102,33 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     figure.savefig(path)
 
 
-def main(path: Path, picture: Path) -> None:
-    """Write the table and draw it."""
+def predicted(M: pd.Series, y: pd.Series, asked: float) -> float:
+    """Return a M + b M² at ``asked`` for the a, b ≥ 0 that fit y best, relative to y."""
+    factors, _ = nnls(np.column_stack((M / y, M**2 / y)), np.ones(len(M)))
+    return float(factors @ (asked, asked**2))
+
+
+def scale(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what larger federations take, as predicted and, where there is a point, measured."""
+    points = table[table.sketch == SKETCH].set_index("silos", drop=False)
+    gib = points.silos * points.dimension * 4 / 2**30 * points.memory_in_matrices
+    figures = {"seconds": points.median_ms / 1000, "gib": gib}
+    lines = []
+    for silos in ASKED:
+        line: dict[str, object] = {"silos": silos}
+        for name, y in figures.items():
+            some = y.loc[slice(*FITTED)]
+            line[f"{name}_predicted"] = f"{predicted(points.silos[some.index], some, silos):.3g}"
+            line[f"{name}_measured"] = f"{y[silos]:.3g}" if silos in y.index else ""
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def main(path: Path, picture: Path, larger: Path) -> None:
+    """Write the table and draw it, and write what larger federations take."""
     write(path, measure())
     draw(pd.read_csv(path), picture)
+    scale(pd.read_csv(path)).to_csv(larger, index=False)
 
 
 if __name__ == "__main__":
