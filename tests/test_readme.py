@@ -101,6 +101,20 @@ def test_ratios_of_a_round_are_those_of_the_committed_table():
         assert said in words
 
 
+def test_bfloat16_learns_the_same():
+    figures = ["alpha_target", "last_accuracy", "seconds"]
+    table = pd.DataFrame(rows("precision.csv")).astype(dict.fromkeys(figures, float))
+    runs = table.pivot_table(figures, ["column", "seed"], "precision")
+    assert len(runs) == 4 * 3
+    gaps = {name: (runs[name]["bf16"] - runs[name]["float32"]).abs() for name in figures}
+    most = gaps["last_accuracy"].groupby("column").max()
+    assert f"differs by {most.pop('narrow/cifar100-10-narrow.toml'):.1f}." in ENGINE
+    assert most.max() < 0.3
+    assert gaps["alpha_target"].max() < 0.01
+    seconds = runs["seconds"].groupby("column").mean().loc["mnist-rotate"]
+    assert 0.6 < seconds["bf16"] / seconds["float32"] < 0.75
+
+
 def test_a_loop_over_silos_costs_what_the_rules_of_layers_cost():
     ms = {(r["model"], r["way"]): float(r["median_ms"]) for r in rows("models.csv", BENCHMARKS)}
     for model in ("vgg16", "char-lstm"):
