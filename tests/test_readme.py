@@ -127,6 +127,16 @@ def test_a_round_holds_about_three_matrices():
         assert 2.5 < float(found[silos, "0"]["memory_in_matrices"]) < 3.5
 
 
+def test_what_larger_federations_take():
+    near, far = rows("scale.csv", BENCHMARKS)
+    words = " ".join(ENGINE.split())
+    for how, said in (("predicted", "says {} s and {} GiB for 12,000"),
+                      ("measured", "took {} s and {} GiB")):  # fmt: skip
+        assert said.format(near[f"seconds_{how}"], near[f"gib_{how}"]) in words
+    minutes = float(far["seconds_predicted"]) / 60
+    assert f"says {minutes:.0f} minutes a round and {far['gib_predicted']} GiB" in words
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_in_the_documentation_with_its_keys(method):
     (line,) = [one for one in METHODS_PAGE.splitlines() if one.startswith(f"| [`{method}`]")]
