@@ -2,11 +2,11 @@
 
     python -m spcacw_flwr.experiments pages        # writes experiments/results/ranks.csv, too
 
-A cell is a setting with a size of the target in ``federations.csv``, or a column of ``table1.csv``;
-what is compared is the metric after the last epoch, on the same splits, targets and seeds. Methods
-that some cell lacks are left out. A rank is that of the mean over a cell, 1 is best. A win or loss
-is a paired t-test against one rival in one cell with p < .05 by Holm over its rivals there. Splits
-of one silo overlap, so its pairs are not quite independent.
+A cell is a setting with a size of the target in ``federations.csv``, or a column of ``table1.csv``
+or ``table1-narrow.csv``; what is compared is the metric after the last epoch, on the same splits,
+targets and seeds. Methods that some cell lacks are left out. A rank is that of the mean over a
+cell, 1 is best. A win or loss is a paired t-test against one rival in one cell with p < .05 by Holm
+over its rivals there. Splits of one silo overlap, so its pairs are not quite independent.
 
 Beside them stands what a method costs in the runs of ``table1.csv``: the target's gradients as a
 multiple of Local's, one a round, and the bytes between target and peers as a multiple of FedAvg's.
@@ -38,7 +38,8 @@ def read_cells(results: Path) -> dict[str, pd.DataFrame]:
         sign = 1 if METRICS[lines["metric"].iloc[0]].higher else -1
         table = lines.pivot_table("value", ["seed", "target"], "method") * sign
         found[f"{setting}, {size or 'all data'}"] = table
-    for column, lines in pd.read_csv(results / "table1.csv").groupby("column", sort=False):
+    runs = pd.concat(pd.read_csv(results / f"table1{more}.csv") for more in ("", "-narrow"))
+    for column, lines in runs.groupby("column", sort=False):
         found[str(column)] = lines.pivot_table("last_accuracy", "seed", "method")
     return found
 

@@ -140,43 +140,35 @@ def test_on_every_narrow_column_the_target_was_above_local():
     runs = pd.read_csv(RESULTS / "table1-narrow.csv")
     seeds = runs.groupby(["column", "method"])["seed"].nunique()
     assert (seeds == 3).all()
-    assert seeds.groupby("column").size().to_dict() == {
-        NARROW[0]: 14, NARROW[1]: 12, NARROW[2]: 12, NARROW[3]: 13,
-    }  # fmt: skip
-    gains = last(runs)["spcacw"] - last(runs)["local"]
-    assert len(gains) == 12
-    assert f"by {gains.min():.1f} to {gains.max():.1f} points".replace(" 0", " ") in PAGE
+    assert seeds.groupby("column").size().to_dict() == dict(
+        zip(NARROW, [12, 10, 10, 12], strict=True)
+    )
+    found = []
+    for method in ("spcacw", "spcacw-plus"):
+        gains = last(runs)[method] - last(runs)["local"]
+        assert len(gains) == 12
+        found += [(gains.min(), 1), (gains.max(), 1)]
+    like = "by {} to {} points at the last epoch with SP-CACW, and by {} to {} with `spcacw-plus`"
+    assert said(*found, like=like)
+    behind = (last(runs)["spcacw"] - last(runs)["spcacw-plus"]).groupby("column").mean()
+    assert behind[["cifar100-10-narrow", "shakespeare-15x7-narrow"]].max() < 0.1
+    found = (behind["shakespeare-30x3-narrow"], 1), (behind[NARROW[0]], 1)
+    assert said(*found, like="{} behind it on 30 × 3, and {} at σ = .01")
 
 
 def test_who_is_first_on_the_narrow_columns():
     best, p = cells("table1-narrow"), cells("table1-narrow", "p_holm")
-    first = best.idxmax()
-    assert first.pop("cifar100-10-narrow") == "fedcluster"
-    assert first.pop(NARROW[0]) == "spcacw-every-round"
-    assert set(first) == {"spcacw-corrected"}
-    ahead = best.loc["fedcluster"] - best.loc["spcacw"]
-    assert ahead["cifar100-10-narrow"] == pytest.approx(0.3, abs=0.05)
-    least = p.stack().nsmallest(2)
-    assert least.index[0] == ("fedamp", NARROW[0])
-    assert said((least.iloc[0], 3), like="only row significantly behind (p = {})")
-    assert least.iloc[1] > 0.05
-    assert set(p.loc["spcacw-every-round"].dropna()) == {1.0}
-    gain = best.loc["spcacw-every-round", NARROW[0]] - best.loc["spcacw", NARROW[0]]
-    assert said((gain, 1), like="differs in that only, and is {} ahead at σ = .01 (p = 1.0)")
-    averages = ["spcacw", "feddisco", "spcacw-corrected", "meritfed", "fedavg"]
+    spread = cells("table1-narrow", "best_std").max().max()
+    found = (spread, 1), (p.min().min(), 2)
+    assert said(*found, like="is up to {} points, and no row is significantly behind (p ≥ {}) or")
+    first = best.idxmax()["cifar100-10-narrow"]
+    ahead = best.loc[first, "cifar100-10-narrow"] - best.loc["spcacw", "cifar100-10-narrow"]
+    assert first == "fedcluster"
+    assert said((ahead, 1), like="Federated Clustering is {} ahead at σ = 10")
+    assert best.loc["spcacw", NARROW[0]] > best.loc["oracle-averaged", NARROW[0]]
+    averages = ["spcacw", "feddisco", "meritfed", "fedavg"]
     for column in ("shakespeare-15x7-narrow", "shakespeare-30x3-narrow"):
         assert np.ptp(best.loc[averages, column]) < 0.3
-
-
-def test_plus_on_the_narrow_columns():
-    ours = last(pd.read_csv(RESULTS / "table1-narrow-plus.csv"))
-    gains = ours["spcacw-plus"] - ours["local"]
-    assert len(gains) == 20
-    assert said((gains.min(), 1), (gains.max(), 1), like="pairs of runs, by {} to {} points")
-    other = last(pd.read_csv(RESULTS / "table1-narrow.csv"))["spcacw"]
-    behind = (other - ours["spcacw-plus"]).groupby("column").mean()
-    assert said((behind[NARROW[0]], 1), like="it is {} points below SP-CACW at σ = .01")
-    assert said((behind["shakespeare-30x3-narrow"], 1), like="and {} on 30 × 3")
 
 
 def test_every_silo_as_the_target():
@@ -258,7 +250,8 @@ def test_what_the_readings_of_the_narrow_columns_move():
     assert moves.loc[NARROW[0], "test-uniform"].max() < -9  # both lose much
     then = cells("table1-narrow")
     for column, row in product(NARROW[:2], ("spcacw", "local")):
-        assert mean.loc[(column, "as it is"), row] == round(then.loc[row, column], 2)
+        # Of another CPU, whose convolutions round otherwise.
+        assert mean.loc[(column, "as it is"), row] == pytest.approx(then.loc[row, column], abs=0.2)
 
 
 def test_what_each_reading_moves():
