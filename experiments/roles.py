@@ -38,7 +38,8 @@ def shared(setting: Shakespeare) -> NDArray[np.float64]:
 def main(runs: Path, table: Path, data_dir: Annotated[Path, typer.Option()]) -> None:
     """Write the table."""
     lines = []
-    for run in runs_below(runs, ["method=spcacw-plus", "state=finished"], "run"):
+    ours = ["setting=shakespeare", "method=spcacw-plus", "state=finished"]
+    for run in runs_below(runs, ours, "run"):
         config = Config.from_flat(run.config | {"data-dir": str(data_dir)})
         setting, target = setting_of(config), config.run.target
         assert isinstance(setting, Shakespeare)

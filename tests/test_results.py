@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ttest_rel
+from scipy.stats import spearmanr, ttest_rel
 
 from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.read import read
@@ -174,13 +174,27 @@ def test_who_is_first_on_the_narrow_columns():
 def test_every_silo_as_the_target():
     runs = pd.read_csv(RESULTS / "silos.csv")
     last = runs.pivot_table("last_accuracy", ["column", "target", "seed"], "method")
-    assert last.groupby("column").size().to_dict() == {COLUMNS[0]: 12 * 2, COLUMNS[1]: 7 * 3}
-    gains = last[["spcacw", "spcacw-plus"]].sub(last["local"], axis=0).stack()
+    sizes = {COLUMNS[0]: 12 * 2, COLUMNS[1]: 7 * 3, NARROW[1]: 15}
+    assert last.groupby("column").size().to_dict() == sizes
+    gains = last[["spcacw", "spcacw-plus"]].sub(last["local"], axis=0).stack().dropna()
     assert (gains > 0).all()
     assert said(
         (len(gains), 0), (gains.min(), 1), like="all {} pairs of runs, by {} points at least"
     )
     assert (last["fedavg"] < last["local"]).loc[COLUMNS[1]].all()
+
+
+def test_roles_of_one_play_get_no_weight_together():
+    pairs = pd.read_csv(RESULTS / "roles.csv")
+    assert len(pairs) == 15 * 14
+    found = pd.Series(
+        [spearmanr(of["alpha"], of["shared"])[0] for _, of in pairs.groupby("target")]
+    )
+    both = (-found.mean(), 2), (found.std() / len(found) ** 0.5, 2)
+    assert said(*both, like="rank correlation of −{} ± {} over the 15 targets")
+    alpha = pairs.pivot_table("alpha", "target", "silo").to_numpy()
+    above, below = (alpha[np.triu_indices(15, 1)], alpha.T[np.triu_indices(15, 1)])
+    assert said((spearmanr(above, below)[0], 2), like="that of αᵢⱼ with αⱼᵢ is {}.")
 
 
 def test_who_is_first_among_the_tuned():
