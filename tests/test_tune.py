@@ -242,13 +242,13 @@ def test_scores_are_means_over_all_seeds_of_trials_of_one_length(tmp_path):
 
 
 def test_more_seeds_try_the_best_third_with_the_first(tmp_path):
-    """Of seven, one of them refused, the best two and their equal; one lacks the first seed."""
-    firsts = [70.0, 90.0, 95.0, 80.0, 90.0, math.nan, 60.0]
+    """Of ten, one of them refused, the best three and their equal; one lacks the first seed."""
+    firsts = [70.0, 90.0, 95.0, 80.0, 88.0, math.nan, 60.0, 88.0, 50.0, 40.0]
     trials = [(0.1 * (k + 1), 0, 50, found) for k, found in enumerate(firsts)]
-    table = noted(tmp_path / "a.csv", *trials, (0.9, 1, 50, 99.0))
+    table = noted(tmp_path / "a.csv", *trials, (1.5, 1, 50, 99.0))
     tried, waiting = tune.standings(table, 3, 50)
-    assert waiting == {"local": [{"eta": 0.1 * k} for k in (2, 3, 5)]}
-    out = dict.fromkeys((1, 4, 7), -math.inf) | {6: math.nan}
+    assert waiting == {"local": [{"eta": 0.1 * k} for k in (2, 3, 5, 8)]}
+    out = dict.fromkeys((1, 4, 7, 9, 10), -math.inf) | {6: math.nan}
     expected = {json.dumps({"eta": 0.1 * k}): score for k, score in sorted(out.items())}
     assert repr(tried) == repr({"local": expected})
     one, none = tune.standings(table, 1, 50)

@@ -143,9 +143,9 @@ def run(config: Config, num_silos: int, show: Show) -> None:
     ``config.run.output`` must be an absolute directory that exists. SpcacwError if training did
     not finish: the sentence says why.
     """
-    directory, training = Path(config.run.output), config.training
+    directory = Path(config.run.output)
     # Of a perceptron's small round the messages are the larger part: one node has the fewest.
-    small = training.model == "mlp" and num_silos * training.batch_size <= SMALL_ROUND
+    small = config.training.model == "mlp" and num_silos * config.samples_per_round <= SMALL_ROUND
     nodes = config.run.nodes or (1 if small else min(num_silos, os.cpu_count() or 1))
     with flower(directory / "flower.log") as link:
         run_id = link.submit(

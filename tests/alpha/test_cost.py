@@ -118,6 +118,7 @@ def test_low_precision_ends_with_its_block():
         inside = [kind.fp32_precision for kind in kinds]
         _ = 1 / 0
     assert inside == ["bf16", "tf32"]
+    assert not set(inside) & set(before)  # nor has an earlier block left it on
     assert [kind.fp32_precision for kind in kinds] == before
     with products.low_precision(False):
         assert [kind.fp32_precision for kind in kinds] == before
