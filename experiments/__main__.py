@@ -25,7 +25,7 @@ RESULTS = Path("experiments/results")
 
 Columns = Annotated[str, typer.Option(help="comma-separated, or TOML files; empty is all")]
 Rows = Annotated[str, typer.Option(help="comma-separated; empty is all")]
-Seeds = Annotated[int, typer.Option(help="how many seeds, from 0 on")]
+Seeds = Annotated[str, typer.Option(help="as 0-4,7")]
 DataDir = Annotated[Path | None, typer.Option(help="directory of the data sets")]
 Workers = Annotated[int, typer.Option(help="processes; 0 is one for each core or device")]
 Device = Annotated[str, typer.Option(help="comma-separated; one named twice takes two runs")]
@@ -60,7 +60,7 @@ def files_of(command: Callable[..., list[Path]]) -> Callable[..., None]:
 @app.command("table1")
 @files_of
 def table(
-    columns: Columns = "", rows: Rows = "", seeds: Seeds = 5, data_dir: DataDir = None,
+    columns: Columns = "", rows: Rows = "", seeds: Seeds = "0-4", data_dir: DataDir = None,
     output: Annotated[Path, typer.Option(help="directory of all results")] = Path("runs/table1"),
     workers: Workers = 0, device: Device = "cpu",
     engine: Annotated[str, typer.Option(help="in-process or ray")] = "in-process",
@@ -77,9 +77,9 @@ def table(
     of, which = conf.columns(names_in(columns)), conf.rows(names_in(rows))
     where = Where(output, tuple(names_in(device)), workers, report_only, 60 * minutes, ray)
     if targets:
-        jobs = table1.silo_jobs(of, which, range(seeds), more, targets, tuned)
+        jobs = table1.silo_jobs(of, which, conf.numbers(seeds), more, targets, tuned)
         return table1.report_silos(jobs, where.run(jobs, new_console()), of, which, output)
-    jobs = conf.make_jobs(of, which, range(seeds), more, tuned=tuned, validation=validation)
+    jobs = conf.make_jobs(of, which, conf.numbers(seeds), more, tuned=tuned, validation=validation)
     runs = where.run(jobs, new_console())
     return table1.report(jobs, runs, of, which, output, "table1-tuned" if tuned else "table1")
 
@@ -88,8 +88,7 @@ def table(
 @files_of
 def selfish(
     setting: Annotated[str, typer.Option(help="comma-separated; empty is all listed")] = "",
-    methods: Rows = "",
-    seeds: Annotated[str, typer.Option(help="splits, as 10-19; empty is those listed")] = "",
+    methods: Rows = "", seeds: Seeds = "",
     sizes: Annotated[str, typer.Option(help="rows of the target, 0 is all; as 20,40,0")] = "",
     data_dir: DataDir = None,
     output: Annotated[Path, typer.Option(help="directory of results")] = Path("runs/federations"),
@@ -103,7 +102,7 @@ def selfish(
     listed.pop("methods", None)
     trials = {} if methods else listed["trials"]
     del listed["trials"]
-    asked = {"seeds": seeds, "sizes": sizes and federations.numbers(sizes)}
+    asked = {"seeds": seeds, "sizes": sizes and conf.numbers(sizes)}
     more = more_keys(data_dir, "in-process", set_)
     jobs = []
     for name in names_in(setting) or listed:
@@ -155,8 +154,7 @@ def attack(
     columns: Columns = "digits-relabel", methods: Rows = "",
     attacks: Annotated[str, typer.Option(help="comma-separated; empty is all")] = "",
     shares: Annotated[str, typer.Option(help="of the peers that attack")] = "0.1,0.3,0.5,0.8",
-    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
-    data_dir: DataDir = None, set_: Set = None,
+    seeds: Seeds = "0-2", data_dir: DataDir = None, set_: Set = None,
     picture: Annotated[
         Path | None, typer.Option(help="PNG to draw, with Markdown beside the table")
     ] = None,
@@ -164,7 +162,7 @@ def attack(
     """Attack methods: run what the table lacks; with --picture, report all that it holds."""
     torch.set_num_threads(1)
     study.extend(
-        table, conf.columns(names_in(columns)), names_in(methods), [*map(int, names_in(seeds))],
+        table, conf.columns(names_in(columns)), names_in(methods), conf.numbers(seeds),
         more_keys(data_dir, "in-process", set_), conf.chosen(names_in(attacks), ATTACKS, "attack"),
         [*map(float, names_in(shares))],
     )  # fmt: skip

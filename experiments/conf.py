@@ -121,6 +121,15 @@ def rows(names: Sequence[str] = (), path: Path = CONF / "rows.toml") -> list[Row
     return found + [Row(name, name.partition(":")[2], {"method": name}) for name in own]
 
 
+def numbers(text: str) -> list[int]:
+    """Return the whole numbers of ``10-12,20``."""
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        return [number for part in ends for number in range(part[0], part[-1] + 1)]
+    except ValueError:
+        raise SpcacwError(f"{text!r} is no list of whole numbers: write it as 10-12,20.") from None
+
+
 def tuned_keys(column: str, row: str, method: str, directory: Path = TUNED) -> dict[str, Any]:
     """Return what tuning chose for a row on a column, or for its method; nothing if neither was."""
     path = directory / f"{column}.toml"

@@ -34,7 +34,7 @@ from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS, Metric
 from spcacw_flwr.silos.setup import checked_setting
 
-from .conf import CONF, Job, Keys, Row, read, rows
+from .conf import CONF, Job, Keys, Row, numbers, read, rows
 from .pages import NONE, table
 from .results import Table
 from .scores import clustered, unharmed, worst_decile
@@ -45,15 +45,6 @@ PLACE = ("setting", "target", "seed", "size", "method", "keys")
 NAMES = (*PLACE, "metric", "value", "test_cases", "alpha_target")
 LOCAL, TRIAL, TUNED = "local", "-trial", "-tuned"
 COMMON = {"engine": "in-process", "compare-alone": False, "threads": 1}
-
-
-def numbers(text: str) -> list[int]:
-    """Return the whole numbers of ``10-12,20``."""
-    try:
-        ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
-        return [number for part in ends for number in range(part[0], part[-1] + 1)]
-    except ValueError:
-        raise SpcacwError(f"{text!r} is no list of whole numbers: write it as 10-12,20.") from None
 
 
 def row(name: str) -> Row:

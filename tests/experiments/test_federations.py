@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.experiments import federations
+from spcacw_flwr.experiments import conf, federations
 from spcacw_flwr.experiments.conf import CONF, read
 from spcacw_flwr.experiments.results import Table
 from spcacw_flwr.experiments.sweep import Where, short_runs
@@ -27,10 +27,10 @@ def line(method, seed, value, size=20, target=0, metric="accuracy", alpha=""):
 
 
 def test_numbers_are_listed_or_given_as_ranges():
-    assert federations.numbers("10-12,20") == [10, 11, 12, 20]
+    assert conf.numbers("10-12,20") == [10, 11, 12, 20]
     for text in ("", "a", "1-", "3,,4"):
         with one_sentence("no list of whole numbers"):
-            federations.numbers(text)
+            conf.numbers(text)
 
 
 def test_every_silo_is_the_target_on_every_split():
@@ -68,7 +68,7 @@ def test_all_that_is_listed_can_be_planned():
         assert federations.row(method).keys["method"] == method
     assert set(listed.pop("trials")) == {"methods", "eta", "weight-decay"}
     for plan in listed.values():
-        assert federations.numbers(plan["seeds"])
+        assert conf.numbers(plan["seeds"])
     assert federations.row("mine:Own").keys == {"method": "mine:Own"}
     assert federations.row("cobo").keys == {"method": "cobo"}  # no row of Table 1
     with one_sentence("'spcacv'", "did you mean"):
@@ -104,7 +104,7 @@ def test_of_a_loss_less_is_a_gain():
 
 
 def test_the_command_is_known_and_says_what_is_wrong():
-    assert "splits, as 10-19" in conftest.spcacw("federations", "--help").output
+    assert "as 0-4,7" in conftest.spcacw("federations", "--help").output
     done = conftest.spcacw("federations", "--setting", "hart")
     assert done.exit_code == 1
     assert "did you mean heart" in done.output

@@ -204,7 +204,7 @@ def test_variants_side_by_side():
 def test_the_command(tmp_path):
     column = tmp_path / "mine.toml"
     column.write_text('setting = "digits-relabel"\nepochs = 1\n')
-    words = ["table1", "--columns", str(column), "--rows", "local,fedavg", "--seeds", "1",
+    words = ["table1", "--columns", str(column), "--rows", "local,fedavg", "--seeds", "0",
              "--output", str(tmp_path / "out")]  # fmt: skip
     early = CliRunner().invoke(app, [*words, "--report-only"])
     assert early.exit_code == 1
