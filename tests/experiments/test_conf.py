@@ -57,8 +57,8 @@ def test_the_last_one_to_say_a_key_wins():
 
 
 def test_a_row_has_its_own_choice_before_that_of_its_method(tmp_path):
-    (tmp_path / "c.toml").write_text("[spcacw]\neta = 0.1\n[spcacw-corrected]\neta = 0.2\n")
-    choices = [conf.tuned_keys("c", row, "spcacw", tmp_path) for row in ("spcacw-corrected", "x")]
+    (tmp_path / "c.toml").write_text("[spcacw]\neta = 0.1\n[spcacw-own]\neta = 0.2\n")
+    choices = [conf.tuned_keys("c", row, "spcacw", tmp_path) for row in ("spcacw-own", "x")]
     assert choices == [{"eta": 0.2}, {"eta": 0.1}]
     assert conf.tuned_keys("c", "local", "local", tmp_path) == {}
     assert conf.tuned_keys("another", "spcacw", "spcacw", tmp_path) == {}

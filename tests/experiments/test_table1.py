@@ -121,12 +121,8 @@ def test_a_row_of_one_seed_whose_title_latex_would_not_take():
 
 @pytest.mark.parametrize("name", ["table1", "table1-tuned", "table1-narrow"])
 def test_the_committed_tables_are_those_of_the_committed_cells(name):
-    # Older tables have a row that is gone, in the place where spcacw-plus is now.
     rows = [row.name for row in conf.rows()]
-    place = {"spcacw-corrected": rows.index("spcacw-plus")}
-    cells = sorted(
-        read(f"{name}-cells"), key=lambda cell: place.get(cell["row"]) or rows.index(cell["row"])
-    )
+    cells = sorted(read(f"{name}-cells"), key=lambda cell: rows.index(cell["row"]))
     files = {path.stem: str(path) for path in (conf.CONF / "narrow").glob("*.toml")}
     names = dict.fromkeys(cell["column"] for cell in read(f"{name}-cells"))
     columns = conf.columns([files.get(column, column) for column in names])
