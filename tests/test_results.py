@@ -321,7 +321,7 @@ def test_whom_attacks_harm():
     hostile = table[(table["attack"] != "none") & (table["method"] != "local")]
     worst = hostile.groupby(["column", "method"])["difference"].min()
     guarded = worst[[method.endswith("guarded") for _, method in worst.index]]
-    assert len(guarded) == 5
+    assert len(guarded) == 6
     kept = guarded.drop(("digits-relabel", "spcacw-plus-guarded"))
     assert kept.min() >= -0.5
     ours = hostile[hostile["method"] == "spcacw-plus-guarded"]["difference"]
@@ -330,9 +330,14 @@ def test_whom_attacks_harm():
     assert worst["digits-relabel"][["spcacw", "spcacw-plus"]].max() < -0.5
     assert worst["mnist-relabel", "spcacw"] < -0.5
     assert worst["mnist-rotate", "spcacw"] > -0.5
-    plus = hostile[hostile["method"] == "spcacw-plus"]
-    late = plus[plus["attack"] == "copycat-last"].groupby("share")["difference"].mean()
+    plus = hostile[hostile["method"] == "spcacw-plus"].set_index(["column", "attack", "share"])
+    late = plus.loc["digits-relabel", "copycat-last"].groupby("share")["difference"].mean()
     assert f"costs it {-late.max():.0f} points and more at every share" in TRUST
+    relabel = plus.loc["mnist-relabel"]["difference"].drop(0.1, level="share")
+    some = -relabel[["alie", "ipm", "sign-flip"]]
+    words = f"sign-flip cost {some.min():.0f} to {some.max():.0f} points from two attackers on"
+    assert words in TRUST
+    assert relabel["copycat-last"].max() < -80
     few = hostile[(hostile["share"].astype(float) == 0.1) & (hostile["column"] == "digits-relabel")]
     assert few[few["method"] == "spcacw"]["difference"].min() > 0
     robust = few[few["method"].isin(["krum", "median", "centered-clipping"])]
