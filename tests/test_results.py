@@ -217,6 +217,8 @@ def test_who_is_first_among_the_tuned():
     )  # fmt: skip
     found = (-rotate["meritfed"], 1), (p[COLUMNS[0]]["meritfed"], 2)
     assert said(*found, like="it is {} points behind MeritFed on rotate (p = {}), for an eleventh")
+    gradients = TUNED.groupby("method")["target_gradients"].sum()
+    assert gradients["meritfed"] == 11 * gradients[ours]
     found = (-relabel["fedcluster"], 1), (p[COLUMNS[1]]["fedcluster"], 2)
     assert said(*found, like="and {} behind Federated Clustering on relabel (p = {}).")
     found = [(ahead[column]["spcacw"], 1) for column in COLUMNS]

@@ -268,6 +268,20 @@ def test_on_the_digits_the_best_were_all_among_the_first_seeds_best_third():
         assert len(waiting[method]) + len(raced[method]) == len(tried)
 
 
+@pytest.mark.parametrize(
+    ("setting", "epochs"), [("digits-relabel", 50), ("mnist-relabel", 15), ("mnist-rotate", 15)]
+)
+def test_the_committed_choices_are_the_best_of_the_committed_trials(setting, epochs):
+    table = Table(TUNED / f"{setting}.csv", tune.COLUMNS, tune.PLACE)
+    tried, waiting = tune.standings(table, 3, epochs)
+    assert not any(waiting.values())
+    assert {name: tune.best(of) for name, of in tried.items()} == tomllib.loads(
+        (TUNED / f"{setting}.toml").read_text()
+    )
+    for scores in tried.values():
+        assert sum(not math.isnan(score) for score in scores.values()) >= tune.TRIALS
+
+
 def test_a_row_of_the_table_is_tuned_with_its_own_keys_on_data_held_out():
     config = jobs_of("spcacw-every-round", {"eta": 0.05})[0].config()
     assert config.run.holdout == HOLDOUT == 0.2
