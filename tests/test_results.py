@@ -323,7 +323,7 @@ def test_whom_attacks_harm():
     hostile = table[(table["attack"] != "none") & (table["method"] != "local")]
     worst = hostile.groupby(["column", "method"])["difference"].min()
     guarded = worst[[method.endswith("guarded") for _, method in worst.index]]
-    assert len(guarded) == 6
+    assert len(guarded) == 7
     kept = guarded.drop(("digits-relabel", "spcacw-plus-guarded"))
     assert kept.min() >= -0.5
     ours = hostile[hostile["method"] == "spcacw-plus-guarded"]["difference"]
@@ -340,6 +340,10 @@ def test_whom_attacks_harm():
     words = f"sign-flip cost {some.min():.0f} to {some.max():.0f} points from two attackers on"
     assert words in TRUST
     assert relabel["copycat-last"].max() < -80
+    rotate = -plus.loc["mnist-rotate"]["difference"]
+    late = rotate["copycat-last"]
+    assert f"late copycat, which costs {late.min():.0f} to {late.max():.0f} points" in TRUST
+    assert rotate.drop("copycat-last").max() < 0.5
     few = hostile[(hostile["share"].astype(float) == 0.1) & (hostile["column"] == "digits-relabel")]
     assert few[few["method"] == "spcacw"]["difference"].min() > 0
     robust = few[few["method"].isin(["krum", "median", "centered-clipping"])]
