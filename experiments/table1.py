@@ -25,7 +25,7 @@ from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.silos.setup import setting_of
 
 from . import figures
-from .conf import Column, Job, Keys, Row, make_jobs
+from .conf import Column, Job, Keys, Row, make_jobs, numbers
 from .pages import NONE, table
 from .results import (
     REFERENCE,
@@ -183,7 +183,7 @@ def silo_jobs(
     jobs = []
     for seed, column in product(seeds, columns):
         silos = setting_of(Config.from_flat({**column.keys, **more})).num_silos
-        targets = range(silos) if wanted == "all" else map(int, wanted.split(","))
+        targets = range(silos) if wanted == "all" else numbers(wanted)
         for target in targets:
             keys, note = {**more, "target": target}, f"target {target}"
             jobs += make_jobs([column], rows, [seed], keys, tuned=tuned, note=note)
