@@ -84,13 +84,10 @@ class PFedSim(SplitNetwork):
         self.warmup_rounds = int(self.own.warmup * rounds)
         self.bodies = parameters[: self.body_size].repeat(federation.num_silos, 1)
         """(M, d_φ), the body of each silo after its last step."""
-        self._personal = not self.warmup_rounds
 
     @property
     def personal(self) -> Tensor:
-        """The global model until the warm-up is over, then w_0."""
-        if not self._personal:
-            return self.parameters
+        """w_0; until the warm-up is over that is the global model."""
         return self.joined(self.bodies[self.target], [self.target])[0]
 
     def round(self, round_: int) -> Round:
@@ -99,14 +96,13 @@ class PFedSim(SplitNetwork):
             yield from self._personal_round(round_)
             return
         yield from super().round(round_)
-        if round_ == self.warmup_rounds:
-            self.bodies[:] = self.parameters[: self.body_size]
-            self.heads[:] = self.parameters[self.body_size :]
-            self._personal = True
+        self.bodies[:] = self.body
+        self.heads[:] = self.parameters[self.body_size :]
 
     def _personal_round(self, round_: int) -> Round:
         silos = self.sampled(round_)
-        mixing = self._mixing()
+        classifiers = self.head_layout.unflatten(self.heads)[self.classifier]
+        mixing = aggregation_weights(classifiers.flatten(2).cpu().double().numpy())
         points = self.joined(weighted_sum(mixing[list(silos)], self.bodies), silos)
         traffic = self.body_size, points.shape[1]
         replies = yield Request(round_, silos, points, traffic=traffic)
@@ -116,7 +112,3 @@ class PFedSim(SplitNetwork):
             self.bodies[silo], self.heads[silo] = model.split((self.body_size, len(self.heads[0])))
         if self.ends_epoch(round_):
             self.set_weights(mixing[self.target], round_)
-
-    def _mixing(self) -> Weights:
-        weights = self.head_layout.unflatten(self.heads)[self.classifier]
-        return aggregation_weights(weights.flatten(2).cpu().double().numpy())
