@@ -28,10 +28,10 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import WeightedGradients, Weights
+from spcacw_flwr.methods.base import WeightedGradients
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
-from .families import distances, spread
+from .families import distances
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,6 @@ class AllForOneKeys:
         0, "K, rounds over which gradients are averaged; 0 is one epoch of the target, 1 is no "
         "average.", least=0,
     )  # fmt: skip
-
-
-def near(means: Tensor, own: int, c: float) -> Weights:
-    """Return 1/|N| for the rows of N, and 0 for the others, (M,)."""
-    squared = distances(means[own][None], means)[0] ** 2
-    within = squared <= c * float(means[own].double().square().sum())
-    return within / within.sum()
 
 
 class AllForOne(WeightedGradients):
@@ -79,7 +72,8 @@ class AllForOne(WeightedGradients):
         for silo, gradient in zip(replies.silos, replies.gradients, strict=True):
             self.heard[silo] += 1
             self.means[silo].lerp_(gradient, 1 / min(self.heard[silo], self.memory))
-        known = np.flatnonzero(self.heard)
-        own = int(np.searchsorted(known, self.target))
-        weights = near(self.means[known], own, self.own.c)
-        self.set_weights(spread(weights, known.tolist(), self.federation), request.round)
+        own = self.means[self.target]
+        squared = distances(own[None], self.means)[0] ** 2
+        near = squared <= self.own.c * float(own.double().square().sum())
+        near &= self.heard > 0
+        self.set_weights(near / near.sum(), request.round)

@@ -46,18 +46,6 @@ class HeurFedAMPKeys:
     )
 
 
-def attention(cosines: Weights, self_weight: float, sigma: float) -> Weights:
-    """Return ξ (M, M), whose rows sum to 1; a silo without peers keeps all its weight."""
-    from scipy.special import softmax  # here: it takes a quarter of a second
-
-    if len(cosines) == 1:
-        return np.eye(1)
-    exponents = sigma * cosines
-    np.fill_diagonal(exponents, -np.inf)
-    peers: Weights = (1 - self_weight) * softmax(exponents, axis=1)
-    return peers + self_weight * np.eye(len(peers))
-
-
 class HeurFedAMP(AttentiveModels):
     """FedAMP's heuristic form: a given self-weight, and a softmax of cosines for the peers."""
 
@@ -65,7 +53,14 @@ class HeurFedAMP(AttentiveModels):
     Keys = HeurFedAMPKeys
 
     def attention(self) -> Weights:
-        """Return ξ of the models, or of how far they have come."""
-        own = self.own
+        """Return ξ of the models, or of how far they have come; 1 of a silo without peers."""
+        from scipy.special import softmax  # here: it takes a quarter of a second
+
+        own, count = self.own, len(self.models)
+        if count == 1:
+            return np.eye(1)
         (cosines,) = grams(normalize(self.models - own.since_start * self.parameters))
-        return attention(cosines, own.self_weight, own.sigma)
+        exponents = own.sigma * cosines
+        np.fill_diagonal(exponents, -np.inf)
+        peers: Weights = (1 - own.self_weight) * softmax(exponents, axis=1)
+        return peers + own.self_weight * np.eye(count)

@@ -22,22 +22,6 @@ COLUMNS = 1 << 18
 """Coordinates that are sorted at a time: bounds the memory beside the gradients."""
 
 
-def median_and_shares(gradients: Tensor) -> tuple[Tensor, Weights]:
-    """Return the median (d,) of the rows (k, d), and each row's share (k,) in supplying it."""
-    count = len(gradients)
-    medians = []
-    supplied = torch.zeros(count, dtype=torch.float64, device=gradients.device)
-    for block in gradients.split(COLUMNS, dim=1):
-        ordered = _sorted(block)
-        middle = ordered[(count - 1) // 2], ordered[count // 2]
-        medians.append((middle[0] + middle[1]) / 2)
-        for value in middle:
-            holders = (block == value).float()
-            supplied += holders @ holders.sum(dim=0).reciprocal() / 2
-    shares: Weights = (supplied / supplied.sum()).cpu().numpy()
-    return torch.cat(medians), shares
-
-
 def _sorted(block: Tensor) -> Tensor:
     """Return the block with each column in order; on a CPU by NumPy, twelve times as fast."""
     if block.device.type != "cpu":
@@ -51,6 +35,14 @@ class Median(GradientRule):
     name = "median"
 
     def aggregate(self, gradients: Tensor, own: int) -> tuple[Weights, Tensor]:
-        """Return the shares of coordinates, and the median."""
-        found, shares = median_and_shares(gradients)
-        return shares, found
+        """Return each row's share (k,) in supplying the median, and the median."""
+        count, medians = len(gradients), []
+        supplied = torch.zeros(count, dtype=torch.float64, device=gradients.device)
+        for block in gradients.split(COLUMNS, dim=1):
+            ordered = _sorted(block)
+            middle = ordered[(count - 1) // 2], ordered[count // 2]
+            medians.append((middle[0] + middle[1]) / 2)
+            for value in middle:
+                holders = (block == value).float()
+                supplied += holders @ holders.sum(dim=0).reciprocal() / 2
+        return (supplied / supplied.sum()).cpu().numpy(), torch.cat(medians)

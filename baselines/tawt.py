@@ -20,10 +20,8 @@ participation an exponent counts 1/p times.
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from spcacw_flwr.config.declare import key
-from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.silos.protocol import Replies, Request, Round
 
 from .families import Averaged, spread
@@ -41,13 +39,6 @@ class TAWTKeys:
     )
 
 
-def cosines(gradients: Tensor, fresh: Tensor) -> Weights:
-    """Return cos(g^{(i)}, g'), (k,), of the rows of a (k, d) tensor; 0 where one is 0."""
-    lengths = gradients.norm(dim=1) * fresh.norm()
-    scale = lengths.double().cpu().numpy()
-    return products(gradients, fresh) / np.where(scale > 0, scale, np.inf)
-
-
 class TAWT(Averaged):
     """Target-aware weighted training: mirror ascent on cosines with a fresh batch of the target."""
 
@@ -61,7 +52,9 @@ class TAWT(Averaged):
         yield from super().round(round_)
 
     def learn(self, request: Request, replies: Replies) -> None:
-        """Move α by the cosines."""
-        found = self.factors(replies.silos) * cosines(replies.gradients, self.fresh)
+        """Move α by the cosines cos(g^{(i)}, g'), 0 where one of the two is 0."""
+        lengths = (replies.gradients.norm(dim=1) * self.fresh.norm()).double().cpu().numpy()
+        cosines = products(replies.gradients, self.fresh) / np.where(lengths > 0, lengths, np.inf)
+        found = self.factors(replies.silos) * cosines
         exponents = spread(found, replies.silos, self.federation)
         self.set_weights(mirror_step(self.alpha, exponents, self.own.rho), request.round)

@@ -6,7 +6,6 @@ import torch
 
 from spcacw_flwr.baselines import median
 from spcacw_flwr.baselines.krum import krum_scores
-from spcacw_flwr.baselines.median import median_and_shares
 from tests.baselines.by_hand import close, make, play, sending
 
 
@@ -40,14 +39,20 @@ def test_of_one_silo_it_is_its_gradient(name):
     close(method.parameters, [-1.0, 2.0])
 
 
+def median_of(rows):
+    """Return the median of the rows of a tensor (k, d), and each row's share in supplying it."""
+    shares, found = make("median").aggregate(rows, 0)
+    return found, shares
+
+
 def test_median_of_three_and_of_four():
     """(1, 2, 9) and (5, 4, 3) have the medians 2 and 4, both silo 1's.
 
     Of 1, 2, 4, 9 it is 3, half from each of the two in the middle; the lower one would be 2.
     """
-    found, shares = median_and_shares(torch.tensor([[1.0, 5], [2, 4], [9, 3]]))
+    found, shares = median_of(torch.tensor([[1.0, 5], [2, 4], [9, 3]]))
     assert (found.tolist(), shares.tolist()) == ([2, 4], [0, 1, 0])
-    found, shares = median_and_shares(torch.tensor([[1.0], [2.0], [4.0], [9.0]]))
+    found, shares = median_of(torch.tensor([[1.0], [2.0], [4.0], [9.0]]))
     assert (found.tolist(), shares.tolist()) == ([3], [0, 0.5, 0.5, 0])
 
 
@@ -61,7 +66,7 @@ def test_equal_gradients_are_their_own_median_and_share_it():
 def test_silos_that_hold_one_middle_value_share_its_coordinate():
     """Of (1, 2, 2, 2, 9) silos 1, 2 and 3 supply a third each, of (1, 2, 3, 4, 5) silo 2 all."""
     rows = torch.tensor([[1.0, 1.0], [2.0, 2.0], [2.0, 3.0], [2.0, 4.0], [9.0, 5.0]])
-    found, shares = median_and_shares(rows)
+    found, shares = median_of(rows)
     assert found.tolist() == [2, 3]
     np.testing.assert_allclose(shares, [0, 1 / 6, 4 / 6, 1 / 6, 0], rtol=1e-6)
 
@@ -70,7 +75,7 @@ def test_silos_that_hold_one_middle_value_share_its_coordinate():
 def test_median_in_blocks_is_numpys(silos, monkeypatch):
     monkeypatch.setattr(median, "COLUMNS", 4)
     rows = torch.randn(silos, 11, generator=torch.Generator().manual_seed(0))
-    found, shares = median_and_shares(rows)
+    found, shares = median_of(rows)
     np.testing.assert_allclose(found, np.median(rows.numpy(), axis=0), rtol=1e-6)
     assert shares.sum() == pytest.approx(1)
 

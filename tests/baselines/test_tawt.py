@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from spcacw_flwr.baselines.tawt import cosines
 from tests.baselines.by_hand import G, close, converse, make, play, replies_of, sending
 
 
@@ -27,12 +26,12 @@ def test_known_answer():
 
 
 def test_the_cosine_is_with_the_fresh_batch():
-    """g' = −g_3: silo 3's cosine is −1 although its batch and the target's agree."""
+    """g' = −2 g_3, all send g_3 but silo 1, which sends 0: cosines −1, the target's too, and 0."""
     method, g = built(), torch.tensor(G)
-    converse(method, 1, lambda r: replies_of(r, -g[3:] if r.draw else g[[3] * 4]))
-    np.testing.assert_allclose(method.alpha, [0.25] * 4)  # all alike, the target too
-    found = cosines(torch.stack([g[0], torch.zeros(3)]), 3 * g[0])
-    np.testing.assert_allclose(found, [1, 0], atol=1e-6)
+    rows = g[[3] * 4] * torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None]
+    converse(method, 1, lambda r: replies_of(r, -2 * g[3:] if r.draw else rows))
+    expected = np.exp([-1, 0, -1, -1])
+    np.testing.assert_allclose(method.alpha, expected / expected.sum(), rtol=1e-6)
 
 
 def test_partial_participation_counts_an_answer_twice():
