@@ -152,7 +152,7 @@ class Cifar100Clusters(Setting):
         if not self.own.augmentation:
             return x
         # Padding is black, which standardising moved.
-        return crop_and_flip(x, rng, edge=self._scaled(torch.zeros(1, 3, 1, 1)).flatten())
+        return crop_and_flip(x, rng, self._scaled(torch.zeros(1, 3, 1, 1)).flatten())
 
     @cached_property
     def _tests(self) -> SiloData:
@@ -200,19 +200,16 @@ class Cifar100Clusters(Setting):
         return x
 
 
-def crop_and_flip(x: Tensor, rng: np.random.Generator, pad: int = 4, edge: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+def crop_and_flip(x: Tensor, rng: np.random.Generator, edge: Tensor, pad: int = 4) -> Tensor:
     """Return each image cropped at random from itself padded by ``pad``, mirrored with chance ½.
 
     A pure function of the images ``x`` (n, channels, height, width) and the generator (READING row
     19): the same (seed, silo, round) sees the same images in every engine. ``rng`` draws for each
     image its offset downwards and to the right, in 0 … 2·pad, and its mirror. ``edge`` (channels,)
-    is the colour of the padding: what black is in the units of ``x``; None: 0.
+    is the colour of the padding: what black is in the units of ``x``.
     """
-    n, channels, height, width = x.shape
-    padded = x.new_zeros(n, channels, height + 2 * pad, width + 2 * pad)
-    if edge is not None:
-        padded += edge.to(x)[:, None, None]
+    n, _, height, width = x.shape
+    padded = edge.to(x)[:, None, None].repeat(n, 1, height + 2 * pad, width + 2 * pad)
     padded[:, :, pad : pad + height, pad : pad + width] = x
     down, right, mirror = (rng.integers(0, high, size=n) for high in (2 * pad + 1, 2 * pad + 1, 2))
     rows = down[:, None] + np.arange(height)

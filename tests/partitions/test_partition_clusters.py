@@ -169,7 +169,7 @@ def one_by_one(x, rng, pad, edge):
 def test_agrees_with_a_loop(pad):
     x = torch.randn(40, 3, 6, 5, generator=torch.Generator().manual_seed(0))
     before, edge = x.clone(), torch.tensor([-1.0, 0.5, 2.0])
-    got, other = (crop_and_flip(x, np.random.default_rng(s), pad, edge) for s in (3, 4))
+    got, other = (crop_and_flip(x, np.random.default_rng(s), edge, pad) for s in (3, 4))
     assert torch.equal(got, one_by_one(x, np.random.default_rng(3), pad, edge))
     assert got.is_contiguous()
     assert torch.equal(x, before)
@@ -180,7 +180,7 @@ def test_every_offset_and_both_mirrors_are_drawn():
     x = torch.zeros(4000, 1, 3, 3)
     x[:, 0, 1, 1] = 1.0  # the middle, which a crop of pad 1 always keeps
     x[:, 0, 1, 2] = 2.0  # to its right: to its left after a mirror, where it is not cut off
-    seen = crop_and_flip(x, np.random.default_rng(0), pad=1)[:, 0]
+    seen = crop_and_flip(x, np.random.default_rng(0), torch.zeros(1), pad=1)[:, 0]
     places = {tuple(p) for p in (seen == 1).nonzero()[:, 1:].tolist()}
     assert places == {(i, j) for i in range(3) for j in range(3)}
     left = ((seen[:, :, :-1] == 2) & (seen[:, :, 1:] == 1)).any(-1).any(-1).float().mean()
