@@ -6,22 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.baselines.fedamp import attention, squared_distances
 from spcacw_flwr.config.declare import SpcacwError
 from tests.baselines.by_hand import G, W, close, converse, make, play, sending
 
 PUBLISHED = {"sigma": 0.5, "alpha": 0.2, "lambda": 1.0}
 XI = [0.349329, 0.399041, 0.202647, 0.048983]
-
-
-def test_known_answer_of_the_weights():
-    models = torch.tensor(W, dtype=torch.float64)
-    squared = squared_distances(models)
-    np.testing.assert_allclose(squared[0], [0, 0.0012, 0.34, 1.05], atol=1e-12)
-    xi = attention(squared, alpha=0.2, sigma=0.5)
-    np.testing.assert_allclose(xi[0], XI, atol=1e-6)
-    np.testing.assert_allclose(xi.sum(axis=1), 1)
-    np.testing.assert_allclose(xi[0] @ models.numpy(), [0.164548, -0.092039, 0.211632], atol=1e-6)
 
 
 def test_known_answer_of_the_step():

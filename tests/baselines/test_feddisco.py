@@ -67,11 +67,6 @@ def test_it_is_blind_to_what_labels_mean():
     np.testing.assert_allclose(made.alpha, np.array([0.6, 0.35, 0.35]) / 1.3)
 
 
-def test_a_and_b_of_zero_are_fedavg():
-    made = disco(COUNTS, a=0.0, b=0.0)
-    np.testing.assert_array_equal(made.alpha, made.federation.shares)
-
-
 def test_no_positive_weight_is_an_error_that_names_the_keys():
     with pytest.raises(SpcacwError, match=r"feddisco\.a = 1 and feddisco\.b = -2 leave no silo"):
         disco(COUNTS, a=1.0, b=-2.0)

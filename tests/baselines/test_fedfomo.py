@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from spcacw_flwr.baselines.families import distances
 from spcacw_flwr.baselines.fedfomo import fomo_weights
 from spcacw_flwr.silos.protocol import LOSSES, Replies
 from tests.baselines.by_hand import close, converse, heard, make, play, quadratics, replies_of
@@ -32,12 +31,6 @@ def built(name="fedfomo", **keys):
 )
 def test_weights_by_hand_and_where_a_quotient_would_not_be_a_number(losses, before, away, expected):
     np.testing.assert_allclose(fomo_weights(np.array(losses), before, np.array(away)), expected)
-
-
-def test_norms():
-    here, there = torch.zeros(1, 2), torch.tensor([[3.0, -4.0], [0.0, 0.0]])
-    np.testing.assert_array_equal(distances(here, there, 1), [[7, 0]])
-    np.testing.assert_array_equal(distances(here, there, 2), [[5, 0]])
 
 
 def mixed(origins, stepped):

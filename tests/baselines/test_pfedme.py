@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.baselines.by_hand import close, converse, heard, make, play, quadratics, sending
+from tests.baselines.by_hand import close, converse, heard, make, quadratics, sending
 
 CENTRES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
 SILOS = quadratics(CENTRES)
@@ -72,21 +72,6 @@ def test_a_round_counts_one_model_each_way(steps, floats):
     assert [r.floats() for r in asked] == floats
     cost = {"target_gradients": steps, "floats": 2 * 4, "bytes": 4 * 2 * 4}
     assert method.epoch_report() == {"loss": 0.5, **cost}
-
-
-def test_one_step_without_lambda_is_a_step_of_sgd_and_w_stays():
-    method = made(**{"lambda": 0.0, "inner-steps": 1})
-    for t in (1, 2):
-        converse(method, t, SILOS)
-        close(method.personal, [0.1, 0.0])
-        assert not method.parameters.any()
-
-
-def test_without_beta_the_global_model_stays():
-    method = made(beta=0.0)
-    play(method, 1, SILOS)
-    assert not method.parameters.any()
-    close(method.personal, [0.17, 0.0])
 
 
 def test_inner_steps_are_plain_and_the_step_of_w_has_momentum():
