@@ -69,10 +69,9 @@ class FedALA(MeetingModels):
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
-        layout = federation.layout
-        sizes = [shape.numel() for _, shape in layout.shapes] if layout else [len(parameters)]
-        self.low = len(parameters) - sum(sizes[-self.own.layer_idx :])
-        """Where the top tensors begin in the flat model; one of no known layout is one tensor."""
+        assert federation.layout is not None  # every engine knows its model
+        self.low = len(parameters) - sum(federation.layout.sizes[-self.own.layer_idx :])
+        """Where the top tensors begin in the flat model."""
         self.mixing = torch.ones_like(self.models[:, self.low :])
         """W of each silo."""
         self._started = np.zeros(federation.num_silos, dtype=bool)

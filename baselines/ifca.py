@@ -53,7 +53,7 @@ class IFCAKeys:
 
 def shuffled(model: Tensor, layout: Layout, rng: np.random.Generator) -> Tensor:
     """Return a model (d,) with the entries of each tensor in an order drawn by ``rng``."""
-    parts = model.split([shape.numel() for _, shape in layout.shapes])
+    parts = model.split(layout.sizes)
     orders = [torch.from_numpy(rng.permutation(len(part))).to(model.device) for part in parts]
     return torch.cat([part[order] for part, order in zip(parts, orders, strict=True)])
 

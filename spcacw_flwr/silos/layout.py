@@ -29,10 +29,11 @@ class Layout:
     @property
     def size(self) -> int:
         """d, the number of parameters."""
-        return sum(self._sizes)
+        return sum(self.sizes)
 
     @cached_property
-    def _sizes(self) -> list[int]:
+    def sizes(self) -> list[int]:
+        """The numbers of each tensor."""
         return [shape.numel() for _, shape in self.shapes]
 
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
@@ -41,7 +42,7 @@ class Layout:
 
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
         """Return named views into the vector (d,), or into rows (k, d) of vectors."""
-        parts, rows = torch.split_with_sizes(vector, self._sizes, dim=-1), vector.shape[:-1]
+        parts, rows = torch.split_with_sizes(vector, self.sizes, dim=-1), vector.shape[:-1]
         return {
             name: part.view(rows + shape)
             for (name, shape), part in zip(self.shapes, parts, strict=True)
