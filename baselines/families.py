@@ -1,21 +1,5 @@
 """What methods share: averages and distances, and four families of methods.
 
-* :class:`BesideGlobal` (Ditto, APFL): all silos train one w as in FedAvg, and the target trains v_0
-  beside it, by a second gradient on the same mini-batch and with a momentum buffer of its own.
-  Nobody else's v_i is ever read, so no other needs to exist.
-* :class:`SplitNetwork` (FedRep, FedPer, pFedSim): w_i = [φ; h_i], a body φ that silos share and a
-  head h_i of each silo's own, the last tensors of the flat vector. The methods keep all heads, for
-  silos keep no state: a silo is sent [φ; h_i], though in the published protocols its head never
-  leaves it; the requests say so in ``traffic``. A silo clips its whole gradient, of which head or
-  body is then taken. A part that is held fixed takes no step at all: to step the whole vector on a
-  gradient with zeros there would let momentum and weight decay move it.
-* :class:`ClusterModels` (IFCA, CFL): every cluster of silos trains a model.
-* :class:`RoundWeights` (Federated Clustering, FedFomo, the robust aggregators): the weights of a
-  round come from what the silos sent in that round. They are noisy, so the log has their mean over
-  an epoch, with 0 where a silo was not heard. Under partial participation these rules see the silos
-  that answered and nothing else: their k stands for M, and there is no factor 1/p, since the
-  weights of a round already sum to 1 over those who answered.
-
 The family of silos that own models is in ``personal``.
 """
 
@@ -73,15 +57,21 @@ class GlobalKeys:
 
 
 class Averaged(WeightedGradients):
-    """One shared model; at first silos weigh what a key ``weights`` says, or else alike."""
+    """One shared model; at first silos weigh what a key ``weights`` says, or else ``average``."""
+
+    average = UNIFORM
 
     def initial_weights(self) -> Weights:
         """Return 1/M, or the shares of the samples."""
-        return average_weights(self.federation, getattr(self.own, "weights", UNIFORM))
+        return average_weights(self.federation, getattr(self.own, "weights", self.average))
 
 
 class BesideGlobal(Averaged):
-    """A global model w = ``parameters`` that all silos train, and the target's own, ``v``."""
+    """A global model w that all silos train as in FedAvg, and the target's own, v_0, beside it.
+
+    v_0 takes a second gradient on the same mini-batch and has a momentum buffer of its own. Nobody
+    else's v_i is ever read, so no other needs to exist.
+    """
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
@@ -105,17 +95,25 @@ class HeadKeys:
     )
 
 
-class SplitNetwork(WeightedGradients):
-    """Heads (M, d_h) of the silos, ``heads``, which start alike, and the size d_φ of the body.
+class SplitNetwork(Averaged):
+    """w_i = [φ; h_i]: a shared body (d_φ,), and ``heads`` (M, d_h) of the silos, which start alike.
+
+    A head is the last tensors of the flat vector. The method keeps all heads, for silos keep no
+    state: a silo is sent [φ; h_i], though in the published protocols its head never leaves it; the
+    requests say so in ``traffic``. A silo clips its whole gradient, of which head or body is then
+    taken. A part that is held fixed takes no step at all: to step the whole vector on a gradient
+    with zeros there would let momentum and weight decay move it.
 
     Raises SpcacwError when made if no tensor would be left for the body.
     """
+
+    average = SIZE
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         assert federation.layout is not None  # every engine knows its model
         self.layout = federation.layout
-        sizes, tensors = [shape.numel() for _, shape in self.layout.shapes], self.own.head_tensors
+        sizes, tensors = self.layout.sizes, self.own.head_tensors
         if tensors >= len(sizes):
             raise SpcacwError(
                 f"head-tensors = {tensors} leaves nothing to share: the model has {len(sizes)} "
@@ -123,10 +121,6 @@ class SplitNetwork(WeightedGradients):
             )
         self.body_size = sum(sizes[: len(sizes) - tensors])
         self.heads = parameters[self.body_size :].repeat(federation.num_silos, 1)
-
-    def initial_weights(self) -> Weights:
-        """Return n_i / Σ n, the weights of the silos in the body."""
-        return self.federation.shares
 
     @property
     def body(self) -> Tensor:
@@ -189,7 +183,13 @@ class ClusterModels(Method):
 
 
 class RoundWeights(Method):
-    """Notes the weights of each round, and logs their mean over the epoch."""
+    """The weights of a round come from what the silos sent in that round.
+
+    They are noisy, so the log has their mean over an epoch, with 0 where a silo was not heard.
+    Under partial participation these rules see the silos that answered and nothing else: their k
+    stands for M, and there is no factor 1/p, since the weights of a round already sum to 1 over
+    those who answered.
+    """
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)

@@ -4,14 +4,11 @@ B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, Communication-E
 Deep Networks from Decentralized Data, AISTATS 2017; "standard FL" in the paper's case study.
 """
 
-from spcacw_flwr.methods.base import WeightedGradients, Weights
+from .families import SIZE, Averaged
 
 
-class FedAvg(WeightedGradients):
+class FedAvg(Averaged):
     """α^{(i)} = n_i / Σ n for all t."""
 
     name = "fedavg"
-
-    def initial_weights(self) -> Weights:
-        """Return the silos' shares of the samples."""
-        return self.federation.shares
+    average = SIZE

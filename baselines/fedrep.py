@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.silos.protocol import Request, Round
 
-from .families import AVERAGES, SIZE, Averaged, HeadKeys, SplitNetwork
+from .families import AVERAGES, SIZE, HeadKeys, SplitNetwork
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class FedRepKeys(HeadKeys):
     )
 
 
-class FedRep(Averaged, SplitNetwork):
+class FedRep(SplitNetwork):
     """τ head steps at home, then one step of the shared body on the averaged gradient."""
 
     name = "fedrep"
