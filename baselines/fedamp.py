@@ -71,14 +71,6 @@ def squared_distances(models: Tensor) -> Weights:
     return squared + squared.T
 
 
-def attention(squared: Weights, alpha: float, sigma: float) -> Weights:
-    """Return ξ (M, M), whose rows sum to 1; α_k as published."""
-    xi = alpha / sigma * np.exp(-squared / sigma)
-    np.fill_diagonal(xi, 0.0)
-    np.fill_diagonal(xi, 1 - xi.sum(axis=1))
-    return xi
-
-
 class FedAMP(AttentiveModels):
     """Attentive message passing."""
 
@@ -103,7 +95,9 @@ class FedAMP(AttentiveModels):
             apart = squared[squared > 0]
             self.sigma = keys.sigma_share * float(np.median(apart) if apart.size else 1.0)
             unit = self.sigma / max(1, len(squared) - 1)
-        xi = attention(squared, keys.alpha * unit, self.sigma)
+        xi: Weights = keys.alpha * unit / self.sigma * np.exp(-squared / self.sigma)
+        np.fill_diagonal(xi, 0.0)
+        np.fill_diagonal(xi, 1 - xi.sum(axis=1))
         if xi.diagonal().min() < -1e-9:
             most = keys.sigma / (len(squared) - 1) if keys.sigma else 1.0
             raise SpcacwError(

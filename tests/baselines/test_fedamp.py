@@ -1,6 +1,6 @@
-"""FedAMP by hand: ξ, the pull, and what keeps both from going wrong."""
+"""FedAMP and HeurFedAMP by hand: ξ, the pull, and what keeps both from going wrong."""
 
-import math
+from math import exp, log, sqrt
 
 import numpy as np
 import pytest
@@ -33,9 +33,9 @@ def test_automatic_sigma_by_hand():
     made = make("fedamp", (0.0,), own={"lambda": 2.0, "sigma-share": 0.5}, eta=0.1)
     made.models = torch.tensor([[0.0], [1.0], [3.0]])
     converse(made, 2, sending(torch.zeros(3, 1)))
-    close(made.personal, [0.1 * (math.exp(-1 / 2) + 3 * math.exp(-9 / 2))])
+    close(made.personal, [0.1 * (exp(-1 / 2) + 3 * exp(-9 / 2))])
     assert made.epoch_report()["sigma"] == 2.0
-    assert made.alpha[0] == pytest.approx(1 - (math.exp(-1 / 2) + math.exp(-9 / 2)) / 2)
+    assert made.alpha[0] == pytest.approx(1 - (exp(-1 / 2) + exp(-9 / 2)) / 2)
 
 
 def test_equal_models_attract_nobody_and_silos_that_have_not_moved_do_not_count():
@@ -71,3 +71,42 @@ def test_the_default_never_makes_them_negative():
     made = make("fedamp", sizes=(32,) * 50)
     converse(made, 1, sending(torch.ones(50, 2)))
     assert made.xi.min() > -1e-9
+
+
+MODELS = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    ("start", "since"), [((0.0, 0.0), False), ((5.0, -3.0), True), ((5.0, -3.0), False)]
+)
+def test_known_answer_of_heurfedamp(start, since):
+    """cos(w_0, w_j) = 1/√2, 0 and σ = √2 ln 3: e^{σ cos} = 3, 1; ξ_00 = .2, ξ_0 = (.2, .6, .2).
+
+    u_0 = .2 (1, 0) + .6 (1, 1) + .2 (0, 2) = (.8, 1); g_0 = (1, 2), λ = 2, η = .1:
+    w_0 = (1, 0) − .1 ((1, 2) + 2 (.2, −1)) = (.86, 0). Cosines since a start of their own are
+    those of models that it shifts; cosines of the models do not see where they began.
+    """
+    own = {"lambda": 2.0, "self-weight": 0.2, "sigma": sqrt(2) * log(3), "since-start": since}
+    made = make("heurfedamp", start, (32,) * 3, own, eta=0.1)
+    shift = since * made.parameters
+    made.models = MODELS + shift
+    converse(made, 1, sending([[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(made.alpha, [0.2, 0.6, 0.2], rtol=1e-6)
+    close(made.personal, shift + torch.tensor([0.86, 0.0]))
+
+
+@pytest.mark.parametrize("since", [True, False])
+def test_at_the_start_and_without_sigma_peers_count_alike(since):
+    """Models that have not moved have no direction since their start."""
+    made = make("heurfedamp", (1.0, 2.0), own={"since-start": since})
+    np.testing.assert_allclose(made.attention()[0], [0.3, 0.35, 0.35], rtol=1e-6)
+    made = make("heurfedamp", (1.0, 2.0), own={"since-start": since, "sigma": 0.0})
+    made.models = MODELS
+    np.testing.assert_allclose(made.attention()[0], [0.3, 0.35, 0.35])
+
+
+def test_a_large_sigma_chooses_the_nearest_and_one_silo_has_itself():
+    made = make("heurfedamp", own={"sigma": 1e6})
+    made.models = MODELS
+    np.testing.assert_allclose(made.attention()[0], [0.3, 0.7, 0.0])
+    np.testing.assert_array_equal(make("heurfedamp", sizes=[32]).attention(), [[1.0]])
