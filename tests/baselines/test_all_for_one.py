@@ -61,13 +61,6 @@ def test_who_was_never_heard_has_no_weight_and_who_is_silent_now_keeps_its_avera
     assert method.heard.tolist() == [0, 2, 2, 1]
 
 
-def test_it_is_the_targets_average_that_others_are_compared_to():
-    """Silo 0 is silent: the target, silo 1, is the first of those heard, and silo 2 is far off."""
-    method = built(0.5, count=3, start=(0.0,), target=1)
-    converse(method, 1, lambda r: heard(replies_of(r, [[1.0], [1.0], [9.0]]), (1, 2)))
-    assert method.alpha.tolist() == [0, 1, 0]
-
-
 def test_on_digits_it_finds_the_cluster_and_then_loses_it():
     """The criterion is of training gradients: the target's vanish, so that all become strangers."""
     mean = np.mean([alpha for _, alpha in trained("all-for-one", 8).alphas], axis=0)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.baselines.by_hand import close, converse, make, play, quadratics, replies_of, sending
+from tests.baselines.by_hand import close, converse, make, play, replies_of, sending
 from tests.baselines.on_digits import trained
 
 V, W = [1.0, 0.0], [0.0, 1.0]
@@ -95,13 +95,3 @@ def test_each_model_has_its_own_momentum():
     play(made, 2, beside([1.0], [[4.0]] * 3))
     close(made.personal, [-2.5])
     close(made.parameters, [-10.0])
-
-
-def test_where_it_converges():
-    """f_i = ½‖x − c_i‖²: w → mean c = (1, 1), and v to the minimum
-    of f_0 + (λ/2)‖v − w‖², (c_0 + λw)/(1 + λ).
-    """
-    made = make("ditto", own={"lambda": 2.0}, eta=0.3)
-    play(made, 100, quadratics([[3.0, 0.0], [0.0, 3.0], [0.0, 0.0]]))
-    close(made.parameters, [1.0, 1.0])
-    close(made.personal, torch.tensor([5.0, 2.0]) / 3)

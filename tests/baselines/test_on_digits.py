@@ -109,11 +109,6 @@ def test_at_the_end_of_its_keys_it_is_another(method, own, keys, twin):
             assert [e[figure] for e in run.epochs] == [e[figure] for e in other.epochs]
     else:
         assert distance(run, other) < 1e-5
-    if method not in (
-        "apfl",
-        "ditto",
-        "fedamp",
-        "heurfedamp",
-        "cobo",
-    ):  # whose α is not that of what it uses
+    # The α of these is not that of what the target uses.
+    if method not in ("apfl", "ditto", "fedamp", "heurfedamp", "cobo"):
         np.testing.assert_allclose(run.alpha, other.alpha, atol=1e-6)

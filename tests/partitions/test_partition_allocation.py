@@ -46,12 +46,6 @@ def test_four_silos_by_hand():
     np.testing.assert_allclose(allocate(base, NOISE), BY_HAND, rtol=1e-15)
 
 
-def test_counts_by_hand():
-    # 10, 10, 7, 10 samples. Class 0: running sums 5, 7.5, 10, 10, rounded 5, 8, 10, 10.
-    counts = counts_of(BY_HAND, np.array([10, 10, 7, 10]))
-    assert counts.tolist() == [[5, 0, 1, 0], [3, 5, 0, 0], [2, 0, 4, 0], [0, 5, 2, 10]]
-
-
 def test_rows_first_by_hand():
     # Rows of the rectified matrix sum to 5/4, 3/2, 3/2, 5/2; then class 3 is silo 3's alone, and
     # class 0 is split 4/5 : 1/3 : 1/3.
@@ -117,6 +111,7 @@ def test_dealing_gives_each_sample_to_one_silo_in_the_right_numbers():
     labels = np.random.default_rng(1).permutation(np.repeat([0, 1, 2, 3], [10, 10, 7, 10]))
     dealt = deal(BY_HAND, labels, np.random.default_rng(0))
     assert sorted(np.concatenate(dealt)) == list(range(37))
+    # Class 0: running sums 5, 7.5, 10, 10, rounded 5, 8, 10, 10.
     counts = [np.bincount(labels[rows], minlength=4).tolist() for rows in dealt]
     assert counts == [[5, 0, 1, 0], [3, 5, 0, 0], [2, 0, 4, 0], [0, 5, 2, 10]]
     again, other = (deal(BY_HAND, labels, np.random.default_rng(s)) for s in (0, 1))
