@@ -138,11 +138,10 @@ class SplitNetwork(Averaged):
         return torch.cat((bodies.expand(len(heads), -1), heads), dim=1)
 
     def step_heads(self, replies: Replies) -> None:
-        """Step the heads of the silos that answered, if there are heads."""
+        """Step the heads of the silos that answered."""
         gradients = replies.gradients[:, self.body_size :].clone()
         for silo, gradient in zip(replies.silos, gradients, strict=True):
-            if len(gradient):
-                self.optimiser.step(self.heads[silo], gradient, ("head", silo))
+            self.optimiser.step(self.heads[silo], gradient, ("head", silo))
 
 
 class ClusterModels(Method):

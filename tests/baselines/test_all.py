@@ -115,6 +115,14 @@ def test_it_says_what_it_is(name):
     assert (inspect.getmodule(documented).__doc__ or "").strip()
 
 
+@pytest.mark.parametrize("name", ["ditto", "apfl", "fedrep", "per-fedavg"])
+@pytest.mark.parametrize(("kind", "alpha"), [("uniform", [1 / 3] * 3), ("size", [0.5, 0.25, 0.25])])
+def test_the_key_weights_says_how_silos_count_in_the_shared_model(name, kind, alpha):
+    layout = shaped(body=(1,), weight=(1, 1), bias=(1,))
+    made = make(name, (0.0,) * 3, own={"weights": kind}, layout=layout)
+    assert made.alpha == pytest.approx(alpha)
+
+
 @pytest.mark.parametrize(
     ("name", "own", "sentence"),
     [

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.baselines.by_hand import close, converse, make, play, replies_of, sending
+from tests.baselines.by_hand import close, converse, make, play, replies_of
 from tests.baselines.on_digits import trained
 
 V, W = [1.0, 0.0], [0.0, 1.0]
@@ -79,14 +79,6 @@ def test_known_answer_of_ditto(lambda_, expected):
     report = made.epoch_report()
     assert report["target_gradients"] == 2
     assert report["floats"] == 2 * (3 + 3)  # the target's silo is not counted
-
-
-@pytest.mark.parametrize(("kind", "mean"), [("uniform", 1.0), ("size", 0.75)])
-def test_weights_of_the_global_model(kind, mean):
-    """Gradients 0, 1, 2 of silos with 64, 32 and 32 samples: uniform 3/3, by size (1 + 2)/4."""
-    made = make("ditto", (0.0,), own={"weights": kind}, eta=1.0)
-    converse(made, 1, sending([[0.0], [1.0], [2.0]]))
-    close(made.parameters, [-mean])
 
 
 def test_each_model_has_its_own_momentum():

@@ -1,6 +1,5 @@
 """FedRep and FedPer: heads at home, one body; what is fixed does not move."""
 
-import pytest
 import torch
 
 from tests.baselines.by_hand import (
@@ -46,13 +45,6 @@ def test_two_head_steps_and_a_body_step_by_hand():
     assert [request.floats() for request in asked] == [(0, 0), (0, 0), (1, 1)]
     assert method.epoch_report()["floats"] == 2 * 2
     assert method.epoch_report()["target_gradients"] == 3
-
-
-@pytest.mark.parametrize(
-    ("weights", "alpha"), [("uniform", [1 / 3] * 3), ("size", [0.5, 0.25, 0.25])]
-)
-def test_weights_of_the_body(weights, alpha):
-    assert built("fedrep", weights=weights).alpha == pytest.approx(alpha)
 
 
 def test_what_is_fixed_does_not_drift():
