@@ -55,9 +55,8 @@ def converse(method: Method, round_: int, silo: Silo) -> list[Request]:
     steps, replies = method.play(round_), None
     try:
         while True:
-            request = next(steps) if replies is None else steps.send(replies)
-            asked.append(request)
-            replies = silo(request)
+            asked.append(steps.send(replies))
+            replies = silo(asked[-1])
     except StopIteration:
         return asked
 

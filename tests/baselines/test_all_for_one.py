@@ -52,9 +52,9 @@ def test_the_default_memory_is_an_epoch_and_one_is_no_average():
 
 
 def test_who_was_never_heard_has_no_weight_and_who_is_silent_now_keeps_its_average():
-    """The target is silo 2. Silo 0 never answers, silo 3 once."""
+    """The target is silo 2. Silo 0 never answers, silo 3 once; c > 1 has a mean of 0 near."""
     rows = torch.tensor([[1.0], [9.0], [1.0], [1.0]])
-    method = built(0.5, start=(0.0,), target=2)
+    method = built(1.5, start=(0.0,), target=2)
     for t, answer in ((1, (1, 2, 3)), (2, (1, 2))):
         converse(method, t, lambda r, answer=answer: heard(replies_of(r, rows), answer))
         assert method.alpha.tolist() == [0, 0, 0.5, 0.5]
