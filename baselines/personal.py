@@ -69,8 +69,7 @@ class AttentiveModels(OwnModels):
     @property
     def reach(self) -> float:
         """How strongly w_i is drawn to u_i."""
-        strength: float = self.own.lambda_
-        return strength
+        return float(self.own.lambda_)
 
     def attention(self) -> Weights:
         """Return ξ (M, M), whose rows sum to 1, of the models as they are."""

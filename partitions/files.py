@@ -40,10 +40,6 @@ class SiloFiles(OwnSilos):
             return "setting = 'files' (no data-dir is set)"
         return self.keys.data_dir
 
-    def prepare(self) -> None:
-        """Learn the inputs' shape: from the key, or from silo 0's file; SpcacwError if neither."""
-        _ = self.input_shape
-
     def test(self, silo: int) -> SiloData:
         """Return the test data of ``silo``; SpcacwError if its file has none."""
         test = super().test(silo)

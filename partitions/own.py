@@ -82,7 +82,7 @@ class OwnSilos(Setting):
         return function
 
     def prepare(self) -> None:
-        """Import the function and learn the inputs' shape; SpcacwError if either fails.
+        """Find what tells the data, and learn the inputs' shape; SpcacwError if either fails.
 
         Silos are checked when they are first asked who they are, before training: a node may have
         only its own silo's data.
