@@ -91,15 +91,12 @@ class PFedSim(SplitNetwork):
         return self.joined(self.bodies[self.target], [self.target])[0]
 
     def round(self, round_: int) -> Round:
-        """FedAvg's round until the warm-up is over, then a personal one."""
-        if round_ > self.warmup_rounds:
-            yield from self._personal_round(round_)
+        """FedAvg's round until the warm-up is over, then a step of each silo from its own u_i."""
+        if round_ <= self.warmup_rounds:
+            yield from super().round(round_)
+            self.bodies[:] = self.body
+            self.heads[:] = self.parameters[self.body_size :]
             return
-        yield from super().round(round_)
-        self.bodies[:] = self.body
-        self.heads[:] = self.parameters[self.body_size :]
-
-    def _personal_round(self, round_: int) -> Round:
         silos = self.sampled(round_)
         classifiers = self.head_layout.unflatten(self.heads)[self.classifier]
         mixing = aggregation_weights(classifiers.flatten(2).cpu().double().numpy())
@@ -109,6 +106,6 @@ class PFedSim(SplitNetwork):
         for silo, gradient in zip(replies.silos, replies.gradients.clone(), strict=True):
             model = points[silos.index(silo)].clone()
             self.optimiser.step(model, gradient, silo)
-            self.bodies[silo], self.heads[silo] = model.split((self.body_size, len(self.heads[0])))
+            self.bodies[silo], self.heads[silo] = model.tensor_split((self.body_size,))
         if self.ends_epoch(round_):
             self.set_weights(mixing[self.target], round_)

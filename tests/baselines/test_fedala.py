@@ -110,7 +110,3 @@ def test_weights_of_zero_that_do_not_learn_are_local():
         play_for_real(pool, made, t)
     close(made.personal, weights(trained("local")), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(made.alpha, np.eye(7)[0], atol=1e-12)
-
-
-def test_it_learns_to_take_less_of_models_that_disagree():
-    assert trained("fedala", 8).epochs[-1]["mixing"] < 0.999

@@ -6,7 +6,6 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.silos.protocol import LOSSES
 from tests.baselines.by_hand import close, converse, make, play, quadratics
-from tests.baselines.on_digits import trained
 from tests.conftest import make_method, make_pool
 
 SILOS = quadratics([[0.0], [1.0], [10.0]])
@@ -83,7 +82,3 @@ def test_initial_models_differ_and_have_one_law():
         assert all(torch.equal(sets[0], other) for other in sets[1:])
     assert (torch.cdist(method.models, method.models) + 100 * torch.eye(4)).min() > 1
     assert torch.equal(again.models, method.models)
-
-
-def test_they_stay_apart():
-    assert trained("ifca", 6).epochs[-1]["clusters_used"] > 1
