@@ -48,20 +48,6 @@ def test_two_local_rounds_by_hand():
     close(third.points, method.parameters.expand(3, 2))
 
 
-def test_the_personal_model_is_theta_and_a_copy_of_it():
-    """In the authors' code θ is overwritten by w_i: here the next round's start leaves it alone."""
-    method = made()
-    converse(method, 1, SILOS)
-    theta = method.personal
-    steps = method.play(2)
-    request = next(steps)
-    steps.send(SILOS(request))
-    close(theta, [0.17, 0.0], rtol=0, atol=1e-8)
-    assert theta.data_ptr() != method.parameters.data_ptr()
-    # θ starts again at w, not where it was.
-    close(request.points, method.parameters.expand(3, 2))
-
-
 @pytest.mark.parametrize(
     ("steps", "floats"),
     [(1, [(2, 2)]), (2, [(2, 0), (0, 2)]), (3, [(2, 0), (0, 0), (0, 2)])],
