@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
@@ -57,7 +56,6 @@ class AttentiveModels(OwnModels):
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
-        self.xi = np.eye(federation.num_silos)
         step = config.training.eta * self.reach
         if step >= 1:
             raise SpcacwError(
@@ -79,11 +77,11 @@ class AttentiveModels(OwnModels):
         """Let every model take a step towards its data and its neighbours."""
         silos = self.sampled(round_)
         replies = yield Request(round_, silos, self.models[list(silos)])
-        self.xi, rows = self.attention(), list(replies.silos)
-        apart = self.models[rows] - weighted_sum(self.xi[rows], self.models)
+        xi, rows = self.attention(), list(replies.silos)
+        apart = self.models[rows] - weighted_sum(xi[rows], self.models)
         self.step(rows, replies.gradients + self.reach * apart)
         if self.ends_epoch(round_):
-            self.set_weights(self.xi[self.target], round_)
+            self.set_weights(xi[self.target], round_)
 
 
 @dataclass(frozen=True)
