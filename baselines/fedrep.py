@@ -1,8 +1,7 @@
-"""FedRep and FedPer: a shared body φ, and a head h_i of each silo's own.
+"""FedRep: a shared representation, and a head of each silo's own that is fitted to it first.
 
-FedRep fits the head first, and alone. L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai,
-Exploiting Shared Representations for Personalized Federated Learning, ICML 2021. Round t, at each
-silo that takes part::
+L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai, Exploiting Shared Representations for
+Personalized Federated Learning, ICML 2021. Round t, at each silo that takes part::
 
     τ times:  h_i ← h_i − η Opt(∂_h f_i(φ, h_i))          body fixed, the head stays at home
     g_i = ∂_φ f_i(φ, h_i)                                 head fixed, at the new head
@@ -11,15 +10,7 @@ silo that takes part::
 The authors average bodies after one pass over the data; with one step for the body, that is a step
 on the averaged gradient. Every step has a mini-batch of its own (their passes are shuffled afresh):
 draws 1 … τ for the head, draw 0 for the body. The authors fit all heads once more before the last
-test; that is not done here.
-
-FedPer trains both together. M. G. Arivazhagan, V. Aggarwal, A. K. Singh and S. Choudhary, Federated
-Learning with Personalization Layers, arXiv:1912.00818. Its published form makes epochs of both at
-home and averages the bodies; this is the one-gradient form, on one mini-batch::
-
-    h_i ← h_i − η Opt(∂_h f_i(φ, h_i)),    φ ← φ − η Opt(Σ n_i/n ∂_φ f_i(φ, h_i))
-
-Without a head (``head-tensors = 0``) both are FedAvg.
+test; that is not done here. Without a head (``head-tensors = 0``) this is FedAvg.
 """
 
 from dataclasses import dataclass
@@ -63,19 +54,4 @@ class FedRep(SplitNetwork):
             self.step_heads(replies)
         points = self.joined(self.body, silos) if self.heads.shape[1] else self.body
         replies = yield Request(round_, silos, points, traffic=(start, start))
-        self.optimiser.step(self.body, self.weighted(replies)[:start], "body")
-
-
-class FedPer(SplitNetwork):
-    """Head and body step together; the body on the averaged gradient."""
-
-    name = "fedper"
-    Keys = HeadKeys
-
-    def round(self, round_: int) -> Round:
-        """Ask all at [φ; h_i]; step the heads of those who answer, and the body."""
-        silos, start = self.sampled(round_), self.body_size
-        points = self.joined(self.body, silos)
-        replies = yield Request(round_, silos, points, traffic=(start, start))
-        self.step_heads(replies)
         self.optimiser.step(self.body, self.weighted(replies)[:start], "body")

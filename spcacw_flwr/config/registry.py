@@ -42,7 +42,7 @@ METHODS = {
     "fedala": "spcacw_flwr.baselines.fedala:FedALA",
     "fesem": "spcacw_flwr.baselines.fesem:FeSEM",
     "fedrep": "spcacw_flwr.baselines.fedrep:FedRep",
-    "fedper": "spcacw_flwr.baselines.fedrep:FedPer",
+    "fedper": "spcacw_flwr.baselines.fedper:FedPer",
     "pfedsim": "spcacw_flwr.baselines.pfedsim:PFedSim",
     "per-fedavg": "spcacw_flwr.baselines.per_fedavg:PerFedAvg",
     "ifca": "spcacw_flwr.baselines.ifca:IFCA",
