@@ -8,7 +8,6 @@ R_T ≤ 64 (1/γ + GD) M (1 + log T).
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -83,27 +82,6 @@ class RunningVariance:
         return float((self._squares / (self.count - 1)).square().sum())
 
 
-@dataclass(frozen=True)
-class Regret:
-    """What :meth:`RegretMeter.report` says, in the units of the cost.
-
-    ``played`` is Σ L̂ₜ(αₜ); ``best`` is min_α Σ L̂ₜ(α), attained by ``alpha`` (M,) and larger than
-    the true minimum by no more than ``gap``; ``bound`` is the theorem's for this many ``rounds``.
-    """
-
-    rounds: int
-    played: float
-    best: float
-    alpha: NDArray[np.float64]
-    gap: float
-    bound: float
-
-    @property
-    def regret(self) -> float:
-        """R_T = played − best, from below up to ``gap``."""
-        return self.played - self.best
-
-
 class _Sum:
     """A running sum that carries its rounding error along (Knuth's two-sum), entry by entry."""
 
@@ -162,17 +140,15 @@ class RegretMeter:
         constant = 1.0 / exp_concavity(*known) + gradient_bound(*known) * DIAMETER
         self._constant = max(self._constant, constant)
 
-    def report(self) -> Regret:
-        """Return costs, regret and bound of the rounds so far; one solve of the α problem."""
-        total = self._total.value
-        found = minimise(total)
+    def report(self) -> dict[str, float]:
+        """Return, of the rounds so far, Σ L̂ₜ(αₜ), min_α Σ L̂ₜ(α), R_T and the theorem's bound."""
+        total, played = self._total.value, float(self._played.value)
+        best = cost(minimise(total).alpha, total)
         blocks = math.ceil(self.rounds / self.every)
         growth = 1.0 + math.log(max(1, blocks))
-        return Regret(
-            rounds=self.rounds,
-            played=float(self._played.value),
-            best=cost(found.alpha, total),
-            alpha=found.alpha,
-            gap=found.gap,
-            bound=64.0 * self.every * self._constant * len(total) * growth,
-        )
+        return {
+            "cumulative_cost": played,
+            "best_fixed_cost": best,
+            "regret": played - best,
+            "regret_bound": 64.0 * self.every * self._constant * len(total) * growth,
+        }
