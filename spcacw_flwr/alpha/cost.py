@@ -63,12 +63,10 @@ class RunningVariance:
         self._squares = torch.zeros(0, dtype=torch.float64)
 
     def add(self, g: Tensor) -> None:
-        """Fold in one gradient of shape (d,); ValueError if d changes before a reset."""
+        """Fold in one gradient of shape (d,)."""
         if self.count == 0:
             self._mean = torch.zeros_like(g, dtype=torch.float64)
             self._squares = torch.zeros_like(self._mean)
-        if g.shape != self._mean.shape:
-            raise ValueError(f"Expected shape {tuple(self._mean.shape)}, not {tuple(g.shape)}.")
         self.count += 1
         deviation = g.to(torch.float64) - self._mean
         self._mean.add_(deviation, alpha=1.0 / self.count)

@@ -87,8 +87,8 @@ class SiloPool:
 
     @property
     def splits(self) -> bool:
-        """Whether threads may each compute some of the silos."""
-        return self.compute.splits and self.device.type == "cpu"
+        """Whether threads may each compute some of the silos (:mod:`spcacw_flwr.alpha.crew`)."""
+        return self.compute.way == "chain" and self.device.type == "cpu"
 
     @cached_property
     def data(self) -> Stacked:

@@ -143,26 +143,36 @@ def test_weight_in_quarantine_goes_to_the_others_in_proportion(before, silos, af
     np.testing.assert_allclose(method.alpha, after)
 
 
-def test_lambda_reg_by_hand():
+GIVEN = [[1, 0], [3, 4], [0, 0], [2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("own", "keys", "expected"),
+    [
+        (GIVEN, {}, [0, 34, 34, 2]),
+        (GIVEN, {"target": 1}, [0, 34, 34, 2]),  # the others' gradients have no variance
+        # Updated in each round λ is 0 while one gradient is all there is, and 34 until the second
+        # epoch ends.
+        (GIVEN, {"update_every": 1}, [0, 34, 34, 2]),
+        # Updated once, after (1, 0), (3, 4), (2, 2): variances (1, 4), .5 · 17.
+        ([[1, 0], [3, 4], [2, 2], [2, 0]], {"update_every": 3}, [0, 0, 8.5, 8.5]),
+        # Four rounds an epoch. Until the first ends λ is of what there is: variances 4/3, 16/3.
+        ([[1, 0], [3, 4], [3, 4]], {"batch_size": 16, "update_every": 1}, [0, 34, 136 / 9]),
+        (GIVEN, {"batch_size": 64}, [0, 34, 34, 2]),  # an epoch is one round: λ is of two
+    ],
+)
+def test_lambda_reg_by_hand(own, keys, expected):
     """g_0 = (1, 0), (3, 4): sample variances (2, 8), squared norm 68; γ = .5 gives λ = 34.
 
-    The next epoch counts for itself: g_0 = (0, 0), (2, 0), variances (2, 0), λ = .5 · 4.
+    The next epoch of K = 2 rounds counts for itself: (0, 0), (2, 0), variances (2, 0), λ = .5 · 4.
     """
-    method = make("spcacw-reg", gamma=0.5, smoothness=1.0)
-    play(method, 1, [[1, 0], [0, 0], [0, 0]])
-    play(method, 2, [[3, 4], [0, 0], [0, 0]])
-    assert method.epoch_report()["lambda_reg"] == pytest.approx(34.0)
-    play(method, 3, [[0, 0], [0, 0], [0, 0]])
-    play(method, 4, [[2, 0], [0, 0], [0, 0]])
-    assert method.epoch_report()["lambda_reg"] == pytest.approx(2.0)
-
-
-def test_lambda_reg_is_of_the_targets_gradients_whatever_its_number():
-    """The two gradients as above, of silo 1; the others' have no variance."""
-    method = make("spcacw-reg", target=1, gamma=0.5, smoothness=1.0)
-    play(method, 1, [[0, 0], [1, 0], [0, 0]])
-    play(method, 2, [[0, 0], [3, 4], [0, 0]])
-    assert method.epoch_report()["lambda_reg"] == pytest.approx(34.0)
+    method, found = make("spcacw-reg", gamma=0.5, smoothness=1.0, **keys), []
+    for round_, gradient in enumerate(own, 1):
+        rows = [[0, 0]] * 3
+        rows[method.target] = gradient
+        play(method, round_, rows)
+        found.append(method.epoch_report()["lambda_reg"])
+    assert found == pytest.approx(expected)
 
 
 def test_the_cubic_term_by_hand():
@@ -183,39 +193,6 @@ def test_what_an_unknown_silo_would_get_the_target_keeps():
     play(method, 1, [[1, 0], [1, 0]], silos=(0, 1))
     play(method, 2, [[3, 4], [3, 4]], silos=(0, 1))
     np.testing.assert_allclose(method.alpha, [2 / 3, 1 / 3, 0], atol=1e-5)
-
-
-@pytest.mark.parametrize("every", [1, 3])
-def test_lambda_reg_is_of_an_epoch_however_often_weights_are_updated(every):
-    """K = 2 rounds an epoch, g_0 = (1, 0), (3, 4) as above, then (0, 0), (2, 0).
-
-    Updated in each round: λ is 0 while one gradient is all there is, 34 after the first epoch and
-    until the second ends with 2. Updated every three rounds: once, after (1, 0), (3, 4), (2, 2):
-    variances (1, 4), so that λ = .5 · 17.
-    """
-    method = make("spcacw-reg", gamma=0.5, smoothness=1.0, update_every=every)
-    found = []
-    for round_, own in enumerate([[1, 0], [3, 4], [2, 2] if every == 3 else [0, 0], [2, 0]], 1):
-        play(method, round_, [own, [0, 0], [0, 0]])
-        found.append(method.epoch_report()["lambda_reg"])
-    assert found == pytest.approx([0, 34, 34, 2] if every == 1 else [0, 0, 8.5, 8.5])
-
-
-def test_in_its_first_epoch_lambda_reg_is_of_what_there_is():
-    """K = 1, four rounds an epoch: (1, 0), (3, 4), (3, 4) have variances 4/3, 16/3: .5 · 272/9."""
-    method = make("spcacw-reg", gamma=0.5, smoothness=1.0, batch_size=16, update_every=1)
-    for round_, own in enumerate([[1, 0], [3, 4], [3, 4]], 1):
-        play(method, round_, [own, [0, 0], [0, 0]])
-    assert method.epoch_report()["lambda_reg"] == pytest.approx(136 / 9)
-
-
-def test_where_an_epoch_is_one_round_lambda_reg_is_of_two():
-    method = make("spcacw-reg", gamma=0.5, smoothness=1.0, batch_size=64)
-    found = []
-    for round_, own in enumerate([[1, 0], [3, 4], [0, 0], [2, 0]], 1):
-        play(method, round_, [own, [0, 0], [0, 0]])
-        found.append(method.epoch_report()["lambda_reg"])
-    assert found == pytest.approx([0, 34, 34, 2])
 
 
 def test_a_peer_that_disagrees_gets_exactly_zero_and_a_twin_is_trusted():
