@@ -9,17 +9,13 @@ import torch
 
 from spcacw_flwr.alpha import BiasTracker, NoiseTracker, minimise, optimal_weights
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.costs import CostBook
-from spcacw_flwr.silos.protocol import Federation, Replies, SiloInfo
+from spcacw_flwr.silos.protocol import Replies
+from tests.baselines import by_hand
 from tests.baselines.by_hand import converse, sending
 
 M, D = 4, 6
-
-
-def federation(count: int = M) -> Federation:
-    return Federation(tuple(SiloInfo(i, 64, (32, 32)) for i in range(count)), 0, 32)
 
 
 METHOD = {"method": "spcacw", "epochs": 3, "compare_alone": False}
@@ -30,8 +26,7 @@ def digits(**keys):
 
 
 def make(method="spcacw", dimension=D, **keys):
-    config = Config.from_keys(method=method, **keys)
-    return method_class(method)(config, federation(), torch.zeros(dimension))
+    return by_hand.make(method, [0.0] * dimension, sizes=[64] * M, **keys)
 
 
 class Book(CostBook):
@@ -40,7 +35,8 @@ class Book(CostBook):
     def __init__(self, **keys) -> None:
         config = Config.from_keys(method="spcacw", eta=0.5, **keys)
         bias = BiasTracker(M, D, beta=0.5)
-        super().__init__(config, federation(), bias, bound=None, every=1, evidence=False)
+        federation = make("local").federation
+        super().__init__(config, federation, bias, bound=None, every=1, evidence=False)
 
     def hear(self, rows: torch.Tensor, silos=(0, 1, 2, 3), silent=(), bias=None):
         """The matrix of a round in which ``silos`` send their ``rows``; b̂ is set to ``bias``."""
