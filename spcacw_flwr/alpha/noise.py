@@ -77,8 +77,7 @@ class NoiseTracker:
     @property
     def known(self) -> NDArray[np.bool_]:
         """(M,) who was heard in two rounds at least."""
-        known: NDArray[np.bool_] = self.own_pairs > LEAST
-        return known
+        return self.own_pairs > LEAST
 
     def biases(self) -> Matrix:
         """Return U (M, M), which may be indefinite; 0 for pairs that are not known."""

@@ -31,16 +31,15 @@ target's error (W. James and C. Stein, Estimation with quadratic loss, 1961; doc
 """
 
 
-def positive_part(matrix: Matrix, scales: Vector | float = 1.0) -> Matrix:
+def positive_part(matrix: Matrix, scales: Vector) -> Matrix:
     """Return the nearest positive semi-definite matrix (N. J. Higham, 1988), symmetric (M, M).
 
     Near is meant in units of ``scales`` (M,), the standard errors of rows and columns: else the
     luck of one noisy row would change all others.
     """
-    units = np.outer(scales, scales) * np.ones_like(matrix)
+    units = np.outer(scales, scales)
     values, vectors = np.linalg.eigh(matrix / units)
-    part: Matrix = (vectors * np.maximum(values, 0.0)) @ vectors.T * units
-    return part
+    return (vectors * np.maximum(values, 0.0)) @ vectors.T * units
 
 
 class Population:

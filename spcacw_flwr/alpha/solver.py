@@ -230,5 +230,4 @@ def project_simplex(v: Array) -> Array:
     descending = -np.sort(-shifted)
     thresholds = (np.cumsum(descending) - 1.0) / np.arange(1, v.size + 1)
     support = np.count_nonzero(descending > thresholds)
-    projected: Array = np.maximum(shifted - thresholds[support - 1], 0.0)
-    return projected
+    return np.maximum(shifted - thresholds[support - 1], 0.0)

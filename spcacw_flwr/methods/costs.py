@@ -65,8 +65,7 @@ class CostBook:
     def known(self) -> NDArray[np.bool_]:
         """(M,) which silos may have weight: the target, and who has reported twice, or always."""
         reports = self.bias.reports
-        known: NDArray[np.bool_] = (reports > 1) | (reports == reports[self.target])
-        return known
+        return (reports > 1) | (reports == reports[self.target])
 
     def matrix(
         self, rows: Tensor, silos: tuple[int, ...], silent: Sequence[int], smoothness: float, *,

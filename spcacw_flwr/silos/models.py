@@ -190,8 +190,7 @@ def make_model(
         function = _named(name, MODELS, "model")
         if name in MODELS:
             see_room(name, function, (input_shape, classes, hidden, width), rows)
-            made: nn.Module = function(input_shape, classes, hidden, width)
-            return made
+            return function(input_shape, classes, hidden, width)
         return own_model(function, name, input_shape, classes).train()
 
 
