@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
+from spcacw_flwr.alpha.solver import Vector
+
 _LARGEST = float(np.finfo(np.float64).max)
 
 

@@ -11,16 +11,13 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.alpha.learners import DIAMETER, LargestGradient, exp_concavity, gradient_bound
-from spcacw_flwr.alpha.solver import minimise
+from spcacw_flwr.alpha.solver import Matrix, Vector, minimise
 
 
-def cost_matrix(
-    biases: NDArray[np.float64], gradients: NDArray[np.float64], eta: float, smoothness: float
-) -> NDArray[np.float64]:
+def cost_matrix(biases: Matrix, gradients: Matrix, eta: float, smoothness: float) -> Matrix:
     """Hₜ = B̂ B̂ᵀ + ηL G Gᵀ, so that the round's cost is L̂ₜ(α) = αᵀ Hₜ α, Eq. (CostDef).
 
     Rows are silos here, where the paper has columns. The cost depends on α through these M²
@@ -38,7 +35,7 @@ def cost_matrix(
     return biases + eta * smoothness * gradients
 
 
-def cost(alpha: NDArray[np.float64], H: NDArray[np.float64], cubic: float = 0.0) -> float:
+def cost(alpha: Vector, H: Matrix, cubic: float = 0.0) -> float:
     """αᵀHα + λ Σ αᵢ³: Eq. (CostDef) for one Hₜ, Eq. (refined_objective) for their sum."""
     quadratic = float(alpha @ H @ alpha)
     return quadratic + cubic * float(np.sum(alpha**3)) if cubic else quadratic
@@ -86,14 +83,14 @@ class _Sum:
     def __init__(self, *shape: int) -> None:
         self.high = self.low = np.zeros(shape)
 
-    def add(self, x: NDArray[np.float64] | float) -> None:
+    def add(self, x: Matrix | float) -> None:
         total = self.high + x
         old = total - x
         self.low = self.low + ((self.high - old) + (x - (total - old)))
         self.high = total
 
     @property
-    def value(self) -> NDArray[np.float64]:
+    def value(self) -> Matrix:
         return self.high + self.low
 
 
@@ -124,7 +121,7 @@ class RegretMeter:
         self._constant = 0.0  # largest 1/γ + GD
 
     def add(
-        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], smoothness: float,
+        self, H_t: Matrix, alpha_played: Vector, smoothness: float,
         gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
         """Fold in one round, as for a learner; ValueError if it has a cost and g_max is unknown."""

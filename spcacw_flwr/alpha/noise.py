@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.closed_form import Vector, optimal_weights
+from spcacw_flwr.alpha.closed_form import optimal_weights
+from spcacw_flwr.alpha.solver import Matrix, Vector
 
-Matrix = NDArray[np.float64]
 LEAST = 1e-9  # of a sum of weights: below it, nothing was seen
 
 

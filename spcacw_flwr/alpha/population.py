@@ -19,8 +19,8 @@ means of gᵢ − g₀, and D, those of a round.
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.noise import LEAST, Matrix, NoiseTracker, Vector
-from spcacw_flwr.alpha.solver import minimise
+from spcacw_flwr.alpha.noise import LEAST, NoiseTracker
+from spcacw_flwr.alpha.solver import Matrix, Vector, minimise
 
 SHRINKAGE = 0.75
 """Of the target's error, for the weights are chosen by biases that have the same error in them.

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.alpha import BiasTracker, Evidence, RegretMeter, cost, cost_matrix, grams
-from spcacw_flwr.alpha.noise import Matrix, Vector, differences
+from spcacw_flwr.alpha.noise import differences
+from spcacw_flwr.alpha.solver import Matrix, Vector
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import BF16
 from spcacw_flwr.methods.base import Weights

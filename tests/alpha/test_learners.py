@@ -96,12 +96,6 @@ def test_ftal_three_rounds_of_three_silos_by_hand():
     assert_allclose(plays, [[0, 0, 1], [0, 8 / 17, 9 / 17], [2 / 5, 0, 3 / 5]], atol=1e-12)
 
 
-def rounds_of(silos, count, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.normal(size=(count, silos, 3))
-    return rows @ rows.transpose(0, 2, 1), rng.dirichlet(np.ones(silos), size=count)
-
-
 def test_ftal_tracks_the_largest_gradient():
     learner = solver_class("ftal")(2, eta=0.5, gradient_bound=None)
     with pytest.raises(ValueError, match="gradient_norm"):
