@@ -164,14 +164,10 @@ class SiloPool:
         With ``local-batches`` both are means over so many independent mini-batches.
         """
         batches = self.config.transport.local_batches
-        first, others = request, list[Request]()
-        if batches > 1:
-            draws = range(batches * request.draw, batches * (request.draw + 1))
-            first, *others = [replace(request, draw=draw) for draw in draws]
+        draws = range(batches * request.draw, batches * (request.draw + 1))
+        first, *others = [replace(request, draw=draw) for draw in draws]
         if request.want == LOSSES:
-            losses = self.losses(first)
-            if others:
-                losses = torch.stack([losses, *map(self.losses, others)]).mean(dim=0)
+            losses = torch.stack([self.losses(one) for one in (first, *others)]).mean(dim=0)
             nothing = losses.new_zeros(len(losses), 0)
             return Replies(request.silos, nothing, losses), nothing.sum(dim=1)
         rows, losses, norms, samples = self.gradients(first)
