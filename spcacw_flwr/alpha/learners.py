@@ -151,10 +151,6 @@ class FollowTheApproximateLeader(Learner):
         self.quadratic = np.zeros((num_silos, num_silos))
         self.linear = np.zeros(num_silos)
 
-    def curvature(self, smoothness: float) -> float:
-        """β of the surrogates, for the L of a round and the g_max known now."""
-        return ftal_beta(self.eta, smoothness, self.gradients.value)
-
     def add(
         self, H_t: Matrix, alpha_played: Vector, *,
         smoothness: float, gradient_norm: float | None = None,
@@ -164,7 +160,7 @@ class FollowTheApproximateLeader(Learner):
         slope = 2.0 * (H_t @ alpha_played)
         if not slope.any():
             return  # fₜ is at its minimum, 0, at the played point: the surrogate is constant
-        beta = self.curvature(smoothness)
+        beta = ftal_beta(self.eta, smoothness, self.gradients.value)
         self.quadratic += 0.5 * beta * np.outer(slope, slope)
         self.linear += (1.0 - beta * (slope @ alpha_played)) * slope
 
