@@ -106,14 +106,12 @@ class RegretMeter:
     each has K times the G and 1/γ of a round.
 
     ``gradient_bound`` is g_max; None: the largest ``gradient_norm`` passed to :meth:`add` so far.
-    ValueError for a bound that is not positive and finite, or K < 1.
+    ValueError for a bound that is not positive and finite.
     """
 
     def __init__(
         self, num_silos: int, eta: float, gradient_bound: float | None = None, every: int = 1
     ) -> None:
-        if every < 1:
-            raise ValueError(f"There must be at least 1 round between updates, not {every}.")
         self.eta, self.every = eta, every
         self.gradients = LargestGradient(gradient_bound)
         self.rounds = 0

@@ -181,5 +181,3 @@ def test_nothing_played_yet_and_no_cost():
     for bound in (-1.0, 0.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="gradient bound"):
             RegretMeter(3, 0.1, bound)
-    with pytest.raises(ValueError, match="at least 1 round"):
-        RegretMeter(3, 0.1, every=0)
