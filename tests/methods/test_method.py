@@ -235,15 +235,14 @@ def test_smoothness_is_asked_at_its_interval_and_its_absence_is_an_error():
     assert not make("spcacw", smoothness=2.0).request(1).smoothness
 
 
-CLOSED = {"method": "spcacw-closed-form"}
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"method": "spcacw-reg", "solver": "ons"}, "cubic term"),
-        ({"beta": 1, "method": "spcacw-plus"}, "beta below 1"),
-        ({"beta": 1} | CLOSED, "beta below 1"),
+        ({"method": "spcacw-plus", "beta": 1}, "beta below 1"),
+        ({"method": "spcacw-closed-form", "beta": 1}, "beta below 1"),
+        ({"method": "spcacw-plus", "solver": "ftal"}, "solver does not go with spcacw-plus"),
+        ({"method": "spcacw-plus", "g_max": 1.0}, "g-max does not go with spcacw-plus"),
         ({"sketch": 5000}, "sketch = 5000 is more than the model's 4810 parameters"),
         ({"guard": 1}, "guard = 1 is not allowed: of the 200 training samples"),
         ({"guard": 201}, "one in 2 to 200 can be kept apart"),

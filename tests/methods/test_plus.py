@@ -1,4 +1,4 @@
-"""SP-CACW plus on the digits: few data, silence, sampling, keys that are not its own."""
+"""SP-CACW plus on the digits: few data, silence, sampling."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,12 @@ import torch
 
 from spcacw_flwr import simulate
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.methods.plus import PlusSPCACW
 from spcacw_flwr.silos.privacy import Mechanism
 from spcacw_flwr.silos.protocol import Federation, SiloInfo
 from spcacw_flwr.silos.setup import setting_of
-
-from .test_method import make, play
+from tests.baselines.by_hand import make
+from tests.methods.test_method import play
 
 
 def run(method="spcacw-plus", **keys):
@@ -37,12 +36,6 @@ def test_curvature_is_that_of_noise_by_default_and_a_key_still_wins():
     assert Config.from_keys(method="spcacw-plus").spcacw.curvature == "noise"
     assert Config.from_keys(method="spcacw").spcacw.curvature == "largest"
     assert Config.from_keys(method="spcacw-plus", curvature="largest").spcacw.curvature == "largest"
-
-
-@pytest.mark.parametrize(("key", "value"), [("solver", "ftal"), ("g_max", 1.0), ("beta", 1.0)])
-def test_keys_that_are_not_its_own_are_refused(key, value):
-    with pytest.raises(SpcacwError, match=key.replace("_", "-").split("-")[0]):
-        make("spcacw-plus", **{key: value})
 
 
 def taught(rounds, silos=(0, 1, 2), **keys):
