@@ -7,11 +7,10 @@ their noise; :class:`RegretMeter` and :func:`optimal_weights` are the theory's y
 """
 
 from spcacw_flwr.alpha.bias import BiasTracker
-from spcacw_flwr.alpha.closed_form import OptimalWeights, optimal_weights, proxy_cost
-from spcacw_flwr.alpha.cost import Regret, RegretMeter, RunningVariance, cost, cost_matrix
-from spcacw_flwr.alpha.evidence import Evidence, differences
+from spcacw_flwr.alpha.closed_form import OptimalWeights, optimal_weights
+from spcacw_flwr.alpha.cost import RegretMeter, RunningVariance, cost, cost_matrix
 from spcacw_flwr.alpha.learners import FollowTheApproximateLeader, FollowTheLeader, Learner
-from spcacw_flwr.alpha.noise import NoiseTracker
+from spcacw_flwr.alpha.noise import Evidence, NoiseTracker, differences
 from spcacw_flwr.alpha.online import ExponentiatedGradient, OnlineNewtonStep
 from spcacw_flwr.alpha.population import Population
 from spcacw_flwr.alpha.products import CountSketch, grams
@@ -21,7 +20,7 @@ from spcacw_flwr.alpha.solver import Solution, minimise, project_simplex
 __all__ = [
     "BiasTracker", "CountSketch", "Evidence", "ExponentiatedGradient", "FollowTheApproximateLeader",
     "FollowTheLeader", "Learner", "NoiseTracker", "OnlineNewtonStep", "OptimalWeights",
-    "Population", "Regret", "RegretMeter", "RunningVariance", "Smoothed",
-    "Solution", "cost", "cost_matrix", "differences", "grams", "minimise", "noise_curvature",
-    "optimal_weights", "project_simplex", "proxy_cost", "spectral_norm",
+    "Population", "RegretMeter", "RunningVariance", "Smoothed", "Solution", "cost", "cost_matrix",
+    "differences", "grams", "minimise", "noise_curvature", "optimal_weights", "project_simplex",
+    "spectral_norm",
 ]  # fmt: skip

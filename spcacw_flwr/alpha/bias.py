@@ -89,8 +89,7 @@ class BiasTracker:
         """Return βₜ, (k,), with which the last :meth:`update` moved the estimates of ``silos``."""
         if self.schedule == "constant":
             return np.full(len(silos), self.beta)
-        rates: NDArray[np.float64] = 1.0 / self.reports[list(silos)]
-        return rates
+        return 1.0 / self.reports[list(silos)]
 
     def level(self) -> NDArray[np.float64]:
         """Return (M,) what brings each b̂ᵢ as far from its start at 0 as the rounds so far would.

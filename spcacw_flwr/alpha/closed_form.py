@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
+from spcacw_flwr.alpha.solver import Vector
+
 _LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -30,18 +30,10 @@ class OptimalWeights:
     level: float
 
 
-def proxy_cost(
-    alpha: Vector, squared_biases: Vector, variances: Vector, eta: float, smoothness: float
-) -> float:
-    """C₁ Σ αᵢ‖bᵢ‖² + C₂ Σ αᵢ²σᵢ²: the proxy L̄(α) of the lemma, less its constant."""
-    c2 = eta * smoothness
-    return float((1.0 + 2.0 * c2) * (alpha @ squared_biases) + c2 * (alpha**2 @ variances))
-
-
 def optimal_weights(
     squared_biases: Vector, variances: Vector, eta: float, smoothness: float
 ) -> OptimalWeights:
-    """Minimise :func:`proxy_cost` over the simplex, in O(M log M).
+    """Minimise C₁ Σ αᵢ‖bᵢ‖² + C₂ Σ αᵢ²σᵢ² over the simplex, in O(M log M).
 
     Every step adds non-negative numbers, and biases meet as differences only, so that no size of
     ‖b‖² or σ² costs accuracy. A silo without noise (C₂σᵢ² = 0) takes whatever the less biased

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.solver import Solution, minimise
+from spcacw_flwr.alpha.solver import Matrix, Solution, Vector, minimise
 
 DIAMETER = math.sqrt(2.0)
 """D of the simplex: the distance of two of its corners."""
@@ -99,13 +98,13 @@ class Learner(ABC):
 
     @abstractmethod
     def add(
-        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        self, H_t: Matrix, alpha_played: Vector, *,
         smoothness: float, gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
         """Fold in one round: its cost matrix (M, M) and the weights (M,) that were used in it."""
 
     @abstractmethod
-    def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
+    def minimise(self, start: Vector | None, cubic: float = 0.0) -> Solution:
         """Weights for the next round; λ_reg = ``cubic`` enters once, not once a round."""
 
 
@@ -122,13 +121,13 @@ class FollowTheLeader(Learner):
         self.total = np.zeros((num_silos, num_silos))
 
     def add(
-        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        self, H_t: Matrix, alpha_played: Vector, *,
         smoothness: float = 0.0, gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
         """Add Hₜ; all else is ignored, and there for the sake of a common call."""
         self.total += H_t
 
-    def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
+    def minimise(self, start: Vector | None, cubic: float = 0.0) -> Solution:
         """Minimise, from ``start``; see :func:`spcacw_flwr.alpha.solver.minimise`."""
         return minimise(self.total, cubic=cubic, start=start)
 
@@ -152,12 +151,8 @@ class FollowTheApproximateLeader(Learner):
         self.quadratic = np.zeros((num_silos, num_silos))
         self.linear = np.zeros(num_silos)
 
-    def curvature(self, smoothness: float) -> float:
-        """β of the surrogates, for the L of a round and the g_max known now."""
-        return ftal_beta(self.eta, smoothness, self.gradients.value)
-
     def add(
-        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        self, H_t: Matrix, alpha_played: Vector, *,
         smoothness: float, gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
         """Add f̃ₜ: A += (β/2) ∇∇ᵀ and c += ∇ − β ∇ (∇ᵀxₜ); ValueError if g_max is unknown."""
@@ -165,10 +160,10 @@ class FollowTheApproximateLeader(Learner):
         slope = 2.0 * (H_t @ alpha_played)
         if not slope.any():
             return  # fₜ is at its minimum, 0, at the played point: the surrogate is constant
-        beta = self.curvature(smoothness)
+        beta = ftal_beta(self.eta, smoothness, self.gradients.value)
         self.quadratic += 0.5 * beta * np.outer(slope, slope)
         self.linear += (1.0 - beta * (slope @ alpha_played)) * slope
 
-    def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
+    def minimise(self, start: Vector | None, cubic: float = 0.0) -> Solution:
         """Minimise, from ``start``; see :func:`spcacw_flwr.alpha.solver.minimise`."""
         return minimise(self.quadratic, linear=self.linear, cubic=cubic, start=start)

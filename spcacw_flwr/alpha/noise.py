@@ -10,12 +10,25 @@ Q = Σ_t w_t² D_t, what is left of K has no noise of single rounds: U = (K − 
 unbiased for BBᵀ whatever the noise, if rounds are independent. The mean of D less U is Σ.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+from spcacw_flwr.alpha.closed_form import optimal_weights
+from spcacw_flwr.alpha.solver import Matrix, Vector
+
 LEAST = 1e-9  # of a sum of weights: below it, nothing was seen
+
+
+def differences(products: Matrix, silos: Sequence[int], target: int) -> Matrix:
+    """Return the products of δᵢ = gᵢ − g₀ from those of the gradients, both (M, M).
+
+    Rows and columns of silos that are not among those that reported, ``silos``, are 0.
+    """
+    own, heard = products[target], np.isin(np.arange(len(products)), silos)
+    between = products - own - own[:, None] + own[target]
+    return np.where(np.outer(heard, heard), between, 0.0)
 
 
 class NoiseTracker:
@@ -64,8 +77,7 @@ class NoiseTracker:
     @property
     def known(self) -> NDArray[np.bool_]:
         """(M,) who was heard in two rounds at least."""
-        known: NDArray[np.bool_] = self.own_pairs > LEAST
-        return known
+        return self.own_pairs > LEAST
 
     def biases(self) -> Matrix:
         """Return U (M, M), which may be indefinite; 0 for pairs that are not known."""
@@ -98,3 +110,58 @@ class NoiseTracker:
         variances = np.where(peers, np.maximum(own - shared, 0.0), 0.0)
         variances[self.target] = max(float(shared), 0.0)
         return variances
+
+
+class Evidence:
+    """Means over rounds of ‖bᵢ‖² and σᵢ², and the weights that the lemma would give by them.
+
+    The means of a silo are over the rounds since it was known.
+    """
+
+    def __init__(self, num_silos: int, target: int) -> None:
+        self.noise = NoiseTracker(num_silos, target)
+        self._rounds, self._squares, self._noise, self._sampling = np.zeros((4, num_silos))
+
+    def add(self, sampling: Vector) -> None:
+        """Count the round that ``noise`` heard last; ``sampling`` is (1/p − 1)‖gᵢ‖², (M,)."""
+        known = self.noise.known
+        self._rounds += known
+        self._squares += known * self.noise.biases().diagonal()
+        self._noise += known * self.noise.variances()
+        self._sampling += known * sampling
+
+    def _mean(self, total: Vector) -> Vector:
+        none = np.full(len(total), np.nan)
+        return np.divide(total.clip(0.0), self._rounds, out=none, where=self._rounds > 0)
+
+    @property
+    def squared_biases(self) -> Vector:
+        """‖bᵢ‖², (M,), ≥ 0; NaN for a silo that was not heard twice, 0 for the target."""
+        return self._mean(self._squares)
+
+    @property
+    def variances(self) -> Vector:
+        """σᵢ², (M,); NaN for a silo that was not heard twice."""
+        return self._mean(self._noise)
+
+    def closed_form(self, eta: float, smoothness: float) -> Vector:
+        """The lemma's α, (M,): 0 for silos not heard twice, all to the target at first.
+
+        σᵢ² is that of g̃ᵢ: to the noise of a peer's gradient comes what sampling adds.
+        """
+        biases, variances = self.squared_biases, self.variances + self._mean(self._sampling)
+        known = np.isfinite(biases)
+        alpha = np.zeros(len(biases))
+        if known.sum() < 2:
+            alpha[self.noise.target] = 1.0
+        else:
+            alpha[known] = optimal_weights(biases[known], variances[known], eta, smoothness).alpha
+        return alpha
+
+    def figures(self, eta: float, smoothness: float) -> dict[str, Vector]:
+        """Return ‖bᵢ‖, σᵢ and the closed-form weight of each silo, (M,) each."""
+        return {
+            "bias": np.sqrt(self.squared_biases),
+            "sigma": np.sqrt(self.variances),
+            "closed_form": self.closed_form(eta, smoothness),
+        }

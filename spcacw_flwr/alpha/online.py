@@ -32,10 +32,9 @@ most √(ln M / 2) rₜ² / √(Σ_{τ≤t} r_τ²); elsewhere the sum has at le
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spcacw_flwr.alpha.learners import DIAMETER, Learner, ftal_beta
-from spcacw_flwr.alpha.solver import Solution, minimise
+from spcacw_flwr.alpha.solver import Matrix, Solution, Vector, minimise
 
 
 class OnlineNewtonStep(Learner):
@@ -63,7 +62,7 @@ class OnlineNewtonStep(Learner):
         self._inverse_beta = 0.0  # 1/β of the block; 0 while it has no cost
 
     def add(
-        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        self, H_t: Matrix, alpha_played: Vector, *,
         smoothness: float, gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
         """Add ∇ₜ = 2Hₜxₜ to the block; ValueError if g_max is unknown."""
@@ -74,7 +73,7 @@ class OnlineNewtonStep(Learner):
             self._inverse_beta += 1.0 / ftal_beta(self.eta, smoothness, self.gradients.value)
             self._slope += slope
 
-    def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
+    def minimise(self, start: Vector | None, cubic: float = 0.0) -> Solution:
         """Take one step from the point played; stay at ``start`` if no cost was added since.
 
         The gap is that of the step's quadratic problem. ValueError if ``cubic`` is not 0.
@@ -109,13 +108,13 @@ class ExponentiatedGradient(Learner):
         self._spread = 0.0  # √Σ r²
 
     def add(
-        self, H_t: NDArray[np.float64], alpha_played: NDArray[np.float64], *,
+        self, H_t: Matrix, alpha_played: Vector, *,
         smoothness: float = 0.0, gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
         """Add ∇ₜ = 2Hₜxₜ to the block; L and g_max are not needed."""
         self._slope += 2.0 * (H_t @ alpha_played)
 
-    def minimise(self, start: NDArray[np.float64] | None, cubic: float = 0.0) -> Solution:
+    def minimise(self, start: Vector | None, cubic: float = 0.0) -> Solution:
         """Close the block and return the point after it; ValueError if ``cubic`` is not 0."""
         if cubic:
             raise ValueError(f"Exponentiated gradient has no cubic term: not {cubic}, but 0.")

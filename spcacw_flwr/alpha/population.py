@@ -19,8 +19,8 @@ means of gᵢ − g₀, and D, those of a round.
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.alpha.noise import LEAST, Matrix, NoiseTracker, Vector
-from spcacw_flwr.alpha.solver import minimise
+from spcacw_flwr.alpha.noise import LEAST, NoiseTracker
+from spcacw_flwr.alpha.solver import Matrix, Vector, minimise
 
 SHRINKAGE = 0.75
 """Of the target's error, for the weights are chosen by biases that have the same error in them.
@@ -31,16 +31,15 @@ target's error (W. James and C. Stein, Estimation with quadratic loss, 1961; doc
 """
 
 
-def positive_part(matrix: Matrix, scales: Vector | float = 1.0) -> Matrix:
+def positive_part(matrix: Matrix, scales: Vector) -> Matrix:
     """Return the nearest positive semi-definite matrix (N. J. Higham, 1988), symmetric (M, M).
 
     Near is meant in units of ``scales`` (M,), the standard errors of rows and columns: else the
     luck of one noisy row would change all others.
     """
-    units = np.outer(scales, scales) * np.ones_like(matrix)
+    units = np.outer(scales, scales)
     values, vectors = np.linalg.eigh(matrix / units)
-    part: Matrix = (vectors * np.maximum(values, 0.0)) @ vectors.T * units
-    return part
+    return (vectors * np.maximum(values, 0.0)) @ vectors.T * units
 
 
 class Population:

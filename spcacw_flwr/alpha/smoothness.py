@@ -74,19 +74,12 @@ class Smoothed:
 
     The paper estimates L "dynamically" without saying how estimates are combined; ``decay = 0``
     keeps the newest alone. ``value`` is NaN until the first :meth:`update`, which sets it.
-    ValueError for a decay outside [0, 1).
     """
 
     decay: float
     value: float = math.nan
 
-    def __post_init__(self) -> None:
-        """Check the decay."""
-        if not 0.0 <= self.decay < 1.0:
-            raise ValueError(f"The decay must lie in [0, 1), not {self.decay}.")
-
-    def update(self, x: float) -> float:
-        """Fold in one estimate and return the smoothed value."""
+    def update(self, x: float) -> None:
+        """Fold in one estimate."""
         first = math.isnan(self.value)
         self.value = x if first else self.decay * self.value + (1.0 - self.decay) * x
-        return self.value

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 _SIMPLEX_TOLERANCE = 1e-6  # for a start that has been through float32
 _PROXIMAL_WEIGHTS = (1e-10, 1e-8, 1e-6)
 _SMALLEST_SCALE = 1e-12
@@ -28,7 +29,7 @@ class Solution:
     The gap is in the units of H.
     """
 
-    alpha: Array
+    alpha: Vector
     gap: float
     steps: int
 
@@ -40,21 +41,21 @@ class Objective:
     ``quadratic`` is H of shape (M, M), ``linear`` is c of shape (M,), ``cubic`` is λ.
     """
 
-    quadratic: Array
-    linear: Array
+    quadratic: Matrix
+    linear: Vector
     cubic: float
 
-    def value(self, alpha: Array) -> float:
+    def value(self, alpha: Vector) -> float:
         """f(α)."""
         smooth = alpha @ (self.quadratic @ alpha) + self.linear @ alpha
         return float(smooth + self.cubic * np.sum(alpha**3))
 
-    def gradient(self, alpha: Array) -> Array:
+    def gradient(self, alpha: Vector) -> Vector:
         """∇f(α) = 2Hα + c + 3λα², with the square taken entry by entry."""
-        slope: Array = 2.0 * (self.quadratic @ alpha) + self.linear
+        slope = 2.0 * (self.quadratic @ alpha) + self.linear
         return slope + 3.0 * self.cubic * alpha**2 if self.cubic else slope
 
-    def gap(self, alpha: Array, gradient: Array) -> float:
+    def gap(self, alpha: Vector, gradient: Vector) -> float:
         """Frank–Wolfe duality gap ⟨∇f(α), α⟩ − minᵢ ∇f(α)ᵢ ≥ f(α) − min f, for α in the simplex.
 
         Jaggi, Revisiting Frank–Wolfe, ICML 2013. Summed as Σ αᵢ (∇ᵢ − min ∇), whose terms are all
@@ -62,7 +63,7 @@ class Objective:
         """
         return float(alpha @ (gradient - gradient.min()))
 
-    def rounding(self, alpha: Array) -> float:
+    def rounding(self, alpha: Vector) -> float:
         """Size of the rounding error of f and of the gap at α: M ε times f before cancellation.
 
         By Cauchy–Schwarz Σᵢⱼ αᵢ|Hᵢⱼ|αⱼ ≤ (Σ αᵢ √Hᵢᵢ)². It looks only at silos with weight: one
@@ -74,7 +75,7 @@ class Objective:
 
 
 def minimise(
-    H: Array, *, linear: Array | None = None, cubic: float = 0.0, start: Array | None = None
+    H: Matrix, *, linear: Vector | None = None, cubic: float = 0.0, start: Vector | None = None
 ) -> Solution:
     """Minimise αᵀHα + cᵀα + λ Σ αᵢ³ over the simplex, Eq. (refined_objective).
 
@@ -107,7 +108,7 @@ def minimise(
     return Solution(alpha, math.ldexp(gap, exponent), steps)
 
 
-def _first_point(start: Array | None, size: int) -> Array:
+def _first_point(start: Vector | None, size: int) -> Vector:
     if start is None:
         return np.full(size, 1.0 / size)
     alpha = np.array(start, dtype=np.float64)
@@ -117,7 +118,7 @@ def _first_point(start: Array | None, size: int) -> Array:
     return alpha / alpha.sum()
 
 
-def _walk(objective: Objective, alpha: Array) -> tuple[Array, int]:
+def _walk(objective: Objective, alpha: Vector) -> tuple[Vector, int]:
     """Walk from face to face, downhill, until no silo wants to join the support; count the steps.
 
     Every point on the way is feasible and f does not rise beyond rounding. The first face is the
@@ -145,8 +146,8 @@ def _walk(objective: Objective, alpha: Array) -> tuple[Array, int]:
 
 
 def _newton_direction(
-    objective: Objective, alpha: Array, gradient: Array, active: NDArray[np.bool_]
-) -> Array:
+    objective: Objective, alpha: Vector, gradient: Vector, active: NDArray[np.bool_]
+) -> Vector:
     """Newton's direction on a face: minimise the quadratic model over Σδ = 0, δ = 0 off the face.
 
     The system is brought to unit diagonal, so that silos of very different gradient norms can
@@ -176,7 +177,9 @@ def _newton_direction(
     return direction
 
 
-def _advance(objective: Objective, alpha: Array, direction: Array, compare: bool) -> Array | None:
+def _advance(
+    objective: Objective, alpha: Vector, direction: Vector, compare: bool
+) -> Vector | None:
     """Step along ``direction`` up to the border of the simplex; None if that leads nowhere.
 
     With ``compare`` the step is halved until f falls; without, the fall is below rounding.
@@ -195,7 +198,7 @@ def _advance(objective: Objective, alpha: Array, direction: Array, compare: bool
     return None
 
 
-def project_simplex(v: Array) -> Array:
+def project_simplex(v: Vector) -> Vector:
     """Project onto the simplex: argmin over x ≥ 0, Σx = 1 of ‖x − v‖².
 
     Exact, by sorting, in O(M log M): the answer is max(v − τ, 0) with the one τ for which the
@@ -230,5 +233,4 @@ def project_simplex(v: Array) -> Array:
     descending = -np.sort(-shifted)
     thresholds = (np.cumsum(descending) - 1.0) / np.arange(1, v.size + 1)
     support = np.count_nonzero(descending > thresholds)
-    projected: Array = np.maximum(shifted - thresholds[support - 1], 0.0)
-    return projected
+    return np.maximum(shifted - thresholds[support - 1], 0.0)

@@ -185,13 +185,9 @@ class WeightedGradients(Method):
         return Request(round_, silos, self.parameters)
 
     def round(self, round_: int) -> Round:
-        """Ask for gradients at w_{t−1} and fold them."""
+        """Ask for gradients at w_{t−1}, look at them, step with α_{t−1}, then learn α_t."""
         request = self.request(round_)
         replies = yield request
-        self.fold(request, replies)
-
-    def fold(self, request: Request, replies: Replies) -> None:
-        """Look at the gradients, step with α_{t−1}, then learn α_t."""
         self.observe(request, replies)
         self.step(replies)
         self.learn(request, replies)

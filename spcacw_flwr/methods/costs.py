@@ -13,42 +13,23 @@ asked would look as if its gradient cost nothing.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.alpha import (
-    BiasTracker,
-    Evidence,
-    RegretMeter,
-    cost,
-    cost_matrix,
-    differences,
-    grams,
-)
+from spcacw_flwr.alpha import BiasTracker, Evidence, RegretMeter, cost, cost_matrix, grams
+from spcacw_flwr.alpha.noise import differences
+from spcacw_flwr.alpha.solver import Matrix, Vector
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import BF16
 from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.silos.protocol import Federation
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
 LOGGED = 1000
 """Most silos of which diagnostics are kept: beyond, their M × M matrices outgrow the gradients."""
-
-
-@dataclass(frozen=True)
-class Heard:
-    """The gradients of a round as bias and products see them: sketched, or as they came."""
-
-    rows: Tensor
-    """(k, d) or (k, sketch)"""
-    silos: tuple[int, ...]
-    silent: list[int] = field(default_factory=list)
-    """Silos that were asked and did not answer."""
 
 
 class CostBook:
@@ -85,24 +66,27 @@ class CostBook:
     def known(self) -> NDArray[np.bool_]:
         """(M,) which silos may have weight: the target, and who has reported twice, or always."""
         reports = self.bias.reports
-        known: NDArray[np.bool_] = (reports > 1) | (reports == reports[self.target])
-        return known
+        return (reports > 1) | (reports == reports[self.target])
 
-    def matrix(self, heard: Heard, smoothness: float, *, counts: bool) -> tuple[Matrix, float]:
+    def matrix(
+        self, rows: Tensor, silos: tuple[int, ...], silent: Sequence[int], smoothness: float, *,
+        counts: bool,
+    ) -> tuple[Matrix, float]:  # fmt: skip
         """Return H_t (M, M) and the largest √E‖g̃‖² in it.
 
-        ``counts`` says whether the round is one of those that are summed up (t ≥ T_start). A silo
-        that is not :attr:`known` yet has the row of the target: it offers what the target has.
+        ``rows`` are the gradients of ``silos``, (k, d) or (k, sketch); ``silent`` were asked and
+        did not answer. ``counts`` says whether the round is one of those that are summed up
+        (t ≥ T_start). A silo that is not :attr:`known` yet has the row of the target: it offers
+        what the target has.
         """
-        biases, products = self._products(heard)
+        biases, products = self._products(rows, list(silos), silent)
         sampling = (1.0 / self.config.training.participation - 1.0) * products.diagonal()
         sampling[self.target] = 0.0
         betas = np.zeros(self.num_silos)
-        betas[list(heard.silos)] = self.bias.rates(heard.silos)
+        betas[list(silos)] = self.bias.rates(silos)
         self.last = products, betas, sampling
         if self.evidence:
-            part = products[np.ix_(heard.silos, heard.silos)]
-            differing = differences(part, heard.silos, self.target, self.num_silos)
+            differing = differences(products, silos, self.target)
             self.evidence.noise.update(biases, differing, betas)
             if counts:
                 self.evidence.add(sampling)
@@ -112,11 +96,13 @@ class CostBook:
         matrix = cost_matrix(biases, products, self.eta, smoothness)
         matrix[np.diag_indices_from(matrix)] += self.eta * smoothness * sampling
         if not (known := self.known).all():
-            rows = np.where(known, np.arange(self.num_silos), self.target)
-            matrix = matrix[np.ix_(rows, rows)]
+            as_of = np.where(known, np.arange(self.num_silos), self.target)
+            matrix = matrix[np.ix_(as_of, as_of)]
         return matrix, math.sqrt((products.diagonal() + sampling).max())
 
-    def _products(self, heard: Heard) -> tuple[Matrix, Matrix]:
+    def _products(
+        self, rows: Tensor, silos: list[int], silent: Sequence[int]
+    ) -> tuple[Matrix, Matrix]:
         """Return B̂B̂ᵀ and GGᵀ, (M, M); G has a row for each silo, heard or not.
 
         A silo that was not asked keeps the gradient it sent last, whose noise is its own. One that
@@ -124,8 +110,8 @@ class CostBook:
         on, or weight would flow to the dead: until it reports again its row is what b̂ predicts,
         g_0 + b̂_i, which carries all of the target's noise and so promises no variance reduction.
         """
-        rows, bias, silos = heard.rows, self.bias, list(heard.silos)
-        self._silent[heard.silent] = True
+        bias = self.bias
+        self._silent[silent] = True
         self._silent[silos] = False
         if len(silos) < self.num_silos or self._last is not None:
             absent = np.setdiff1d(np.arange(self.num_silos), silos)
@@ -153,19 +139,7 @@ class CostBook:
             self.regret.add(matrix, alpha, smoothness=smoothness, gradient_norm=norm)
 
     def report(self) -> dict[str, float]:
-        """Return the mean of L̂_t(α_{t−1}) since the last report, and the regret so far.
-
-        Σ L̂_t(α_{t−1}), the least of any fixed α, their difference R_T, and the theorem's bound.
-        """
+        """Return the mean of L̂_t(α_{t−1}) since the last report, and the regret so far."""
         mean = math.fsum(self._costs) / max(1, len(self._costs))
         self._costs.clear()
-        if self.regret is None:
-            return {"cost": mean}
-        found = self.regret.report()
-        return {
-            "cost": mean,
-            "cumulative_cost": found.played,
-            "best_fixed_cost": found.best,
-            "regret": found.regret,
-            "regret_bound": found.bound,
-        }
+        return {"cost": mean} | (self.regret.report() if self.regret else {})

@@ -152,5 +152,4 @@ def make_method(config: Config, federation: Federation, parameters: Tensor) -> M
     """
     if config.trust.guard and config.run.method != LOCAL:
         return Guarded(config, federation, parameters)
-    method: Method = method_class(config.run.method)(config, federation, parameters)
-    return method
+    return method_class(config.run.method)(config, federation, parameters)

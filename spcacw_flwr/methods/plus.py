@@ -66,13 +66,10 @@ class PlusSPCACW(SPCACWMethod):
 
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
         """Update b̂ and what is known of populations; the matrix, for the log, is the paper's."""
-        heard = self.heard(request, replies, self.track(replies))
-        counts = request.round >= self.config.spcacw.t_start
-        found = self.book.matrix(heard, self.smoothness.value, counts=counts)
+        found = super().costs(request, replies)
         products, betas, sampling = self.book.last
-        own = products[self.target, self.target]
-        self.population.update(betas, request.round, own)
-        if counts:
+        self.population.update(betas, request.round, products[self.target, self.target])
+        if request.round >= self.config.spcacw.t_start:
             training = self.config.training
             step = training.eta * self.smoothness.value / (1.0 - training.momentum)
             self.population.add(min(step, LARGEST_STEP), sampling)

@@ -21,7 +21,7 @@ from spcacw_flwr.config.declare import SpcacwError, key
 from spcacw_flwr.config.keys import SPCACWKeys
 from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.methods.base import WeightedGradients
-from spcacw_flwr.methods.costs import CostBook, Heard
+from spcacw_flwr.methods.costs import CostBook
 from spcacw_flwr.silos.device import need_room
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, SKETCH, stream
@@ -92,10 +92,6 @@ class SPCACWMethod(WeightedGradients):
                 "parameters: use less, or 0 for exact inner products."
             )
 
-    def initial_weights(self) -> NDArray[np.float64]:
-        """α_0 = e_0: before anything is learned the target trusts only itself."""
-        return np.eye(self.federation.num_silos)[self.federation.target]
-
     def request(self, round_: int) -> Request:
         """Ask every silo (with chance p): a peer of weight 0 may become useful again.
 
@@ -124,10 +120,6 @@ class SPCACWMethod(WeightedGradients):
         self.add(round_, H, norm)
         if round_ >= self.config.spcacw.t_start and round_ % self.every == 0:
             self.update(round_)  # α_t ← argmin Σ_τ L̂_τ(α) + λ_reg Σ α³
-
-    def seen(self, rows: Tensor) -> Tensor:
-        """Return gradients as bias and products see them."""
-        return self.sketch(rows) if self.sketch else rows
 
     def say_if_short(self) -> None:
         """Say so if the run ends before the bias estimates rest on enough rounds."""
@@ -158,19 +150,16 @@ class SPCACWMethod(WeightedGradients):
                 "bound that says little. Choose a smaller eta%s.", request.round, step, self.other,
             )  # fmt: skip
 
-    def track(self, replies: Replies) -> Tensor:
-        """Update b̂, note g_0 for λ_reg, and return the gradients as bias and products see them."""
-        rows = self.seen(replies.gradients)
-        self.bias.update(rows, replies.silos)
-        if self.regularised:
-            self.variance.add(replies.gradients[replies.silos.index(self.federation.target)])
-        return rows
-
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
-        """Update b̂, and return the round's cost matrix and gradient norm."""
-        heard = self.heard(request, replies, self.track(replies))
+        """Update b̂, note g_0 for λ_reg, and return the round's cost matrix and gradient norm."""
+        silos = replies.silos
+        rows = self.sketch(replies.gradients) if self.sketch else replies.gradients
+        self.bias.update(rows, silos)
+        if self.regularised:
+            self.variance.add(replies.gradients[silos.index(self.target)])
+        silent = sorted(set(request.silos) - set(silos))
         counts = request.round >= self.config.spcacw.t_start
-        return self.book.matrix(heard, self.smoothness.value, counts=counts)
+        return self.book.matrix(rows, silos, silent, self.smoothness.value, counts=counts)
 
     def ask_early(self, request: Request, replies: Replies) -> None:
         """Ask for the next gradients while the target learns from these, if that can be done."""
@@ -227,12 +216,9 @@ class SPCACWMethod(WeightedGradients):
         if alpha[self.quarantined].any():
             alpha = np.where(self.quarantined, 0.0, alpha)
             total = alpha.sum()
-            alpha = alpha / total if total > 0 else self.initial_weights()
+            alone = np.eye(len(alpha))[self.target]
+            alpha = alpha / total if total > 0 else alone
         super().set_weights(alpha, round_)
-
-    def heard(self, request: Request, replies: Replies, rows: Tensor) -> Heard:
-        """Return who was heard, and with which ``rows`` (seen gradients)."""
-        return Heard(rows, replies.silos, sorted(set(request.silos) - set(replies.silos)))
 
     def epoch_report(self) -> dict[str, float]:
         """Add L, λ_reg, the epoch's mean of L̂_t(α_{t−1}), and the regret so far, to the report."""

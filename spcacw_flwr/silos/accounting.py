@@ -128,7 +128,7 @@ class Ledger:
 
         With ``local-batches`` an answer is the mean of so many, each with noise of its own.
         """
-        if not self.answers or request.want != GRADIENTS:
+        if request.want != GRADIENTS:
             return  # a private silo answers nothing else
         batches = self.config.transport.local_batches
         for silo in silos:
@@ -150,7 +150,7 @@ class Ledger:
         See :meth:`~spcacw_flwr.silos.privacy.Mechanism.norm_bound`; the gate drops what is longer.
         """
         found, dimension, sizes = {}, request.points.shape[-1], self.sizes
-        for silo, one in self.mechanisms.items() if self.answers else ():
+        for silo, one in self.mechanisms.items():
             if silo in request.silos:
                 batch = self.config.training.batch_size, sizes[silo], _part(request, silo)
                 samples = len(self._rows(silo, request, 0)) if silo in self.uses else min(batch)

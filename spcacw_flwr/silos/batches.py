@@ -10,6 +10,7 @@ BatchNorm has no statistics of a single sample.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -105,10 +106,10 @@ class Stacked:
         self.seed, self.target = config.run.seed, config.run.target
         self.batch_size = config.training.batch_size
         data = [setting.train(silo) for silo in silos]
+        lengths = [len(one.y) for one in data]
         self.augment = setting.augment if setting.augments else None
-        self.sizes = {silo: len(one.y) for silo, one in zip(silos, data, strict=True)}
-        starts = np.concatenate(([0], np.cumsum([len(one.y) for one in data])))
-        self.starts = dict(zip(silos, starts.tolist(), strict=False))
+        self.sizes = dict(zip(silos, lengths, strict=True))
+        self.starts = dict(zip(silos, accumulate([0, *lengths]), strict=False))
         whole = data[0] if len(data) == 1 else None  # one silo needs no copy of its data
         self.x = (whole.x if whole else torch.cat([one.x for one in data])).to(device)
         self.y = (whole.y if whole else torch.cat([one.y for one in data])).to(device)

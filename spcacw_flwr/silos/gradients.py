@@ -62,11 +62,6 @@ class SiloGradients:
         alone = any(isinstance(module, ONE_BY_ONE) for module in model.modules())
         self.way = "chain" if self._steps else "loop" if alone else "vmap"
 
-    @property
-    def splits(self) -> bool:
-        """Whether threads may each compute some of the silos (:mod:`spcacw_flwr.alpha.crew`)."""
-        return self.way == "chain"
-
     def __call__(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:

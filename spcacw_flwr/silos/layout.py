@@ -111,5 +111,4 @@ def call(model: nn.Module, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """
     own = {place: state[name] for place, name in slots(model).items() if name in state}
     outputs = functional_call(model, own, (x,), tie_weights=False)
-    scores: Tensor = getattr(outputs, "logits", outputs)
-    return scores
+    return getattr(outputs, "logits", outputs)

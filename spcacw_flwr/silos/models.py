@@ -189,17 +189,17 @@ def make_model(
         torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
         function = _named(name, MODELS, "model")
         if name in MODELS:
-            see_room(name, function, (input_shape, classes, hidden, width), rows)
-            made: nn.Module = function(input_shape, classes, hidden, width)
-            return made
+            make = partial(function, input_shape, classes, hidden, width)
+            see_room(name, make, rows)
+            return make()
         return own_model(function, name, input_shape, classes).train()
 
 
-def see_room(name: str, function: Any, given: tuple[Any, ...], rows: int) -> None:
+def see_room(name: str, make: Callable[[], nn.Module], rows: int) -> None:
     """Raise SpcacwError if a model, its step and ``rows`` gradients are more than the memory."""
     try:
         with torch.device("meta"):  # counts, and asks for no memory
-            size = sum(part.numel() for part in function(*given).parameters())
+            size = sum(part.numel() for part in make().parameters())
     except (RuntimeError, TypeError, OverflowError):  # PyTorch cannot even count them
         size = sys.maxsize
     needed, memory = 4 * size * (rows + 2), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

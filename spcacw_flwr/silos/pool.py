@@ -87,8 +87,8 @@ class SiloPool:
 
     @property
     def splits(self) -> bool:
-        """Whether threads may each compute some of the silos."""
-        return self.compute.splits and self.device.type == "cpu"
+        """Whether threads may each compute some of the silos (:mod:`spcacw_flwr.alpha.crew`)."""
+        return self.compute.way == "chain" and self.device.type == "cpu"
 
     @cached_property
     def data(self) -> Stacked:
@@ -164,14 +164,10 @@ class SiloPool:
         With ``local-batches`` both are means over so many independent mini-batches.
         """
         batches = self.config.transport.local_batches
-        first, others = request, list[Request]()
-        if batches > 1:
-            draws = range(batches * request.draw, batches * (request.draw + 1))
-            first, *others = [replace(request, draw=draw) for draw in draws]
+        draws = range(batches * request.draw, batches * (request.draw + 1))
+        first, *others = [replace(request, draw=draw) for draw in draws]
         if request.want == LOSSES:
-            losses = self.losses(first)
-            if others:
-                losses = torch.stack([losses, *map(self.losses, others)]).mean(dim=0)
+            losses = torch.stack([self.losses(one) for one in (first, *others)]).mean(dim=0)
             nothing = losses.new_zeros(len(losses), 0)
             return Replies(request.silos, nothing, losses), nothing.sum(dim=1)
         rows, losses, norms, samples = self.gradients(first)

@@ -52,8 +52,7 @@ class Secret:
         from scipy.special import ndtri  # here: it takes half a second, and few silos have noise
 
         bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12)
-        normals: NDArray[np.float64] = ndtri((bits.astype(np.float64) + 0.5) * 2.0**-52)
-        return normals
+        return ndtri((bits.astype(np.float64) + 0.5) * 2.0**-52)
 
     def choice(self, a: int, size: int, replace: bool) -> NDArray[np.int64]:
         """Return ``size`` different numbers of 0…a−1, every set of them equally likely."""

@@ -67,11 +67,8 @@ def test_variance_by_hand():
     # Coordinate 0: mean 2, (1 + 1) / (2 - 1) = 2; coordinate 1 is constant: ‖(2, 0)‖² = 4.
     assert variance.squared_norm() == 4.0
     assert variance.count == 2
-    with pytest.raises(ValueError, match="shape"):
-        variance.add(torch.zeros(3))
     variance.reset()
-    assert variance.count == 0
-    assert variance.squared_norm() == 0.0
+    assert (variance.count, variance.squared_norm()) == (0, 0.0)
 
 
 def test_variance_equals_numpy_after_a_reset_and_far_from_zero():
@@ -89,7 +86,7 @@ def test_variance_equals_numpy_after_a_reset_and_far_from_zero():
 @pytest.mark.parametrize("silos", [1, 3, 16, 70])
 def test_inner_products_are_symmetric_and_the_same_in_any_company(silos):
     rng = np.random.default_rng(silos)
-    a, b = rng.standard_normal((2, silos, 123)).astype(np.float32)
+    a, b = (rng.standard_normal((n, 123)).astype(np.float32) for n in (silos, 2 * silos + 3))
     for found, rows in zip(grams(torch.from_numpy(a), torch.from_numpy(b)), (a, b), strict=True):
         assert found.dtype == np.float64
         assert_allclose(found, rows.astype(float) @ rows.T.astype(float), atol=1e-4)
@@ -122,12 +119,6 @@ def test_low_precision_ends_with_its_block():
     assert [kind.fp32_precision for kind in kinds] == before
     with products.low_precision(False):
         assert [kind.fp32_precision for kind in kinds] == before
-
-
-def test_matrices_of_different_heights():
-    matrices = [torch.arange(2.0 * n).reshape(n, 2) for n in (2, 5)]
-    for found, rows in zip(grams(*matrices), matrices, strict=True):
-        assert_array_equal(found, (rows @ rows.T).numpy())
 
 
 def test_a_sketch_by_hand():

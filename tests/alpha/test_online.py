@@ -57,22 +57,6 @@ def test_ons_agrees_with_the_published_form(seed):
         assert_allclose(alpha, other, atol=1e-6)
 
 
-def test_ons_a_block_is_one_round_with_the_summed_gradient():
-    """K = 3 rounds: γ/K and KG make β/K, here that of a g_max larger by √3."""
-    rows = np.random.default_rng(0).normal(size=(6, 3, 2))
-    costs = rows @ rows.transpose(0, 2, 1)
-    lazy = solver_class("ons")(3, eta=0.1, gradient_bound=1.0)
-    whole = solver_class("ons")(3, eta=0.1, gradient_bound=math.sqrt(3.0))
-    one = other = np.eye(3)[0]
-    for block in (costs[:3], costs[3:]):
-        for H in block:
-            lazy.add(H, one, smoothness=2.0)
-        whole.add(block.sum(axis=0), other, smoothness=2.0)
-        one, other = lazy.minimise(one).alpha, whole.minimise(other).alpha
-        assert_allclose(one, other, atol=1e-9)
-    assert_allclose(lazy.metric, whole.metric, rtol=1e-12)
-
-
 def test_ons_with_a_measured_gradient_bound():
     """Each round has the β of the g_max known by then; the multiple of I that of the last."""
     learner = solver_class("ons")(2, eta=0.1, gradient_bound=None)
@@ -142,20 +126,6 @@ def test_eg_is_the_published_recursion_while_the_step_is_constant():
         alpha = moved
 
 
-def test_eg_a_block_is_one_round_with_the_summed_gradient():
-    rows = np.random.default_rng(0).normal(size=(6, 3, 2))
-    costs = rows @ rows.transpose(0, 2, 1)
-    lazy, whole = ExponentiatedGradient(3), ExponentiatedGradient(3)
-    alpha = np.eye(3)[0]
-    for block in (costs[:3], costs[3:]):
-        for H in block:
-            lazy.add(H, alpha)
-        whole.add(block.sum(axis=0), alpha)
-        one, other = lazy.minimise(alpha).alpha, whole.minimise(alpha).alpha
-        assert_allclose(one, other, rtol=1e-12)
-        alpha = one
-
-
 def test_eg_what_all_gradients_share_does_not_matter():
     """cᵀα with c = 5 for all is constant on the simplex: H + (5/2)(11ᵀ) adds 5 to ∇."""
     plain, shifted = ExponentiatedGradient(3), ExponentiatedGradient(3)
@@ -191,3 +161,19 @@ def test_eg_without_any_difference_it_stays_uniform():
 def test_no_cubic_term(name):
     with pytest.raises(ValueError, match="no cubic term"):
         solver_class(name)(2, 0.1, 1.0).minimise(None, cubic=1.0)
+
+
+@pytest.mark.parametrize(("name", "bound", "state"), [("ons", 3.0, "metric"), ("eg", 1.0, "total")])
+def test_a_block_is_one_round_with_the_summed_gradient(name, bound, state):
+    """K = 3 rounds: of ONS, γ/K and KG make β/K, here that of a g_max larger by √3."""
+    rows = np.random.default_rng(0).normal(size=(6, 3, 2))
+    costs = rows @ rows.transpose(0, 2, 1)
+    lazy, whole = (solver_class(name)(3, 0.1, math.sqrt(g)) for g in (1.0, bound))
+    one = other = np.eye(3)[0]
+    for block in (costs[:3], costs[3:]):
+        for H in block:
+            lazy.add(H, one, smoothness=2.0)
+        whole.add(block.sum(axis=0), other, smoothness=2.0)
+        one, other = lazy.minimise(one).alpha, whole.minimise(other).alpha
+        assert_allclose(one, other, atol=1e-9)
+    assert_allclose(getattr(lazy, state), getattr(whole, state), rtol=1e-12)

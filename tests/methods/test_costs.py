@@ -1,7 +1,6 @@
 """The cost matrices of SP-CACW's rounds: probed, booked; and the options around them."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,17 +9,13 @@ import torch
 
 from spcacw_flwr.alpha import BiasTracker, NoiseTracker, minimise, optimal_weights
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.methods.costs import CostBook, Heard
-from spcacw_flwr.silos.protocol import Federation, Replies, SiloInfo
-from tests.baselines.by_hand import converse, replies_of
+from spcacw_flwr.methods.costs import CostBook
+from spcacw_flwr.silos.protocol import Replies
+from tests.baselines import by_hand
+from tests.baselines.by_hand import converse, sending
 
 M, D = 4, 6
-
-
-def federation(count: int = M) -> Federation:
-    return Federation(tuple(SiloInfo(i, 64, (32, 32)) for i in range(count)), 0, 32)
 
 
 METHOD = {"method": "spcacw", "epochs": 3, "compare_alone": False}
@@ -30,38 +25,48 @@ def digits(**keys):
     return simulate(Config.from_keys(**METHOD | keys))
 
 
-def book(**keys) -> tuple[CostBook, BiasTracker]:
-    config = Config.from_keys(method="spcacw", eta=0.5, **keys)
-    bias = BiasTracker(M, D, beta=0.5)
-    made = CostBook(config, federation(), bias, bound=None, every=1, evidence=False)
-    return made, bias
+def make(method="spcacw", dimension=D, **keys):
+    return by_hand.make(method, [0.0] * dimension, sizes=[64] * M, **keys)
 
 
-def heard(rows: torch.Tensor, silos=(0, 1, 2, 3), silent=()) -> Heard:
-    return Heard(rows[list(silos)], tuple(silos), list(silent))
+class Book(CostBook):
+    """With a bias of its own, which is updated with each round that is heard; L is 2."""
+
+    def __init__(self, **keys) -> None:
+        config = Config.from_keys(method="spcacw", eta=0.5, **keys)
+        bias = BiasTracker(M, D, beta=0.5)
+        federation = make("local").federation
+        super().__init__(config, federation, bias, bound=None, every=1, evidence=False)
+
+    def hear(self, rows: torch.Tensor, silos=(0, 1, 2, 3), silent=(), bias=None):
+        """The matrix of a round in which ``silos`` send their ``rows``; b̂ is set to ``bias``."""
+        rows = rows[list(silos)]
+        self.bias.update(rows, silos)
+        if bias is not None:
+            self.bias.estimate.fill_(bias)
+        return self.matrix(rows, silos, list(silent), 2.0, counts=True)
+
+
+def noise(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, M, D, generator=torch.Generator().manual_seed(seed))
 
 
 def test_plain_cost_matrix_is_the_equation():
-    made, bias = book()
-    rows = torch.randn(M, D, generator=torch.Generator().manual_seed(0))
-    bias.update(rows, range(M))
-    matrix, norm = made.matrix(heard(rows), 2.0, counts=True)
-    b, g = bias.estimate.double().numpy(), rows.double().numpy()
+    book, rows = Book(), noise(0)
+    matrix, norm = book.hear(rows)
+    b, g = book.bias.estimate.double().numpy(), rows.double().numpy()
     np.testing.assert_allclose(matrix, b @ b.T + 0.5 * 2.0 * g @ g.T, rtol=1e-5)
     assert norm == pytest.approx(np.linalg.norm(g, axis=1).max(), rel=1e-6)
 
 
 def test_a_round_costs_the_mean_over_the_draws_and_who_is_silent_is_predicted():
     """p = ½. Silo 1 is not asked and keeps its last row, silo 3 is silent: g₀ + b̂₃."""
-    made, bias = book(participation=0.5)
-    first, rows = torch.randn(2, M, D, generator=torch.Generator().manual_seed(1))
+    book, (first, rows) = Book(participation=0.5), noise(1, 2)
     for _ in range(2):
-        bias.update(first, range(M))
-        made.matrix(heard(first), 2.0, counts=True)
-    bias.update(rows[[0, 2]], (0, 2))
-    matrix, norm = made.matrix(heard(rows, (0, 2), silent=(3,)), 2.0, counts=True)
+        book.hear(first)
+    matrix, norm = book.hear(rows, (0, 2), silent=(3,))
     level = np.array([1, 0.875 / 0.75, 1, 0.875 / 0.75])  # 1 − ½³ over 1 − ½², β = ½
-    b = bias.estimate.double().numpy() * level[:, None]
+    b = book.bias.estimate.double().numpy() * level[:, None]
     own, kept = rows.double().numpy(), first.double().numpy()
     g = np.stack([own[0], kept[1], own[2], own[0] + b[3]])
     squares = np.square(g).sum(axis=1) * [1, 2, 2, 2]  # ‖g‖²/p, and the target's z is 1
@@ -69,9 +74,8 @@ def test_a_round_costs_the_mean_over_the_draws_and_who_is_silent_is_predicted():
     np.fill_diagonal(products, squares)
     np.testing.assert_allclose(matrix, b @ b.T + products, rtol=1e-5, atol=1e-6)
     assert norm == pytest.approx(np.sqrt(squares.max()), rel=1e-6)
-    bias.update(rows[[0, 2]], (0, 2))
-    matrix, _ = made.matrix(heard(rows, (0, 2)), 2.0, counts=True)  # silo 3 is not asked again
-    b3 = bias.estimate[3].double().numpy() * (1 - 0.5**4) / 0.75
+    matrix, _ = book.hear(rows, (0, 2))  # silo 3 is not asked again
+    b3 = book.bias.estimate[3].double().numpy() * (1 - 0.5**4) / 0.75
     assert matrix[0, 3] == pytest.approx(own[0] @ (own[0] + b3), rel=1e-5)
 
 
@@ -81,8 +85,7 @@ def test_the_cost_is_unbiased_whoever_is_drawn():
     Gradients stand still: then H is the same whoever was drawn, and so is its mean.
     """
     p, rng = 0.3, np.random.default_rng(0)
-    made, bias = book(participation=p)
-    rows = torch.randn(M, D, generator=torch.Generator().manual_seed(2))
+    book, rows = Book(participation=p), noise(2)
     alpha, g = np.array([0.4, 0.3, 0.2, 0.1]), rows.double().numpy()
     costs, squares = [], []
     for t in range(4_000):
@@ -90,9 +93,7 @@ def test_the_cost_is_unbiased_whoever_is_drawn():
         z = np.isin(range(M), here) / np.array([1, p, p, p])
         squares.append(np.square((alpha * z) @ g).sum())
         if t < 200:
-            bias.update(rows[list(here)], here)
-            bias.estimate.zero_()
-            costs.append(alpha @ made.matrix(heard(rows, here), 2.0, counts=True)[0] @ alpha)
+            costs.append(alpha @ book.hear(rows, here, bias=0.0)[0] @ alpha)
     np.testing.assert_allclose(costs, costs[0], rtol=1e-6)
     error = np.std(squares[2:], ddof=1) / np.sqrt(len(squares) - 2)
     assert costs[0] == pytest.approx(np.mean(squares[2:]), abs=4 * error)
@@ -105,25 +106,21 @@ def test_noise_of_silos_that_are_not_asked_stays_their_own():
     E⟨gᵢ, gⱼ⟩ = 6/4 and E‖gᵢ‖² = 6/4 + 6, of a peer 1/p times that. Rows that b̂ predicts would share
     the target's noise, and have 6 more in every product. A mean is off by .25 (1000 p rows).
     """
-    p, rng, (made, bias) = 0.25, np.random.default_rng(3), book(participation=0.25)
+    p, rng, book = 0.25, np.random.default_rng(3), Book(participation=0.25)
     total = np.zeros((M, M))
     for t in range(1000):
         rows = torch.from_numpy(rng.normal(size=(M, D)) + 0.5).float()
         here = (0, *(i for i in range(1, M) if t < 2 or rng.random() < p))
-        bias.update(rows[list(here)], here)
-        bias.estimate.zero_()
-        total += made.matrix(heard(rows, here), 2.0, counts=True)[0] / 1000
+        total += book.hear(rows, here, bias=0.0)[0] / 1000
     wanted = np.full((M, M), 1.5) + np.diag([6.0, *3 * [7.5 / p - 1.5]])
     assert (np.abs(total - wanted) < 1 + np.diag([0.0, *3 * [3.0]])).all()
 
 
 def test_a_silo_heard_once_has_the_targets_row():
-    made, bias = book(participation=0.5)
-    rows = torch.randn(M, D, generator=torch.Generator().manual_seed(4))
+    book, rows = Book(participation=0.5), noise(4)
     for here in ((0, 1), (0, 1, 2)):
-        bias.update(rows[list(here)], here)
-        matrix, _ = made.matrix(heard(rows, here), 2.0, counts=True)
-    assert made.known.tolist() == [True, True, False, False]
+        matrix, _ = book.hear(rows, here)
+    assert book.known.tolist() == [True, True, False, False]
     for silo in (2, 3):
         np.testing.assert_array_equal(matrix[silo], matrix[0])
         np.testing.assert_array_equal(matrix[:, silo], matrix[:, 0])
@@ -136,8 +133,7 @@ SOLVERS = [{"solver": name} for name in ("ftl", "ftal", "ons", "eg")]
 @pytest.mark.parametrize("keys", [*SOLVERS, {"method": "spcacw-closed-form"}, {"probe": 0.1}])
 def test_no_weight_without_two_reports(keys, every):
     """Silo 1 never answers, silo 2 answers in round 3 and 5, silo 3 in rounds 2, 3, … ."""
-    keys = {"method": "spcacw", "smoothness": 1.0, "max_norm": 0.0, "update_every": every} | keys
-    made = method_class(keys["method"])(Config.from_keys(**keys), federation(), torch.zeros(D))
+    made = make(smoothness=1.0, max_norm=0.0, update_every=every, **keys)
     rng, heard_at = np.random.default_rng(0), ({}, {}, {3, 5}, {2, 3, 4, 5, 6, 7, 8})
     reports = np.zeros(M)
     for round_ in range(1, 9):
@@ -154,9 +150,7 @@ def test_no_weight_without_two_reports(keys, every):
 
 
 def test_ftls_weights_are_those_of_the_problem_without_the_unknown():
-    made = method_class("spcacw")(
-        Config.from_keys(smoothness=1.0, max_norm=0.0, update_every=1), federation(), torch.zeros(D)
-    )
+    made = make(smoothness=1.0, max_norm=0.0, update_every=1)
     rng, total = np.random.default_rng(1), np.zeros((3, 3))
     for round_ in range(1, 6):
         rows = torch.from_numpy(rng.normal(size=(M, D)) + 1).float()
@@ -191,13 +185,12 @@ def test_the_closed_form_trusts_peers_no_more_that_are_heard_more_rarely():
 def test_the_closed_form_is_the_lemma_at_the_runs_own_eta_and_smoothness(smoothness):
     """Also with rounds before T_start, in which biases are others: none of them counts."""
     keys = {"max_norm": 0.0, "smoothness": smoothness, "t_start": 41, "eta": 0.1}
-    config = Config.from_keys(method="spcacw-closed-form", **keys)
-    made = method_class("spcacw-closed-form")(config, federation(), torch.zeros(200))
+    made = make("spcacw-closed-form", 200, **keys)
     rng = np.random.default_rng(0)
     for round_ in range(1, 241):
         rows = rng.normal(size=(M, 200)) / np.sqrt(200)
         rows[:, 0] += [0, 0.2, 0, 0.5] if round_ > 40 else [0, 9, 9, 9]
-        converse(made, round_, partial(replies_of, rows=torch.from_numpy(rows).float()))
+        converse(made, round_, sending(rows))
         if round_ == 40:
             np.testing.assert_array_equal(made.alpha, [1, 0, 0, 0])
             made.bias.estimate.zero_()
@@ -213,22 +206,18 @@ def test_the_closed_form_is_the_lemma_at_the_runs_own_eta_and_smoothness(smoothn
 
 def test_who_is_left_out_where_all_are_asked_counts_as_silent():
     """A method of one's own may ask fewer: no gradient of them is kept, so b̂ predicts it."""
-    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(3, M, D))).float()
-    found = []
-    for silent in ((), [2, 3]):
-        made, bias = book()
-        for round_, silos in enumerate((range(M), range(M), (0, 1))):
-            bias.update(rows[round_, list(silos)], silos)
-            some = heard(rows[round_], silos, list(silent) if round_ == 2 else [])
-            matrix, _ = made.matrix(some, 1.0, counts=True)
-        found.append(matrix)
+    rows, found = noise(0, 3), []
+    for silent in ((), (2, 3)):
+        book = Book()
+        for some in rows[:2]:
+            book.hear(some)
+        found.append(book.hear(rows[2], (0, 1), silent)[0])
     np.testing.assert_array_equal(*found)
 
 
 def test_the_bound_of_gradients_counts_the_draws_of_peers():
     """√E‖g̃‖² ≤ max-norm/√p: 2/√¼ = 4 in learner and regret, where silos clip."""
-    config = Config.from_keys(max_norm=2.0, participation=0.25)
-    made = method_class("spcacw")(config, federation(), torch.zeros(D))
+    made = make(max_norm=2.0, participation=0.25)
     assert made.learner.gradients.value == made.book.regret.gradients.value == 4.0
 
 
@@ -265,28 +254,12 @@ def test_regret_and_silo_figures_are_on_disk(tmp_path):
     assert summary["figures"]["bias"] == pytest.approx(list(last.bias))
 
 
-def test_regret_is_that_of_the_learners_own_cost():
-    # ftl's total is the sum that regret is measured on: its leader is the best fixed α, and costs
-    # what the report says
-    made = method_class("spcacw")(Config.from_keys(epochs=1), federation(), torch.zeros(D))
-    rng = np.random.default_rng(0)
-    made.smoothness.update(1.0)
-    for round_ in range(1, 5):
-        rows = torch.from_numpy(rng.normal(size=(M, D))).float()
-        converse(made, round_, partial(replies_of, rows=rows))
-    report = made.epoch_report()
-    leader = made.leader()
-    assert report["best_fixed_cost"] == pytest.approx(leader @ made.learner.total @ leader)
-    assert report["cumulative_cost"] > report["best_fixed_cost"]
-
-
 @pytest.mark.parametrize(
     ("probe", "p", "asked"), [(0.25, 1.0, [2000, 500, 500]), (0.5, 0.5, [1000, 500, 500])]
 )
 def test_peers_of_weight_zero_are_asked_at_the_rate_of_probe_times_participation(probe, p, asked):
     """Of 2000 rounds; 500 ± 4 √(2000 · ¼ · ¾) = 500 ± 77, and 1000 ± 4 √500 = 1000 ± 89."""
-    config = Config.from_keys(probe=probe, participation=p)
-    made = method_class("spcacw")(config, federation(), torch.zeros(D))
+    made = make(probe=probe, participation=p)
     made.alpha, found = np.array([0.5, 0.5, 0.0, 0.0]), np.zeros(M)
     for round_ in range(1, 2001):
         found[list(made.request(round_).silos)] += 1
@@ -318,14 +291,13 @@ def test_given_g_max_is_used():
 
 def test_closed_form_gives_silos_without_bias_weight_by_their_noise():
     # Silos 1 and 2 are like the target, with noise of σ₁ = 2σ₂; silo 3 is far off.
-    config = Config.from_keys(method="spcacw-closed-form", max_norm=0, smoothness=1.0, beta=0.02)
-    made = method_class("spcacw-closed-form")(config, federation(), torch.zeros(2000))
+    made = make("spcacw-closed-form", 2000, max_norm=0, smoothness=1.0, beta=0.02)
     rng = np.random.default_rng(0)
     sigmas, biases = np.array([1.0, 2.0, 1.0, 1.0]), np.array([0, 0, 0, 5.0])
     for round_ in range(1, 801):
         rows = rng.normal(size=(M, 2000)) / np.sqrt(2000) * sigmas[:, None]
         rows[:, 0] += biases
-        converse(made, round_, partial(replies_of, rows=torch.from_numpy(rows).float()))
+        converse(made, round_, sending(rows))
     figures = made.silo_figures()
     np.testing.assert_allclose(figures["sigma"], sigmas, rtol=0.05)
     assert figures["bias"][3] == pytest.approx(5, rel=0.05)

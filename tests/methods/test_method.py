@@ -9,36 +9,17 @@ from spcacw_flwr import simulate
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
-from spcacw_flwr.silos.protocol import Federation, Replies, SiloInfo
+from spcacw_flwr.silos.protocol import Replies
 from spcacw_flwr.silos.setup import setting_of
+from tests.baselines.by_hand import converse, make
 from tests.conftest import make_method, make_pool
 
-SIZES = (64, 32, 32)
-"""Three silos; the target's pass of 64 samples in batches of 32 is K = 2 rounds."""
 
-
-def make(method="spcacw", target=0, oracle=(0, 2), **keys):
-    config = Config.from_keys(method=method, target=target, **keys)
-    infos = tuple(SiloInfo(i, n, (n,), float(i), tuple(oracle)) for i, n in enumerate(SIZES))
-    federation = Federation(infos, target, config.training.batch_size)
-    return method_class(method)(config, federation, torch.zeros(2))
-
-
-def reply(rows, silos=(0, 1, 2), smoothness=1.0):
-    gradients = torch.tensor(rows, dtype=torch.float32)
-    return Replies(tuple(silos), gradients, torch.ones(len(rows)), smoothness)
-
-
-def send(method, round_, replies):
-    """Run a round of one question."""
-    steps = method.play(round_)
-    next(steps)
-    with pytest.raises(StopIteration):
-        steps.send(replies)
-
-
-def play(method, round_, rows, silos=(0, 1, 2)):
-    send(method, round_, reply(rows, silos))
+def play(method, round_, rows, silos=(0, 1, 2), smoothness=1.0):
+    """Run a round of one question, which ``silos`` answer."""
+    gradients = torch.as_tensor(rows, dtype=torch.float32)
+    replies = Replies(silos, gradients, torch.ones(len(rows)), smoothness)
+    assert len(converse(method, round_, lambda _: replies)) == 1
 
 
 @pytest.mark.parametrize(
@@ -51,7 +32,7 @@ def play(method, round_, rows, silos=(0, 1, 2)):
     ],
 )
 def test_first_weights_and_who_is_asked(method, alpha, asked):
-    made = make(method)
+    made = make(method, oracle=(0, 2))
     np.testing.assert_array_equal(made.alpha, alpha)
     assert made.request(1).silos == asked
 
@@ -64,7 +45,7 @@ def test_at_first_the_target_trusts_itself_whatever_its_number(method):
 @pytest.mark.parametrize("method", ["oracle", "oracle-averaged"])
 def test_oracle_needs_the_truth(method):
     with pytest.raises(SpcacwError, match="true cluster of target silo 0"):
-        make(method, oracle=())
+        make(method)
 
 
 def test_step_by_hand_with_momentum_and_weight_decay():
@@ -84,7 +65,7 @@ def test_step_by_hand_with_momentum_and_weight_decay():
 
 def test_clipping_the_aggregate_by_hand():
     """Σαg = (.5, 1) + … as above has norm √1.25; clipped to 1 it is (.5, 1)/√1.25."""
-    method = make("fedavg", eta=1.0, momentum=0.0, weight_decay=0.0, clip="aggregate")
+    method = make("fedavg", eta=1.0, clip="aggregate", max_norm=1.0)
     play(method, 1, [[1, 0], [0, 4], [0, 0]])
     torch.testing.assert_close(method.parameters, -torch.tensor([0.5, 1.0]) / 1.25**0.5)
 
@@ -99,8 +80,7 @@ def test_spcacw_by_hand():
     6.5 α_2 − .8 (1 − 2 α_2) = 0, so α_2 = .8/8.1. The rest is free between silos 0 and 1.
     Steps 1 and 2 use α_0 = e_0, so w = −.1·(1, 0) twice.
     """
-    keys = {"beta": 0.5, "eta": 0.1, "smoothness": 1.0, "momentum": 0.0, "weight_decay": 0.0}
-    method = make(max_norm=0.0, **keys)
+    method = make("spcacw", beta=0.5, eta=0.1, smoothness=1.0)
     rows = [[1, 0], [1, 0], [-1, 0]]
     play(method, 1, rows)
     np.testing.assert_array_equal(method.alpha, [1, 0, 0])
@@ -118,7 +98,7 @@ def test_spcacw_by_hand():
 
 def test_t_start_and_update_every():
     """With T_start = 3 and K = 1, rounds 1 and 2 neither count nor update."""
-    method = make(t_start=3, update_every=1, smoothness=1.0)
+    method = make("spcacw", t_start=3, update_every=1, smoothness=1.0)
     rows = [[1, 0]] * 3
     play(method, 1, rows)
     play(method, 2, rows)
@@ -137,32 +117,42 @@ def test_t_start_and_update_every():
     ],
 )
 def test_weight_in_quarantine_goes_to_the_others_in_proportion(before, silos, after):
-    method = make()
+    method = make("spcacw")
     method.set_weights(np.array(before), 1)
     method.quarantine(np.array(silos, dtype=bool), 2)
     np.testing.assert_allclose(method.alpha, after)
 
 
-def test_lambda_reg_by_hand():
+GIVEN = [[1, 0], [3, 4], [0, 0], [2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("own", "keys", "expected"),
+    [
+        (GIVEN, {}, [0, 34, 34, 2]),
+        (GIVEN, {"target": 1}, [0, 34, 34, 2]),  # the others' gradients have no variance
+        # Updated in each round λ is 0 while one gradient is all there is, and 34 until the second
+        # epoch ends.
+        (GIVEN, {"update_every": 1}, [0, 34, 34, 2]),
+        # Updated once, after (1, 0), (3, 4), (2, 2): variances (1, 4), .5 · 17.
+        ([[1, 0], [3, 4], [2, 2], [2, 0]], {"update_every": 3}, [0, 0, 8.5, 8.5]),
+        # Four rounds an epoch. Until the first ends λ is of what there is: variances 4/3, 16/3.
+        ([[1, 0], [3, 4], [3, 4]], {"batch_size": 16, "update_every": 1}, [0, 34, 136 / 9]),
+        (GIVEN, {"batch_size": 64}, [0, 34, 34, 2]),  # an epoch is one round: λ is of two
+    ],
+)
+def test_lambda_reg_by_hand(own, keys, expected):
     """g_0 = (1, 0), (3, 4): sample variances (2, 8), squared norm 68; γ = .5 gives λ = 34.
 
-    The next epoch counts for itself: g_0 = (0, 0), (2, 0), variances (2, 0), λ = .5 · 4.
+    The next epoch of K = 2 rounds counts for itself: (0, 0), (2, 0), variances (2, 0), λ = .5 · 4.
     """
-    method = make("spcacw-reg", gamma=0.5, smoothness=1.0)
-    play(method, 1, [[1, 0], [0, 0], [0, 0]])
-    play(method, 2, [[3, 4], [0, 0], [0, 0]])
-    assert method.epoch_report()["lambda_reg"] == pytest.approx(34.0)
-    play(method, 3, [[0, 0], [0, 0], [0, 0]])
-    play(method, 4, [[2, 0], [0, 0], [0, 0]])
-    assert method.epoch_report()["lambda_reg"] == pytest.approx(2.0)
-
-
-def test_lambda_reg_is_of_the_targets_gradients_whatever_its_number():
-    """The two gradients as above, of silo 1; the others' have no variance."""
-    method = make("spcacw-reg", target=1, gamma=0.5, smoothness=1.0)
-    play(method, 1, [[0, 0], [1, 0], [0, 0]])
-    play(method, 2, [[0, 0], [3, 4], [0, 0]])
-    assert method.epoch_report()["lambda_reg"] == pytest.approx(34.0)
+    method, found = make("spcacw-reg", gamma=0.5, smoothness=1.0, **keys), []
+    for round_, gradient in enumerate(own, 1):
+        rows = [[0, 0]] * 3
+        rows[method.target] = gradient
+        play(method, round_, rows)
+        found.append(method.epoch_report()["lambda_reg"])
+    assert found == pytest.approx(expected)
 
 
 def test_the_cubic_term_by_hand():
@@ -185,43 +175,10 @@ def test_what_an_unknown_silo_would_get_the_target_keeps():
     np.testing.assert_allclose(method.alpha, [2 / 3, 1 / 3, 0], atol=1e-5)
 
 
-@pytest.mark.parametrize("every", [1, 3])
-def test_lambda_reg_is_of_an_epoch_however_often_weights_are_updated(every):
-    """K = 2 rounds an epoch, g_0 = (1, 0), (3, 4) as above, then (0, 0), (2, 0).
-
-    Updated in each round: λ is 0 while one gradient is all there is, 34 after the first epoch and
-    until the second ends with 2. Updated every three rounds: once, after (1, 0), (3, 4), (2, 2):
-    variances (1, 4), so that λ = .5 · 17.
-    """
-    method = make("spcacw-reg", gamma=0.5, smoothness=1.0, update_every=every)
-    found = []
-    for round_, own in enumerate([[1, 0], [3, 4], [2, 2] if every == 3 else [0, 0], [2, 0]], 1):
-        play(method, round_, [own, [0, 0], [0, 0]])
-        found.append(method.epoch_report()["lambda_reg"])
-    assert found == pytest.approx([0, 34, 34, 2] if every == 1 else [0, 0, 8.5, 8.5])
-
-
-def test_in_its_first_epoch_lambda_reg_is_of_what_there_is():
-    """K = 1, four rounds an epoch: (1, 0), (3, 4), (3, 4) have variances 4/3, 16/3: .5 · 272/9."""
-    method = make("spcacw-reg", gamma=0.5, smoothness=1.0, batch_size=16, update_every=1)
-    for round_, own in enumerate([[1, 0], [3, 4], [3, 4]], 1):
-        play(method, round_, [own, [0, 0], [0, 0]])
-    assert method.epoch_report()["lambda_reg"] == pytest.approx(136 / 9)
-
-
-def test_where_an_epoch_is_one_round_lambda_reg_is_of_two():
-    method = make("spcacw-reg", gamma=0.5, smoothness=1.0, batch_size=64)
-    found = []
-    for round_, own in enumerate([[1, 0], [3, 4], [0, 0], [2, 0]], 1):
-        play(method, round_, [own, [0, 0], [0, 0]])
-        found.append(method.epoch_report()["lambda_reg"])
-    assert found == pytest.approx([0, 34, 34, 2])
-
-
 def test_a_peer_that_disagrees_gets_exactly_zero_and_a_twin_is_trusted():
     """Silo 2 errs in the direction in which silo 1 errs a little: it cannot cancel anything."""
     rng = np.random.default_rng(0)
-    method = make(smoothness=10.0, update_every=20)
+    method = make("spcacw", smoothness=10.0, update_every=20)
     for t in range(1, 61):
         noise = rng.normal(size=(3, 2))
         play(method, t, np.array([[0, 0], [0.3, 0.3], [9, 9]]) + noise)
@@ -232,7 +189,7 @@ def test_a_peer_that_disagrees_gets_exactly_zero_and_a_twin_is_trusted():
 def test_a_dead_silo_gains_no_weight():
     """A silo that stops answering must not look like a free gradient of norm 0."""
     rng = np.random.default_rng(1)
-    method = make(smoothness=1.0, update_every=10)
+    method = make("spcacw", smoothness=1.0, update_every=10)
     for t in range(1, 101):
         play(method, t, rng.normal(size=(3, 2)) + 1)
     before = method.alpha[2]
@@ -244,49 +201,48 @@ def test_a_dead_silo_gains_no_weight():
 
 def test_partial_participation_is_unbiased_and_its_estimates_move_only_on_reports():
     """p = .5: the sampled peers' rows count double, the target's once."""
-    method = make("fedavg", participation=0.5, eta=1.0, momentum=0.0, weight_decay=0.0)
+    method = make("fedavg", participation=0.5, eta=1.0)
     play(method, 1, [[1, 0], [0, 4]], silos=(0, 1))
     # .5·(1, 0) + .25·(0, 4)/.5 = (.5, 2), and silo 2, not sampled, adds nothing.
     torch.testing.assert_close(method.parameters, -torch.tensor([0.5, 2.0]))
 
-    learner = make(participation=0.5, beta=0.5, smoothness=1.0)
+    learner = make("spcacw", participation=0.5, beta=0.5, smoothness=1.0)
     play(learner, 1, [[0, 0], [2, 0]], silos=(0, 1))
     torch.testing.assert_close(learner.bias.estimate, torch.tensor([[0.0, 0], [1, 0], [0, 0]]))
 
 
 def test_who_is_sampled_is_a_pure_function_and_the_target_always_is():
-    method = make(participation=0.3)
-    asked = [method.request(t).silos for t in range(1, 2001)]
+    one, other = (make("spcacw", participation=0.3) for _ in range(2))
+    asked = [one.request(t).silos for t in range(1, 2001)]
     assert all(0 in silos for silos in asked)
     assert np.mean([1 in silos for silos in asked]) == pytest.approx(0.3, abs=0.03)
-    assert asked == [make(participation=0.3).request(t).silos for t in range(1, 2001)]
+    assert asked[::-1] == [other.request(t).silos for t in range(2000, 0, -1)]
 
 
 def test_without_the_target_a_round_is_an_error():
     for smoothness in (1.0, None):
         with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 1"):
-            send(make(), 1, reply([[1, 0]] * 2, (1, 2), smoothness))
+            play(make("spcacw"), 1, [[1, 0]] * 2, (1, 2), smoothness)
 
 
 def test_smoothness_is_asked_at_its_interval_and_its_absence_is_an_error():
-    method = make(smoothness_interval=3)
+    method = make("spcacw", smoothness_interval=3)
     assert method.request(1).smoothness
     with pytest.raises(SpcacwError, match="smoothness L"):
-        send(method, 1, reply([[1, 0]] * 3, smoothness=None))
+        play(method, 1, [[1, 0]] * 3, smoothness=None)
     play(method, 1, [[1, 0]] * 3)
     assert [method.request(t).smoothness for t in range(2, 8)] == [False, False, True] * 2
-    assert not make(smoothness=2.0).request(1).smoothness
-
-
-CLOSED = {"method": "spcacw-closed-form"}
+    assert not make("spcacw", smoothness=2.0).request(1).smoothness
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"method": "spcacw-reg", "solver": "ons"}, "cubic term"),
-        ({"beta": 1, "method": "spcacw-plus"}, "beta below 1"),
-        ({"beta": 1} | CLOSED, "beta below 1"),
+        ({"method": "spcacw-plus", "beta": 1}, "beta below 1"),
+        ({"method": "spcacw-closed-form", "beta": 1}, "beta below 1"),
+        ({"method": "spcacw-plus", "solver": "ftal"}, "solver does not go with spcacw-plus"),
+        ({"method": "spcacw-plus", "g_max": 1.0}, "g-max does not go with spcacw-plus"),
         ({"sketch": 5000}, "sketch = 5000 is more than the model's 4810 parameters"),
         ({"guard": 1}, "guard = 1 is not allowed: of the 200 training samples"),
         ({"guard": 201}, "one in 2 to 200 can be kept apart"),

@@ -1,4 +1,4 @@
-"""SP-CACW plus on the digits: few data, silence, sampling, keys that are not its own."""
+"""SP-CACW plus on the digits: few data, silence, sampling."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,12 @@ import torch
 
 from spcacw_flwr import simulate
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.methods.plus import PlusSPCACW
 from spcacw_flwr.silos.privacy import Mechanism
 from spcacw_flwr.silos.protocol import Federation, SiloInfo
 from spcacw_flwr.silos.setup import setting_of
-
-from .test_method import make, play
+from tests.baselines.by_hand import make
+from tests.methods.test_method import play
 
 
 def run(method="spcacw-plus", **keys):
@@ -39,56 +38,39 @@ def test_curvature_is_that_of_noise_by_default_and_a_key_still_wins():
     assert Config.from_keys(method="spcacw-plus", curvature="largest").spcacw.curvature == "largest"
 
 
-@pytest.mark.parametrize(("key", "value"), [("solver", "ftal"), ("g_max", 1.0), ("beta", 1.0)])
-def test_keys_that_are_not_its_own_are_refused(key, value):
-    with pytest.raises(SpcacwError, match=key.replace("_", "-").split("-")[0]):
-        make("spcacw-plus", **{key: value})
+def taught(rounds, silos=(0, 1, 2), **keys):
+    """The method after rounds in which ``silos`` send 1 and noise."""
+    method, rng = make("spcacw-plus", **keys), np.random.default_rng(0)
+    for round_ in range(1, rounds + 1):
+        play(method, round_, 1.0 + rng.standard_normal((len(silos), 2)), silos)
+    return method
 
 
 def test_a_silo_that_is_silent_from_the_first_round_gets_nothing():
-    method = make("spcacw-plus")
-    rng = np.random.default_rng(0)
-    for round_ in range(1, 9):
-        rows = 1.0 + rng.standard_normal((2, 2))
-        play(method, round_, rows.tolist(), silos=(0, 2))
-    assert method.alpha[1] == 0.0
-    assert method.alpha.sum() == pytest.approx(1.0)
+    alpha = taught(8, silos=(0, 2)).alpha
+    assert alpha[1] == 0.0
+    assert alpha.sum() == pytest.approx(1.0)
 
 
 def test_rounds_before_t_start_teach_the_noise_and_no_weights():
-    method = make("spcacw-plus", t_start=5)
-    rng = np.random.default_rng(0)
-    for round_ in range(1, 5):
-        play(method, round_, (1.0 + rng.standard_normal((3, 2))).tolist())
+    method = taught(4, t_start=5)
     assert method.alpha.tolist() == [1.0, 0.0, 0.0]
     assert method.population.noise.known.all()
 
 
 def test_large_steps_count_noise_as_the_largest_step_of_the_theorems():
     """ηκ = .05 · 1e6 is beyond 1/8: α is that of any other such κ."""
-    alphas = []
-    for smoothness in (1e6, 1e9):
-        method = make("spcacw-plus", smoothness=smoothness)
-        rng = np.random.default_rng(0)
-        for round_ in range(1, 9):
-            play(method, round_, (1.0 + rng.standard_normal((3, 2))).tolist())
-        alphas.append(method.alpha)
-    np.testing.assert_allclose(*alphas)
-
-
-def alpha_of(rows, **keys):
-    method = make("spcacw-plus", smoothness=1.0, **keys)
-    for round_, sent in enumerate(rows, 1):
-        play(method, round_, sent.tolist())
-    return method.alpha
+    np.testing.assert_allclose(*(taught(8, smoothness=L).alpha for L in (1e6, 1e9)))
 
 
 def test_momentum_makes_the_step_of_noise_longer():
     """ηκ/(1 − μ) with κ = 1: .05/(1 − .5) is .1/(1 − 0)."""
-    rows = 1.0 + np.random.default_rng(0).standard_normal((8, 3, 2))
-    found = alpha_of(rows, eta=0.05, momentum=0.5)
-    np.testing.assert_allclose(found, alpha_of(rows, eta=0.1, momentum=0.0), rtol=1e-6)
-    assert np.abs(found - alpha_of(rows, eta=0.05, momentum=0.0)).max() > 1e-3
+    found, same, shorter = (
+        taught(8, smoothness=1.0, eta=eta, momentum=momentum).alpha
+        for eta, momentum in ((0.05, 0.5), (0.1, 0.0), (0.05, 0.0))
+    )
+    np.testing.assert_allclose(found, same, rtol=1e-6)
+    assert np.abs(found - shorter).max() > 1e-3
 
 
 def test_the_units_of_a_round_are_the_targets_gradients_whatever_its_number():

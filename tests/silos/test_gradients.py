@@ -228,12 +228,6 @@ def test_a_crew_computes_what_one_thread_does(model, own, size):
     torch.testing.assert_close(losses, expected_losses)
 
 
-def test_threads_share_the_silos_of_plain_perceptrons_only():
-    """Elsewhere the threads are PyTorch's own, and none of them is taken away."""
-    for model, splits in [(CHAINS[0], True), (nn.Sequential(nn.Tanh()), False), (Custom(), False)]:
-        assert SiloGradients(model, layout_of(model)).splits is splits
-
-
 def test_logistic_regression_by_hand():
     """One sample x = 2 of class 0, w = 0, two classes: H = x² (diag p - p pᵀ), and p = (.5, .5).
 

@@ -45,19 +45,6 @@ def test_the_key_and_the_table_name_the_same_metrics():
     assert tuple(METRICS) == keys.METRICS
 
 
-def test_five_cases_by_hand():
-    value = values(OUTPUTS, Y)
-    assert value["accuracy"] == pytest.approx(3 / 5)
-    assert value["balanced"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-    # Of the 6 pairs, 1 > 0, 3 > 0, 3 > 2, 3 > 1 are right, 1 = 1 is half right, 1 < 2 is wrong.
-    assert value["auroc"] == pytest.approx(4.5 / 6)
-    p = 1 / (1 + np.exp(-(MARGIN.numpy() - 1.5)))
-    right = np.where(Y.numpy() == 1, p, 1 - p)
-    assert value["log-loss"] == pytest.approx(-np.log(right).mean(), rel=1e-6)
-    assert value["brier"] == pytest.approx(((1 - right) ** 2).mean(), rel=1e-6)
-    assert value["calibration"] == pytest.approx(abs(p.mean() - 2 / 5), rel=1e-6)
-
-
 def test_several_labels_a_case_by_hand():
     """Outputs ±ln 3 are probabilities of 3/4 and 1/4; the first case has 1 label of 2 right."""
     ln3 = math.log(3)

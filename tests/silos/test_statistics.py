@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.evaluation import buffers_at
-from spcacw_flwr.silos.layout import others_of, parameters_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
 from tests.conftest import make_pool
@@ -57,13 +56,8 @@ class Own(nn.Module):
 
 def pool_of(name="normed", **given) -> SiloPool:
     here = "tests.silos.test_statistics"
-    keys = {
-        "method": "spcacw",
-        "batch_size": 8,
-        "setting": f"{here}:Sorted",
-        "model": f"{here}:{name}",
-    }
-    return make_pool(Config.from_keys(**keys | given))
+    keys = {"method": "spcacw", "batch_size": 8, "setting": f"{here}:Sorted"}
+    return make_pool(Config.from_keys(**keys | {"model": f"{here}:{name}"} | given))
 
 
 def test_statistics_by_hand():
@@ -93,14 +87,17 @@ def test_a_silo_is_seen_once_in_an_order_of_its_seed_and_no_batch_is_short(monke
     assert [len(part) for part in pool_of().data.shuffled(0)] == [3]
 
 
-@pytest.mark.parametrize("model", ["normed", "Own"])
-def test_evaluation_uses_the_silos_own_statistics_and_returns_a_model_that_can_be_loaded(model):
+@pytest.mark.parametrize(("model", "weight"), [("normed", None), ("Own", torch.linspace(0, 1, 24))])
+def test_evaluation_uses_the_silos_own_statistics_and_returns_a_model_that_can_be_loaded(
+    model, weight, monkeypatch
+):
+    """READING 13: a test sample counts as its class does at the target, where it has a weight."""
+    monkeypatch.setattr(Sorted, "weight", weight)
     pool = pool_of(model)
     vector = pool.initial_parameters() * 1.5
     state = torch.get_rng_state()
     figures, buffers = pool.evaluate(vector, 1)
     assert pool.evaluate(vector, 1).figures == figures
-    accuracy, loss = figures["accuracy"], figures["log-loss"]
     assert torch.equal(state, torch.get_rng_state())
     other = pool.evaluate(vector, 0).buffers
     statistics = [name for name in buffers if name.endswith("running_mean")]
@@ -112,9 +109,11 @@ def test_evaluation_uses_the_silos_own_statistics_and_returns_a_model_that_can_b
     fresh.load_state_dict(pool.layout.unflatten(vector) | buffers)
     fresh.eval()
     data = pool.setting.test(1)
-    outputs = fresh(data.x)
-    assert accuracy == pytest.approx(100 * (outputs.argmax(1) == data.y).float().mean().item())
-    assert loss == pytest.approx(cross_entropy(outputs, data.y).item(), rel=1e-5)
+    outputs, share = fresh(data.x).detach(), torch.ones(24) if weight is None else weight
+    right, share = (outputs.argmax(1) == data.y).float(), share / share.sum()
+    losses = cross_entropy(outputs, data.y, reduction="none")
+    assert figures["accuracy"] == pytest.approx(100 * float(right @ share), rel=1e-5)
+    assert figures["log-loss"] == pytest.approx(float(losses @ share), rel=1e-5)
 
 
 def test_statistics_are_near_those_of_the_silos_whole_data(monkeypatch):
@@ -129,36 +128,6 @@ def test_statistics_are_near_those_of_the_silos_whole_data(monkeypatch):
     assert buffers["1.num_batches_tracked"] == 300
     ratio = buffers["1.running_var"] / hidden.var(0)
     assert ((ratio - 1).abs() < 0.02).all()
-
-
-def test_what_a_model_holds_beside_its_trained_weights():
-    model = Own((4,), 3)
-    weights, buffers = parameters_of(model), dict(model.named_buffers())
-    assert "scale" not in weights
-    others = others_of(model, weights, buffers)
-    assert set(weights) | set(others) == set(model.state_dict())
-    assert others["scale"] == 2.0
-    assert torch.equal(others["again.weight"], weights["body.1.weight"])
-    assert "scratch" not in others
-
-
-def test_accuracy_and_loss_are_weighted_means(monkeypatch):
-    """READING 13: a test sample counts as its class does at the target."""
-    pool = pool_of()
-    vector = pool.initial_parameters()
-    data = pool.setting.test(0)
-    buffers = pool.evaluate(vector, 0).buffers
-    pool.model.eval()
-    outputs = functional_call(pool.model, pool.layout.unflatten(vector) | buffers, (data.x,))
-    pool.model.train()
-    weight = torch.linspace(0, 1, 24)
-    monkeypatch.setattr(Sorted, "weight", weight)
-    right = (outputs.argmax(1) == data.y).float()
-    losses = cross_entropy(outputs, data.y, reduction="none")
-    figures, _ = pool.evaluate(vector, 0)
-    accuracy, loss = figures["accuracy"], figures["log-loss"]
-    assert accuracy == pytest.approx(100 * ((right @ weight) / weight.sum()).item(), rel=1e-5)
-    assert loss == pytest.approx(((losses @ weight) / weight.sum()).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("model", ["normed", "Own"])
