@@ -14,7 +14,7 @@ from rich.console import Console
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments.conf import Job
-from spcacw_flwr.experiments.sweep import Where, short_runs
+from spcacw_flwr.experiments.sweep import Where
 from tests.conftest import one_sentence
 
 pytestmark = pytest.mark.slow
@@ -47,14 +47,14 @@ def noted(keys):
 
 def test_what_a_lost_node_was_at_is_made_again_and_nothing_else_twice(raylets, tmp_path):
     head, nodes = raylets
-    todo = [{"k": k, "file": str(tmp_path / "lines")} for k in range(8)]
+    todo = [Job("c", "r", {"k": k, "file": str(tmp_path / "lines")}) for k in range(8)]
     where = Where(tmp_path, ray=head.address)
     assert len(where.places()) == 2
-    made = short_runs(noted, todo, tmp_path, 2, cluster=where.cluster)
-    found = dict([next(made), next(made)])
+    made = where.short(noted, todo, Console(quiet=True))
+    found = [next(made), next(made)]
     head.remove_node(nodes[1], allow_graceful=False)
-    found |= dict(made)
-    assert found == {k: k**2 for k in range(8)}
+    found += made
+    assert {job.keys["k"]: square for job, square in found} == {k: k**2 for k in range(8)}
     lines = (tmp_path / "lines").read_text().split("\n")
     assert [lines.count(f"end {k}") for k in range(8)] == 8 * [1]
     assert 8 <= sum(line.startswith("begin") for line in lines) <= 9  # it was at one, or at none
