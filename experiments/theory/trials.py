@@ -193,11 +193,9 @@ def fit(x: Iterable[float], y: Iterable[float]) -> dict[str, float]:
     The interval tells how far the points are from one line, seeds' noise included.
     ValueError for fewer than three points, or one that is not positive.
     """
-    across, up = np.array(list(x), dtype=float), np.array(list(y), dtype=float)
-    if len(across) < 3 or not (across > 0).all() or not (up > 0).all():
+    across, up = list(x), list(y)
+    if len(across) < 3 or min(*across, *up) <= 0:
         raise ValueError("A slope needs at least three points, all positive.")
-    x_, y_ = (v - v.mean() for v in (np.log(across), np.log(up)))
-    slope, freedom = float(x_ @ y_ / (x_ @ x_)), len(across) - 2
-    error = math.sqrt(np.square(y_ - slope * x_).sum() / freedom / (x_ @ x_))
-    reach = float(stats.t.ppf(0.975, freedom)) * error
+    line = stats.linregress(np.log(across), np.log(up))
+    slope, reach = float(line.slope), float(stats.t.ppf(0.975, len(across) - 2) * line.stderr)
     return {"slope": slope, "low": slope - reach, "high": slope + reach}
