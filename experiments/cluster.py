@@ -56,9 +56,7 @@ class Cluster:
                 if address != LOCAL:  # Ray itself would try for minutes
                     host, _, port = address.rpartition(":")
                     socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-                ray.init(
-                    address, log_to_driver=False, logging_level=logging.ERROR,
-                )  # fmt: skip
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, ValueError, RuntimeError) as error:
                 raise SpcacwError(f"There is no Ray cluster at {address!r}: {error}.") from error
         gpus = 0 if devices[0] == "cpu" else 1 / len(devices)

@@ -182,7 +182,7 @@ class Display:
         else:
             with Live(console=self.console, refresh_per_second=4) as self.live:
                 yield
-        self.failures(len(self.runs))
+        self.failures()
 
     def remaining(self) -> str:
         """Say how long it will take, if the rest goes on like what has been done."""
@@ -228,10 +228,10 @@ class Display:
         line = f"{done}/{len(self.runs)} {run.name}: {words}; {self.remaining()}"
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
-    def failures(self, most: int) -> None:
+    def failures(self) -> None:
         """Print why runs failed, each sentence once."""
         failed = [run for run in self.runs if run.state == FAILED]
-        for sentence, count in Counter(run.error for run in failed).most_common(most):
+        for sentence, count in Counter(run.error for run in failed).most_common():
             first = next(run.name for run in failed if run.error == sentence)
             more = f" and {count - 1} more" if count > 1 else ""
             line = f"{first}{more} failed: {sentence}"

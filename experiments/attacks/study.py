@@ -174,20 +174,21 @@ def extend(
     attacks: Sequence[str], shares: Sequence[float],
 ) -> None:  # fmt: skip
     """Add to a table what it lacks, line by line; SpcacwError if a method or a key is unknown."""
-    table, local = Table(path, COLUMNS, PLACE), dict[tuple[str, int, int], float]()
+    table = Table(path, COLUMNS, PLACE)
     some = [name for name in attacks if name != NOBODY]
     wanted = [(NOBODY, 0.0)] * (NOBODY in attacks) + list(product(some, shares))
     keys = {"diagnostics": False, **more}
     for job in make_jobs(columns, [LOCAL, *rows(names, METHODS)], seeds, keys):
-        epochs = job.config().run.epochs
-        here = (job.column, job.seed, epochs)
-        for attack, share in [(NOBODY, 0.0)] if job.row == LOCAL.name else wanted:
+        epochs, alone = job.config().run.epochs, job.row == LOCAL.name
+        if alone:  # the first of its column and seed
+            local = None
+        for attack, share in [(NOBODY, 0.0)] if alone else wanted:
             values = (job.column, attack, f"{share:g}", job.row, job.seed, epochs)
             place = dict(zip(PLACE, values, strict=True))
             if table.lacks(place):
-                table.add({**place, **made(job, attack, share, local.get(here))})
-            if job.row == LOCAL.name:
-                local[here] = float(table.lines[table.place(place)]["last_accuracy"])
+                table.add({**place, **made(job, attack, share, local)})
+            if alone:
+                local = float(table.lines[table.place(place)]["last_accuracy"])
 
 
 GOAL = -0.5
