@@ -71,8 +71,7 @@ class Cluster:
     def submit(self, call: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """Return the future of a call, which some node makes."""
         self._refs.append(self._task.remote(call, *args))
-        found: Future[Any] = self._refs[-1].future()
-        return found
+        return self._refs[-1].future()
 
     def run(self, flat: Mapping[str, Any]) -> Away:
         """Begin a run, whose ``output`` is its directory here."""

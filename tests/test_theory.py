@@ -169,6 +169,7 @@ def test_clustering_that_is_told_the_size_finds_clusters_far_apart():
     ("x", "y", "expected"),
     [
         ([250, 500, 1000, 2000], [3 * v**-0.5 for v in (250, 500, 1000, 2000)], (-0.5, 0)),
+        ([1, 2, 4], [7, 7, 7], (0, 0)),  # which SciPy's linregress calls NaN
         # log y = 0, 0, 3: slope 1.5, residuals ½, −1, ½, so the error is √¾; t of one degree.
         (np.exp([0, 1, 2]), np.exp([0, 0, 3]), (1.5, 12.7062 * 0.75**0.5)),
     ],
@@ -207,9 +208,9 @@ def test_error_of_the_bias_estimate_is_the_lemmas(beta):
 
     The error of one run, ‖·‖² of d = 20 Gaussian coordinates, has the relative deviation √(2/20).
     """
-    variant = rates.bias_cells((beta,))[0].trial.variant
+    variant = next(rates.bias_cells((beta,))).trial.variant
     cells = repeated(beta, Quadratics(own=1, off=12), variant, 50, 40, label="stationary")
-    found = rates.traced(cells, workers=0)
+    found = rates.traced(list(cells), workers=0)
     late = found[found["t"] >= 5]
     assert_allclose(late["estimate"], late["theory"], rtol=0.25)
 
@@ -244,7 +245,9 @@ def test_silos_of_their_own_noise_and_bias():
 
 def test_both_sides_of_the_bounds():
     """Left ≤ right in the mean, and what is tight is seen to be: half of σ² would be too little."""
-    table = claims.compared(few_rounds(claims.bounds(), 40), 0).set_index(["statement", "weights"])
+    table = claims.compared([*few_rounds(claims.bounds(), 40)], 0).set_index(
+        ["statement", "weights"]
+    )
     assert len(table) == 3 * 3 + 2 * 10
     assert (table["left"] > 0).all()
     assert (table["right"] > table["left"]).all()

@@ -111,8 +111,7 @@ class Quadratics:
     @cached_property
     def start(self) -> Array:
         """w₁: each coordinate adds as much to δ₁."""
-        start: Array = np.sqrt(2 * self.gap / self.dimension / self.spectrum)
-        return start
+        return np.sqrt(2 * self.gap / self.dimension / self.spectrum)
 
     @cached_property
     def variances(self) -> Array:
@@ -215,8 +214,7 @@ class Logistic:
         return float(np.log(2) - np.logaddexp(0, -x @ w).mean())
 
     def _mean(self, x: Array, point: Array) -> Array:
-        mean: Array = -(x.T @ (1 / (1 + np.exp(x @ point)))) / len(x)
-        return mean
+        return -(x.T @ (1 / (1 + np.exp(x @ point)))) / len(x)
 
     def gradient(self, point: Array) -> Array:
         """Return ∇f⁽⁰⁾(w)."""
@@ -234,8 +232,7 @@ class Logistic:
         cluster = (np.arange(silos) >= self.own).astype(int)
         x = self.data[cluster[:, None], chosen]  # (M, batch, d)
         weights = 1 / (1 + np.exp(x @ point))
-        rows: Array = -np.einsum("mb,mbd->md", weights, x) / self.batch
-        return rows
+        return -np.einsum("mb,mbd->md", weights, x) / self.batch
 
 
 Problem = Quadratics | Logistic
