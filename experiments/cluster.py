@@ -77,7 +77,7 @@ class Cluster:
         """Begin a run, whose ``output`` is its directory here."""
         return Away(self.submit(away, {**flat, "device": self.device}), Path(flat["output"]), self)
 
-    def shutdown(self, wait: bool = True, cancel_futures: bool = True) -> None:
+    def shutdown(self, cancel_futures: bool = True) -> None:
         """Leave what has not ended."""
         for ref in self._refs:
             ray.cancel(ref, force=True)

@@ -21,7 +21,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
@@ -301,13 +301,12 @@ class Where:
             crew.shutdown(cancel_futures=True)
             lock.release()
 
-    def fill(self, table: Table, jobs: Iterable[Job], line: Line, console: Console) -> list[str]:
+    def fill(self, table: Table, jobs: Sequence[Job], line: Line, console: Console) -> list[str]:
         """Make the runs that a table lacks; append the line of each when it ends.
 
         Lines are found again by the ``place`` of their job. Return why runs failed, a sentence
         each: the others go on, and the same call tries those again. SpcacwError as of :meth:`make`.
         """
-        jobs = list(jobs)
         todo = [job for job in jobs if table.lacks(job.place)]
 
         def note(run: Run) -> None:

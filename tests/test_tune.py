@@ -20,9 +20,9 @@ from tests.baselines.on_digits import distance
 DIGITS = {"setting": "digits-relabel"}
 
 
-def jobs_of(method, *candidates, epochs=1):
+def jobs_of(method, *candidates):
     """The runs of some candidates of a method on digits."""
-    return tune.trials("digits-relabel", {method: list(candidates)}, [0], epochs, DIGITS)
+    return tune.trials("digits-relabel", {method: list(candidates)}, [0], 1, DIGITS)
 
 
 @pytest.fixture
