@@ -175,7 +175,7 @@ def fill_pages(
     ),
 ) -> list[Path]:
     """Fill the tables of docs/*.md from the committed results, in the repository's root."""
-    made = [] if check else [ranks.write(Path("experiments/results"))]
+    made = [] if check else [ranks.write(RESULTS)]
     return made + pages.pages(Path(), check)
 
 

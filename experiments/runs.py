@@ -167,7 +167,7 @@ class Display(Progress):
         )  # fmt: skip
         self.fresh = [run for run in self.runs if run.state not in (FINISHED, FAILED)]
         self.began = time.monotonic()
-        self.all = self.add_task("", total=len(self.runs))
+        self.bar = self.add_task("", total=len(self.runs))
 
     @contextmanager
     def showing(self) -> Iterator[None]:
@@ -191,7 +191,7 @@ class Display(Progress):
     def tick(self) -> None:
         """Draw where all runs are."""
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
-        self.update(self.all, completed=done, description=self.remaining())
+        self.update(self.bar, completed=done, description=self.remaining())
         self.refresh()
 
     def get_renderables(self) -> Iterator[RenderableType]:

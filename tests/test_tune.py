@@ -206,12 +206,7 @@ def test_the_score_is_of_the_metric_and_more_is_better(tmp_path, metric, figures
     assert tune.score(None, run)["held_out_accuracy"] == pytest.approx(expected, abs=6e-6)
 
 
-def test_without_data_there_is_one_sentence(tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise OSError("offline")
-
-    monkeypatch.setattr("torchvision.datasets.MNIST", fail)
-    monkeypatch.setattr("datasets.load_dataset", fail)
+def test_without_data_there_is_one_sentence(tmp_path, offline):
     with pytest.raises(SpcacwError, match="data-dir"):
         tune.tune("mnist-rotate", ["local"], 1, 1, str(tmp_path / "none"), tmp_path)
 

@@ -121,7 +121,7 @@ def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
     """Draw the error of b̂ against t for each kind of bias, and the training error against β."""
     figure = new_figure(11, 8)
     panels = figure.subplots(2, 2).flatten()
-    for axes, (case, _) in zip(panels, CASES.items(), strict=False):
+    for axes, case in zip(panels, CASES, strict=False):
         for beta, rows in traces[traces["label"] == case].groupby("beta"):
             name = f"β = {beta:g}" if beta else "β = 1/t"
             axes.plot(rows["t"], rows["estimate"], color=BETA_COLOURS[beta], label=name)
