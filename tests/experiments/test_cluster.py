@@ -1,6 +1,5 @@
 """Sweeps as tasks of a Ray cluster: two raylets on loopback, of which one is killed."""
 
-import json
 import shutil
 import tempfile
 import time
@@ -69,7 +68,7 @@ def test_runs_come_home_as_they_are_made_here(raylets, tmp_path):
         assert run.summary()["last_accuracy"] == here.accuracy[-1]
         assert (run.directory / "model.safetensors").is_file()
     assert runs[2].state == "failed"
-    assert json.loads((runs[2].directory / "status.json").read_text())["error"] == runs[2].error
+    assert runs[2].status()["error"] == runs[2].error
 
 
 def test_no_cluster_is_a_sentence(tmp_path):

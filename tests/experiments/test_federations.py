@@ -1,14 +1,12 @@
 """The benchmark of selfish learning: its plan, its cells, and a small one from the command line."""
 
-import csv
-
 import pytest
 from rich.console import Console
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.experiments import conf, federations
 from spcacw_flwr.experiments.conf import CONF, read
-from spcacw_flwr.experiments.results import Table
+from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.experiments.sweep import Where
 from tests import conftest
 from tests.conftest import data_at, one_sentence
@@ -141,8 +139,7 @@ def test_a_small_one_with_ones_own_method_and_setting_goes_on_where_it_was_stopp
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:6]))
     assert "7 of 12 runs are missing" in spcacw(*command, cwd=folder).stdout
     assert path.read_bytes() == whole
-    with path.open() as file:
-        lines = list(csv.DictReader(file))
+    lines = read_csv(path)
     assert list(lines[0]) == list(federations.NAMES)
     assert {row["alpha_target"] for row in lines if row["method"] == "mine:Tilted"} == {"0.5"}
     assert "| 20 | Tilted | 4 |" in (folder / "out" / "federations.md").read_text()

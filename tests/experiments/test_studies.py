@@ -145,9 +145,7 @@ def test_a_private_run_says_its_epsilon_where_noise_hides_something(tmp_path, no
     (job,) = studies.jobs_of("own", study, {})
     (run,) = made([job], tmp_path)
     line = studies.figures(job, run)
-    assert line["alpha_private"] == round(
-        json.loads((run.directory / "summary.json").read_text())["alpha"][2], 5
-    )
+    assert line["alpha_private"] == round(run.summary()["alpha"][2], 5)
     assert ("epsilon" in line) == (noise == 0.1)
 
 
