@@ -22,8 +22,7 @@ import typer
 
 from benchmarks.separate import Separate, separate
 from benchmarks.stream import processor_seconds
-from benchmarks.workload import medians, write
-from spcacw_flwr.config.config import Config
+from benchmarks.workload import make_config, medians, write
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower import certificates
@@ -71,10 +70,7 @@ def turn_of(made: Separate, home: str) -> Callable[[], tuple[float, float]]:
 
 def row(silos: int, turns: int) -> dict[str, float]:
     """Return a row of the table."""
-    config = Config.from_keys(
-        setting="benchmarks.workload:RandomImages", method="spcacw", silos=silos, smoothness=1.0,
-        diagnostics=False, update_every=100, samples_per_silo=3200,
-    )  # fmt: skip
+    config = make_config(silos, diagnostics=False, update_every=100, samples_per_silo=3200)
     shares = [[silo] for silo in range(silos)]
     with tempfile.TemporaryDirectory() as name:
         bare, audited = (Path(name) / of for of in ("bare", "audited"))

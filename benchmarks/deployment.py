@@ -23,7 +23,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.workload import write
+from benchmarks.workload import make_config, write
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.flower.federation import Federation, Server, lay_out
 from spcacw_flwr.silos.setup import checked_setting
@@ -44,11 +44,10 @@ class Forgetful(Server):
 
 def measure(silos: int, hidden: int, epochs: int, *, in_memory: bool) -> dict[str, object]:
     """Return the rate of one federation, as a row of the table."""
-    config = Config.from_flat({
-        "setting": "benchmarks.workload:RandomImages", "method": "spcacw", "silos": silos,
-        "samples-per-silo": 64, "hidden": hidden, "compare-alone": False,
-        "epochs": epochs, "node-timeout": 600.0, "round-timeout": 600.0, "checkpoint-every": -1,
-    })  # fmt: skip
+    config = make_config(
+        silos, samples_per_silo=64, hidden=hidden, compare_alone=False, epochs=epochs,
+        node_timeout=600.0, round_timeout=600.0, checkpoint_every=-1, smoothness=0.0,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="spcacw-deployment-") as name:
         root = Path(name) / "federation"
         flat = lay_out(root, config, checked_setting(config)).to_flat()

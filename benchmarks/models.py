@@ -46,10 +46,8 @@ COLUMNS = {"vgg16": (images, (3, 32, 32), 100), "char-lstm": (windows, (50,), 80
 def ours(model: nn.Module, x: Tensor, y: Tensor, low: bool = False) -> Work:
     """Return one call for the gradients of all silos."""
     layout = Layout.of(parameters_of(model))
-    compute, vector = (
-        SiloGradients(model, layout, low=low),
-        layout.flatten(parameters_of(model)),
-    )
+    compute = SiloGradients(model, layout, low=low)
+    vector = layout.flatten(parameters_of(model))
     rows = torch.empty(len(x), layout.size, device=x.device)
     return lambda: compute(vector, x, y, rows, int)
 

@@ -116,8 +116,7 @@ class Separate:
 @contextmanager
 def separate(
     config: Config, shares: Sequence[Sequence[int]], tls: Path | None = None,
-    pauses: Mapping[int, Mapping[int, float]] | None = None, seconds: float = 300,
-    *, audited: bool = False,
+    pauses: Mapping[int, Mapping[int, float]] | None = None, *, audited: bool = False,
 ) -> Iterator[Separate]:  # fmt: skip
     """Run silos in processes of their own, a share of them in each, with streams to a service.
 
@@ -143,7 +142,7 @@ def separate(
         try:
             for k in range(len(shares)):
                 found.start(NODE + k, (pauses or {}).get(k))
-            asker.wait_for_all(seconds)
+            asker.wait_for_all(300)
             yield found
         finally:
             service.close("the block is over")

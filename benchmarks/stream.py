@@ -28,8 +28,7 @@ import torch
 import typer
 
 from benchmarks.separate import Separate, separate
-from benchmarks.workload import medians, write
-from spcacw_flwr.config.config import Config
+from benchmarks.workload import make_config, medians, write
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower import asker as asking
@@ -65,10 +64,8 @@ def processor_seconds(made: Separate) -> tuple[float, float]:
 
 def measure(silos: int, rounds: int, warm: int, **keys: object) -> dict[str, float]:
     """Return a row of the table."""
-    config = Config.from_keys(
-        setting="benchmarks.workload:RandomImages", method="spcacw", silos=silos, smoothness=1.0,
-        diagnostics=False, update_every=100, **({"samples_per_silo": 3200} | keys),
-    )  # fmt: skip
+    keys = {"diagnostics": False, "update_every": 100, "samples_per_silo": 3200} | keys
+    config = make_config(silos, **keys)
     times: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as tls:
         shares = [[silo] for silo in range(silos)]

@@ -44,14 +44,15 @@ class RandomImages(Setting):
     test = train
 
 
+def make_config(silos: int, **keys: object) -> Config:
+    """Return a run's configuration; L is given, not estimated, unless ``keys`` say otherwise."""
+    common = {"setting": f"{__name__}:RandomImages", "method": "spcacw", "smoothness": 1.0}
+    return Config.from_keys(silos=silos, **(common | keys))
+
+
 def make_pool(num_silos: int, **keys: object) -> SiloPool:
-    """Return M = ``num_silos`` silos; L is given, not estimated, unless ``keys`` say otherwise."""
-    keys = {
-        "setting": "benchmarks.workload:RandomImages",
-        "method": "spcacw",
-        "smoothness": 1.0,
-    } | keys
-    config = Config.from_keys(silos=num_silos, **keys)
+    """Return M = ``num_silos`` silos."""
+    config = make_config(num_silos, **keys)
     return SiloPool(config, setting_of(config), range(num_silos))
 
 
@@ -75,17 +76,6 @@ def clock_of(device: str, threads: int) -> Clock:
     return time.process_time if device == "cpu" and threads == 1 else time.perf_counter
 
 
-def milliseconds(
-    work: Callable[[], object], device: str, clock: Clock = time.perf_counter
-) -> float:
-    """Time one call, until the device has done it."""
-    start = clock()
-    work()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return 1000 * (clock() - start)
-
-
 def medians(
     works: Mapping[str, Callable[[], object]], repetitions: int, device: str = "cpu",
     clock: Clock = time.perf_counter,
@@ -97,7 +87,11 @@ def medians(
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repetitions):
         for name, work in works.items():
-            times[name].append(milliseconds(work, device, clock))
+            start = clock()
+            work()
+            if device != "cpu":
+                torch.cuda.synchronize()
+            times[name].append(1000 * (clock() - start))
     return {name: statistics.median(values) for name, values in times.items()}
 
 

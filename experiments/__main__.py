@@ -98,16 +98,14 @@ def selfish(
 ) -> list[Path]:  # fmt: skip
     """Gain over Local, and harm, on real federations: every silo as the target, few data or all."""
     listed = conf.read(conf.CONF / "federations.toml")
-    of, other = names_in(methods) or listed.pop("methods"), listed.pop("other")
-    listed.pop("methods", None)
-    trials = {} if methods else listed["trials"]
-    del listed["trials"]
+    default, other, trials = (listed.pop(name) for name in ("methods", "other", "trials"))
+    of = list(dict.fromkeys(["local", *(names_in(methods) or default)]))
     asked = {"seeds": seeds, "sizes": sizes and conf.numbers(sizes)}
     more = more_keys(data_dir, "in-process", set_)
     jobs = []
     for name in names_in(setting) or listed:
         plan = listed.get(name, other) | {key: value for key, value in asked.items() if value}
-        jobs += federations.jobs_of(name, plan, list(dict.fromkeys(["local", *of])), more, trials)
+        jobs += federations.jobs_of(name, plan, of, more, {} if methods else trials)
     where = Where(output, ("cpu",), workers, report_only, 60 * minutes, ray)
     return federations.federations(jobs, where, new_console())
 
@@ -177,7 +175,7 @@ def fill_pages(
     ),
 ) -> list[Path]:
     """Fill the tables of docs/*.md from the committed results, in the repository's root."""
-    made = [] if check else [ranks.write(Path("experiments/results"))]
+    made = [] if check else [ranks.write(RESULTS)]
     return made + pages.pages(Path(), check)
 
 

@@ -56,9 +56,7 @@ class Cluster:
                 if address != LOCAL:  # Ray itself would try for minutes
                     host, _, port = address.rpartition(":")
                     socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-                ray.init(
-                    address, log_to_driver=False, logging_level=logging.ERROR,
-                )  # fmt: skip
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, ValueError, RuntimeError) as error:
                 raise SpcacwError(f"There is no Ray cluster at {address!r}: {error}.") from error
         gpus = 0 if devices[0] == "cpu" else 1 / len(devices)
@@ -73,14 +71,13 @@ class Cluster:
     def submit(self, call: Callable[..., Any], /, *args: Any) -> Future[Any]:
         """Return the future of a call, which some node makes."""
         self._refs.append(self._task.remote(call, *args))
-        found: Future[Any] = self._refs[-1].future()
-        return found
+        return self._refs[-1].future()
 
     def run(self, flat: Mapping[str, Any]) -> Away:
         """Begin a run, whose ``output`` is its directory here."""
         return Away(self.submit(away, {**flat, "device": self.device}), Path(flat["output"]), self)
 
-    def shutdown(self, wait: bool = True, cancel_futures: bool = True) -> None:
+    def shutdown(self, cancel_futures: bool = True) -> None:
         """Leave what has not ended."""
         for ref in self._refs:
             ray.cancel(ref, force=True)

@@ -15,6 +15,7 @@ was given the same number of candidates, and chose on held-out training data.
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -147,17 +148,14 @@ def make_jobs(
     data and is evaluated on that in place of test data.
     """
     jobs = []
-    for seed in seeds:
-        for column in of:
-            for row in rows:
-                if column.name.startswith(row.without):
-                    continue
-                method = row.keys["method"]
-                choice = tuned_keys(column.name, row.name, method) if tuned else {}
-                common = {"compare-alone": False, "engine": "in-process", "seed": seed}
-                keys = {**common, **column.keys, **choice, **row.keys, **more}
-                jobs.append(Job(column.name, row.name, keys, note))
-                if validation:
-                    held = {**keys, "holdout": HOLDOUT}
-                    jobs.append(Job(column.name, row.name, held, note or "held out"))
+    for seed, column, row in product(seeds, of, rows):
+        if column.name.startswith(row.without):
+            continue
+        choice = tuned_keys(column.name, row.name, row.keys["method"]) if tuned else {}
+        common = {"compare-alone": False, "engine": "in-process", "seed": seed}
+        keys = {**common, **column.keys, **choice, **row.keys, **more}
+        jobs.append(Job(column.name, row.name, keys, note))
+        if validation:
+            held = {**keys, "holdout": HOLDOUT}
+            jobs.append(Job(column.name, row.name, held, note or "held out"))
     return jobs

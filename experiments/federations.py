@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 
 from spcacw_flwr.config.config import Config, flattened
 from spcacw_flwr.config.declare import SpcacwError
@@ -38,7 +37,7 @@ from .conf import CONF, Job, Keys, Row, numbers, read, rows
 from .pages import NONE, table
 from .results import Table
 from .scores import clustered, unharmed, worst_decile
-from .sweep import Where, short_runs
+from .sweep import Where
 
 FEWEST, HARMLESS = 10, 0.9
 PLACE = ("setting", "target", "seed", "size", "method", "keys")
@@ -281,12 +280,9 @@ def make(jobs: Sequence[Job], kept: Table, where: Where, console: Console) -> Co
     todo.sort(key=lambda job: job.seed)
     console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
     failed: Counter[str] = Counter()
-    if todo:
-        keys, workers = [job.keys for job in todo], len(where.places())
-        made = short_runs(measure, keys, where.output, workers, where.seconds, where.cluster)
-        for k, found in track(made, "runs", len(todo), console=console):
-            if isinstance(found, Exception):
-                failed[f"{todo[k].column}, {todo[k].row}: {found}"] += 1
-            else:
-                kept.add({**todo[k].place, **found})
+    for job, found in where.short(measure, todo, console) if todo else ():
+        if isinstance(found, Exception):
+            failed[f"{job.column}, {job.row}: {found}"] += 1
+        else:
+            kept.add({**job.place, **found})
     return failed

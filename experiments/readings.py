@@ -166,10 +166,9 @@ def calibrated(
 
 
 def moved(
-    jobs: Sequence[Job], runs: Sequence[Run], readings: Mapping[str, int], output: Path,
-    name: str = "variants",
-) -> list[Path]:  # fmt: skip
-    """Write variants.csv and .md, or a table of another name."""
+    jobs: Sequence[Job], runs: Sequence[Run], readings: Mapping[str, int], output: Path, name: str
+) -> list[Path]:
+    """Write the CSV and Markdown of a study of variants."""
     found = grouped(jobs, runs, lambda job, _: (job.note,))
     lines: list[dict[str, Any]] = []
     for column, row in dict.fromkeys(where[:2] for where in found):

@@ -2,14 +2,12 @@
 
 ``table1.csv`` has a line per column × method × seed. ``best_accuracy`` and ``last_accuracy`` are
 the run's own, on test data (percent). ``validation_accuracy`` is its *test* accuracy at the honest
-epoch, the one that held-out training data chose; it is empty where there are none.
+epoch; it is empty where there is none.
 
-To choose it, each run has a twin of the same seed that trains without a fifth of the target's
-training data and is evaluated on that fifth: the honest epoch of a method on a column is the one
-with the highest mean accuracy over the twins. The run that is scored trains on all data, as the
-paper's does, and its epochs are passes over a quarter more of them. That the same count of passes
-suits both is an approximation; it may choose too long or too short a training, and knows nothing of
-the test data.
+The honest epoch of a method on a column is the one with the highest mean accuracy over twins: runs
+of the same seeds without a fifth of the target's training data, evaluated on that fifth. The run
+that is scored trains on all data, as the paper's does, and its epochs are passes over a quarter
+more of them: the choice may be too long or too short, and knows nothing of the test data.
 
 ``table1-cells.csv`` has a line per cell: the scores and tests of :mod:`.scores`, each row at its
 honest epoch (its last one, where nothing was held out) against :data:`REFERENCE`. ``top`` marks the

@@ -18,8 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -90,8 +89,7 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """Return what a finished run says of itself."""
-        found: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
-        return found
+        return dict(json.loads((self.directory / "summary.json").read_text()))
 
     @property
     def done(self) -> bool:
@@ -156,20 +154,20 @@ def prepare(runs: Sequence[Run]) -> None:
 LAST_FAILURES = 8
 
 
-class Display:
+class Display(Progress):
     """Shows how far a sweep is, and when it will end."""
 
     def __init__(self, console: Console, runs: Sequence[Run]) -> None:
         """``runs`` as planned: those that are finished already count for nothing of the ETA."""
-        self.console, self.runs = console, list(dict.fromkeys(runs))
+        self.runs = list(dict.fromkeys(runs))
+        super().__init__(
+            TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.description}"), console=console, auto_refresh=False,
+            disable=not console.is_terminal,
+        )  # fmt: skip
         self.fresh = [run for run in self.runs if run.state not in (FINISHED, FAILED)]
         self.began = time.monotonic()
-        self.live: Live | None = None
-        self.bar = Progress(
-            TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.description}"), console=console,
-        )  # fmt: skip
-        self.task = self.bar.add_task("", total=len(self.runs))
+        self.bar = self.add_task("", total=len(self.runs))
 
     @contextmanager
     def showing(self) -> Iterator[None]:
@@ -177,12 +175,9 @@ class Display:
         done = sum(run.state == FINISHED for run in self.runs)
         if done:
             self.console.print(f"{done} of {len(self.runs)} runs were finished before.")
-        if not self.console.is_terminal:
+        with self:
             yield
-        else:
-            with Live(console=self.console, refresh_per_second=4) as self.live:
-                yield
-        self.failures(len(self.runs))
+        self.failures()
 
     def remaining(self) -> str:
         """Say how long it will take, if the rest goes on like what has been done."""
@@ -195,14 +190,13 @@ class Display:
 
     def tick(self) -> None:
         """Draw where all runs are."""
-        if self.live is None:
-            return
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
-        self.bar.update(self.task, completed=done, description=self.remaining())
-        self.live.update(Group(self.bar, self.now()))
+        self.update(self.bar, completed=done, description=self.remaining())
+        self.refresh()
 
-    def now(self) -> Table:
-        """Return a table of what is running, and the last failures."""
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield the bar, and a table of what is running and of the last failures."""
+        yield from super().get_renderables()
         table = Table.grid(padding=(0, 2))
         for run in self.runs:
             if run.state == RUNNING:
@@ -212,11 +206,11 @@ class Display:
                 table.add_row("▶", run.name, words, f"{accuracy:.2f} %" if accuracy else "")
         for run in [run for run in self.runs if run.state == FAILED][-LAST_FAILURES:]:
             table.add_row("[red]✗[/]", run.name, run.error)
-        return table
+        yield table
 
     def ended(self, run: Run) -> None:
         """Print a line where there is no live picture."""
-        if self.live is not None:
+        if not self.disable:
             return
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
         if run.state == FINISHED:
@@ -228,10 +222,10 @@ class Display:
         line = f"{done}/{len(self.runs)} {run.name}: {words}; {self.remaining()}"
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
-    def failures(self, most: int) -> None:
+    def failures(self) -> None:
         """Print why runs failed, each sentence once."""
         failed = [run for run in self.runs if run.state == FAILED]
-        for sentence, count in Counter(run.error for run in failed).most_common(most):
+        for sentence, count in Counter(run.error for run in failed).most_common():
             first = next(run.name for run in failed if run.error == sentence)
             more = f" and {count - 1} more" if count > 1 else ""
             line = f"{first}{more} failed: {sentence}"

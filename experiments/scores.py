@@ -25,7 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t, ttest_rel
 
 Array = NDArray[np.float64]
-TOP = 3
 
 
 def pair(mean: float, std: float | None) -> str:
@@ -55,14 +54,14 @@ def best_epoch(curves: Array) -> int:
     return int(curves.mean(axis=0).argmax()) + 1
 
 
-def difference(ours: Score, paper: tuple[float, float], seeds: int = 5) -> float | None:
+def difference(ours: Score, paper: tuple[float, float]) -> float | None:
     """Return (ours − paper's) in standard errors; None without spread.
 
-    ``paper`` is mean and sample standard deviation over ``seeds``.
+    ``paper`` is mean and sample standard deviation over its five seeds.
     """
     if ours.std is None:
         return None
-    error = math.sqrt(ours.std**2 / ours.seeds + paper[1] ** 2 / seeds)
+    error = math.sqrt(ours.std**2 / ours.seeds + paper[1] ** 2 / 5)
     return (ours.mean - paper[0]) / error if error else None
 
 
@@ -90,9 +89,9 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
     return adjusted
 
 
-def top(means: Mapping[str, float], count: int = TOP) -> set[str]:
-    """Return the names with fewer than ``count`` better ones; equals share a place."""
-    return {n for n, m in means.items() if sum(other > m for other in means.values()) < count}
+def top(means: Mapping[str, float]) -> set[str]:
+    """Return the names with fewer than three better ones; equals share a place."""
+    return {n for n, m in means.items() if sum(other > m for other in means.values()) < 3}
 
 
 def to_reach(curves: Array, cost: Array, levels: ArrayLike) -> Array:

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rich.console import Console
-from rich.progress import track
 from scipy.stats import pearsonr, spearmanr
 
 from spcacw_flwr.config.config import Config, flattened
@@ -42,7 +41,7 @@ from spcacw_flwr.silos.setup import checked_setting
 from .conf import Job, Keys
 from .pages import table
 from .results import Table
-from .sweep import Where, short_runs
+from .sweep import Where
 
 GAMES = {"spcacw-plus": "trained by SP-CACW plus", "fedavg": "averaged"}
 CHEAP = {
@@ -152,15 +151,13 @@ def study(
         if todo:
             console.print(f"{name} lacks {len(todo)} of {len(jobs)} games", highlight=False)
         return []
-    keys, workers = [job.keys for job in todo], len(where.places())
-    made = short_runs(measure, keys, where.output, workers, where.seconds, where.cluster)
     failed = []
-    for k, found in track(made, name, len(todo), console=console):
+    for job, found in where.short(measure, todo, console, name):
         if isinstance(found, Exception):
-            failed.append(f"{todo[k].place}: {found}")
+            failed.append(f"{job.place}: {found}")
             continue
         for line in found:
-            kept.add({**todo[k].place, **line})
+            kept.add({**job.place, **line})
     if failed:
         raise SpcacwError(f"{len(failed)} of the games failed, as {failed[0]}")
     kept.arrange(line for job in jobs for place, line in kept.lines.items() if place[:3] == job)

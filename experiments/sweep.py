@@ -21,7 +21,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
+from rich.progress import track
 from threadpoolctl import threadpool_limits
 
 from spcacw_flwr.config.config import Config
@@ -224,30 +225,6 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def short_runs(
-    make: Callable[[Keys], Any], todo: Sequence[Keys], root: Path, workers: int,
-    seconds: float = math.inf, cluster: Cluster | None = None,
-) -> Iterator[tuple[int, Any]]:  # fmt: skip
-    """Yield the place of each of ``todo`` and what ``make`` returned of it, or raised.
-
-    Runs share ``workers`` processes, or a cluster: a process of its own costs more than a run of a
-    second. What is not
-    begun after ``seconds``, or when the caller stops, is left. SpcacwError if another sweep is at
-    work in ``root``.
-    """
-    lock = only_sweep(root)
-    crew = cluster or ProcessPoolExecutor(workers, CONTEXT, _begin)
-    try:
-        places = {crew.submit(make, keys): k for k, keys in enumerate(todo)}
-        with suppress(TimeoutError):
-            for run in as_completed(places, None if math.isinf(seconds) else seconds):
-                error = run.exception()
-                yield places[run], getattr(error, "cause", error) or run.result()
-    finally:
-        crew.shutdown(cancel_futures=True)
-        lock.release()
-
-
 Line = Callable[[Job, Run], Mapping[str, Any] | None]
 """Returns the figures of a run that has ended; None if it leaves no line."""
 
@@ -303,13 +280,33 @@ class Where:
             raise SpcacwError(f"None of the {len(runs)} runs in {self.output} is finished.")
         return runs
 
-    def fill(self, table: Table, jobs: Iterable[Job], line: Line, console: Console) -> list[str]:
+    def short(
+        self, make: Callable[[Keys], Any], jobs: Sequence[Job], console: Console, what: str = "runs"
+    ) -> Iterator[tuple[Job, Any]]:
+        """Yield each job when it has ended, and what ``make`` of its keys returned, or raised.
+
+        For runs of a second or so: they share processes, or a cluster. What is not begun in time,
+        or when the caller stops, is left. SpcacwError as of :meth:`make`.
+        """
+        lock = only_sweep(self.output)
+        crew = self.cluster or ProcessPoolExecutor(len(self.places()), CONTEXT, _begin)
+        try:
+            ends = {crew.submit(make, job.keys): job for job in jobs}
+            ended = as_completed(ends, None if math.isinf(self.seconds) else self.seconds)
+            with suppress(TimeoutError):
+                for run in track(ended, what, len(jobs), console=console):
+                    error = run.exception()
+                    yield ends[run], getattr(error, "cause", error) or run.result()
+        finally:
+            crew.shutdown(cancel_futures=True)
+            lock.release()
+
+    def fill(self, table: Table, jobs: Sequence[Job], line: Line, console: Console) -> list[str]:
         """Make the runs that a table lacks; append the line of each when it ends.
 
         Lines are found again by the ``place`` of their job. Return why runs failed, a sentence
         each: the others go on, and the same call tries those again. SpcacwError as of :meth:`make`.
         """
-        jobs = list(jobs)
         todo = [job for job in jobs if table.lacks(job.place)]
 
         def note(run: Run) -> None:

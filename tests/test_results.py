@@ -29,10 +29,9 @@ NARROW = ("cifar100-0.01-narrow", "shakespeare-15x7-narrow", "shakespeare-30x3-n
           "cifar100-10-narrow")  # fmt: skip
 
 
-def said(*numbers: tuple[float, int], like: str, page: str = PAGE) -> bool:
-    """Whether a page has a sentence with numbers of so many digits, .4 for 0.4."""
-    words = [re.sub(r"^0\.", ".", f"{number:.{digits}f}") for number, digits in numbers]
-    return like.format(*words) in page
+def said(like: str, *numbers: float, page: str = PAGE) -> bool:
+    """Whether a page has a sentence with these numbers, .4 for 0.4."""
+    return re.sub(r"(?<!\d)0\.", ".", like.format(*numbers)) in page
 
 
 def told(pattern: str) -> list[float]:
@@ -89,22 +88,24 @@ def test_the_default_method_is_ahead_of_every_rival():
     behind = rivals.rsub(means["spcacw-plus"], axis=0).loc[COLUMNS]
     assert (behind > 0).all(axis=None)
     p = cells(score="p_holm").loc["spcacw-plus"]
-    rotate, relabel = (((behind.loc[c, "spcacw"], 1), (p[c], 3)) for c in COLUMNS)
-    like = "is {} points ahead of SP-CACW on rotate (p = {}) and {} on relabel (p = {})"
-    assert said(*rotate, *relabel, like=like)
+    rotate, relabel = ((behind.loc[c, "spcacw"], p[c]) for c in COLUMNS)
+    assert said("is {:.1f} points ahead of SP-CACW on rotate (p = {:.3f})", *rotate)
+    assert said("on rotate (p = {2:.3f}) and {0:.1f} on relabel (p = {1:.3f})", *relabel, rotate[1])
     below = means.loc[COLUMNS[0], "oracle-averaged"] - means.loc[COLUMNS[0], "spcacw-plus"]
-    assert said((below, 1), like="and {} below averaging the silos within 12°")
+    assert said("and {:.1f} below averaging the silos within 12°", below)
 
 
 def test_what_meritfed_costs_and_gets():
     behind = cells().rsub(cells().loc["spcacw"], axis=1)
     p = cells(score="p_holm").loc["meritfed"]
-    found = (p[COLUMNS[0]], 2), (behind.loc["meritfed", COLUMNS[1]], 1), (p[COLUMNS[1]], 3)
-    assert said(*found, like="on rotate** (p = {}) and {} points below it on relabel (p = {})")
+    found = p[COLUMNS[0]], behind.loc["meritfed", COLUMNS[1]], p[COLUMNS[1]]
+    assert said(
+        "on rotate** (p = {:.2f}) and {:.1f} points below it on relabel (p = {:.3f})", *found
+    )
     ranks = pd.read_csv(RESULTS / "ranks.csv").set_index("method")
     assert ranks.loc["meritfed", "target_gradients"] == 11
-    closed = [(behind.loc["spcacw-closed-form", column], 1) for column in COLUMNS]
-    assert said(*closed, like="the closed form is {} and {} points below SP-CACW")
+    closed = behind.loc["spcacw-closed-form", COLUMNS]
+    assert said("the closed form is {:.1f} and {:.1f} points below SP-CACW", *closed)
     assert cells(score="p_holm").loc["spcacw-every-round"].min() > 0.5
 
 
@@ -126,8 +127,8 @@ def test_whom_the_target_shares_its_labels_with_decides():
 def test_what_calibration_chose():
     table = pd.read_csv(RESULTS / "calibration.csv")
     short = -table.set_index("column")["points"]
-    found = (short["shakespeare-15x7"], 1), (short["shakespeare-30x3"], 1)
-    assert said(*found, like="is {} points below the paper's with 15 silos and {} with 30")
+    found = short[["shakespeare-15x7", "shakespeare-30x3"]]
+    assert said("is {:.1f} points below the paper's with 15 silos and {:.1f} with 30", *found)
     full = ~table["column"].isin(COLUMNS)
     assert 5 < (table["std"] / table["paper_std"])[full].min() < 6
     table = table[~full].reset_index(drop=True)
@@ -153,24 +154,26 @@ def test_on_every_narrow_column_the_target_was_above_local():
     for method in ("spcacw", "spcacw-plus"):
         gains = last(runs)[method] - last(runs)["local"]
         assert len(gains) == 12
-        found += [(gains.min(), 1), (gains.max(), 1)]
-    like = "by {} to {} points at the last epoch with SP-CACW, and by {} to {} with `spcacw-plus`"
-    assert said(*found, like=like)
+        found += [gains.min(), gains.max()]
+    like = (
+        "by {:.1f} to {:.1f} points at the last epoch with SP-CACW, and by {:.1f} to {:.1f} with "
+    )
+    assert said(f"{like}`spcacw-plus`", *found)
     behind = (last(runs)["spcacw"] - last(runs)["spcacw-plus"]).groupby("column").mean()
     assert behind[["cifar100-10-narrow", "shakespeare-15x7-narrow"]].max() < 0.1
-    found = (behind["shakespeare-30x3-narrow"], 1), (behind[NARROW[0]], 1)
-    assert said(*found, like="{} behind it on 30 × 3, and {} at σ = .01")
+    found = behind[["shakespeare-30x3-narrow", NARROW[0]]]
+    assert said("{:.1f} behind it on 30 × 3, and {:.1f} at σ = .01", *found)
 
 
 def test_who_is_first_on_the_narrow_columns():
     best, p = cells("table1-narrow"), cells("table1-narrow", "p_holm")
     spread = cells("table1-narrow", "best_std").max().max()
-    found = (spread, 1), (p.min().min(), 2)
-    assert said(*found, like="is up to {} points, and no row is significantly behind (p ≥ {}) or")
+    like = "is up to {:.1f} points, and no row is significantly behind (p ≥ {:.2f}) or"
+    assert said(like, spread, p.min().min())
     first = best.idxmax()["cifar100-10-narrow"]
     ahead = best.loc[first, "cifar100-10-narrow"] - best.loc["spcacw", "cifar100-10-narrow"]
     assert first == "fedcluster"
-    assert said((ahead, 1), like="Federated Clustering is {} ahead at σ = 10")
+    assert said("Federated Clustering is {:.1f} ahead at σ = 10", ahead)
     assert best.loc["spcacw", NARROW[0]] > best.loc["oracle-averaged", NARROW[0]]
     averages = ["spcacw", "feddisco", "meritfed", "fedavg"]
     for column in ("shakespeare-15x7-narrow", "shakespeare-30x3-narrow"):
@@ -184,9 +187,7 @@ def test_every_silo_as_the_target():
     assert last.groupby("column").size().to_dict() == sizes
     gains = last[["spcacw", "spcacw-plus"]].sub(last["local"], axis=0).stack().dropna()
     assert (gains > 0).all()
-    assert said(
-        (len(gains), 0), (gains.min(), 1), like="all {} pairs of runs, by {} points at least"
-    )
+    assert said("all {} pairs of runs, by {:.1f} points at least", len(gains), gains.min())
     assert (last["fedavg"] < last["local"]).loc[COLUMNS[1]].all()
 
 
@@ -196,11 +197,11 @@ def test_roles_of_one_play_get_no_weight_together():
     found = pd.Series(
         [spearmanr(of["alpha"], of["shared"])[0] for _, of in pairs.groupby("target")]
     )
-    both = (-found.mean(), 2), (found.std() / len(found) ** 0.5, 2)
-    assert said(*both, like="rank correlation of −{} ± {} over the 15 targets")
+    both = -found.mean(), found.sem()
+    assert said("rank correlation of −{:.2f} ± {:.2f} over the 15 targets", *both)
     alpha = pairs.pivot_table("alpha", "target", "silo").to_numpy()
     above, below = (alpha[np.triu_indices(15, 1)], alpha.T[np.triu_indices(15, 1)])
-    assert said((spearmanr(above, below)[0], 2), like="that of αᵢⱼ with αⱼᵢ is {}.")
+    assert said("that of αᵢⱼ with αⱼᵢ is {:.2f}.", spearmanr(above, below)[0])
 
 
 def test_who_is_first_among_the_tuned():
@@ -215,21 +216,21 @@ def test_who_is_first_among_the_tuned():
     assert (rotate[["meritfed", *papers]].idxmin(), relabel[papers].idxmin()) == (
         "meritfed", "fedcluster",
     )  # fmt: skip
-    found = (-rotate["meritfed"], 1), (p[COLUMNS[0]]["meritfed"], 2)
-    assert said(*found, like="it is {} points behind MeritFed on rotate (p = {}), for an eleventh")
+    like = "it is {:.1f} points behind MeritFed on rotate (p = {:.2f}), for an eleventh"
+    assert said(like, -rotate["meritfed"], p[COLUMNS[0]]["meritfed"])
     gradients = TUNED.groupby("method")["target_gradients"].sum()
     assert gradients["meritfed"] == 11 * gradients[ours]
-    found = (-relabel["fedcluster"], 1), (p[COLUMNS[1]]["fedcluster"], 2)
-    assert said(*found, like="and {} behind Federated Clustering on relabel (p = {}).")
-    found = [(ahead[column]["spcacw"], 1) for column in COLUMNS]
-    found += [(p[column]["spcacw"], 3) for column in COLUMNS]
-    assert said(*found, like="by {} and {} points (p = {} and {}), and on rotate of every other")
-    assert said((rotate[papers].min(), 1), like="of every other rival by {} or more")
+    like = "and {:.1f} behind Federated Clustering on relabel (p = {:.2f})."
+    assert said(like, -relabel["fedcluster"], p[COLUMNS[1]]["fedcluster"])
+    found = [of[column]["spcacw"] for of in (ahead, p) for column in COLUMNS]
+    like = "by {:.1f} and {:.1f} points (p = {:.3f} and {:.3f}), and on rotate of every other"
+    assert said(like, *found)
+    assert said("of every other rival by {:.1f} or more", rotate[papers].min())
     assert p[COLUMNS[1]][["meritfed", "fedamp"]].min() > 0.1
     assert tuned_for("mnist-relabel")["ditto"]["ditto.lambda"] == 0
     assert relabel["ditto"] == relabel["local"]
     etas = [of["eta"] for column in COLUMNS for of in tuned_for(column).values()]
-    assert said((min(etas), 3), (max(etas), 1), like="step sizes are {} to {} where")
+    assert said("step sizes are {:.3f} to {:.1f} where", min(etas), max(etas))
 
 
 def test_what_strangers_keep():
@@ -237,7 +238,7 @@ def test_what_strangers_keep():
     runs = OPTIONS[(OPTIONS["column"] == COLUMNS[1]) & (OPTIONS["keys"] == keys)]
     kept = 1 - runs["alpha_target"] - runs["alpha_cluster"]
     assert len(kept) == 3
-    assert said((kept.mean(), 2), like="other clusters keep {} of the weight together")
+    assert said("other clusters keep {:.2f} of the weight together", kept.mean())
 
 
 def test_what_the_variance_term_weighs():
@@ -252,18 +253,15 @@ def test_what_the_variance_term_weighs():
     assert strangers["noise"][0.1] < strangers["largest"][0.1] / 2
 
 
-@pytest.mark.parametrize(("name", "columns", "cells", "seeds", "epochs"), [
-    ("table1", COLUMNS, None, range(5), {50}), ("table1-tuned", None, 24, range(5, 10), {50}),
-])  # fmt: skip
-def test_every_cell_has_its_runs(name, columns, cells, seeds, epochs):
-    runs = pd.read_csv(RESULTS / f"{name}.csv")
-    if columns:
-        assert set(columns) <= set(runs["column"])
-        runs = runs[runs["column"].isin(columns)]
+@pytest.mark.parametrize(
+    ("runs", "rows", "seeds"), [(RUNS, 14, range(5)), (TUNED, 12, range(5, 10))]
+)
+def test_every_cell_has_its_runs(runs, rows, seeds):
+    runs = runs[runs["column"].isin(COLUMNS)]
     found = runs.groupby(["column", "method"])["seed"].apply(lambda of: tuple(sorted(of)))
     assert set(found) == {tuple(seeds)}
-    assert cells in (None, len(found))
-    assert epochs in (None, set(runs["epochs"]))
+    assert len(found) == 2 * rows
+    assert set(runs["epochs"]) == {50}
 
 
 def test_what_the_readings_of_the_narrow_columns_move():
@@ -271,11 +269,12 @@ def test_what_the_readings_of_the_narrow_columns_move():
     assert set(lines["seeds"]) == {3}
     mean = lines.pivot_table("mean", ["column", "variant"], "method")
     gains = mean["spcacw"] - mean["local"]
-    found = (gains.min(), 1), (gains.max(), 1)
-    assert said(*found, like="between {} and {} points above Local under each of these too")
-    cifar = gains[NARROW[0]]
-    found = [(cifar[name], 1) for name in ("as it is", "epsilon-deviation", "epsilon-fourth-power")]
-    assert said(*found, like="{} points with the variance, {} with the deviation, {} with its")
+    like = "between {:.1f} and {:.1f} points above Local under each of these too"
+    assert said(like, gains.min(), gains.max())
+    cifar = gains[NARROW[0]][["as it is", "epsilon-deviation", "epsilon-fourth-power"]]
+    assert said(
+        "{:.1f} points with the variance, {:.1f} with the deviation, {:.1f} with its", *cifar
+    )
     moves = lines.pivot_table("moves_by", ["column", "variant"], "method")
     assert moves.loc[NARROW[0], "test-uniform"].max() < -9  # both lose much
     then = cells("table1-narrow")
@@ -395,9 +394,8 @@ def test_what_the_reference_costs():
     table = pd.read_csv(RESULTS / "reference.csv")
     digits = table[table["setting"] == "digits-relabel"]
     alpha = digits.groupby(["rule", "samples", "eta"])["alpha_target"].mean()
-    found = [(alpha["spcacw", samples, 0.05], 2) for samples in (200, 50)]
-    words = "with 200 images a silo α₀ ends at {}, with 50 at {}"
-    assert said(*found, like=words, page=THEORY)
+    like = "with 200 images a silo α₀ ends at {:.2f}, with 50 at {:.2f}"
+    assert said(like, *(alpha["spcacw", samples, 0.05] for samples in (200, 50)), page=THEORY)
     last = table.pivot_table("last_accuracy", ["setting", "samples", "eta", "seed"], "rule")
     gain = (last["cross-fit 2, half-life 1"] - last["spcacw"]).groupby(level=[0, 1, 2]).mean()
     found = (f"{gain[name, 200, 0.05]:.2f}" for name in ("digits-relabel", "mnist-relabel"))

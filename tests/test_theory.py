@@ -10,16 +10,9 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from spcacw_flwr.experiments.theory import claims
+from spcacw_flwr.experiments.theory import claims, rates
 from spcacw_flwr.experiments.theory.__main__ import STUDIES, main
 from spcacw_flwr.experiments.theory.problems import Logistic, Pool, Quadratics
-from spcacw_flwr.experiments.theory.rates import (
-    bias_cells,
-    participation,
-    simulated,
-    slopes,
-    traced,
-)
 from spcacw_flwr.experiments.theory.trials import (
     AUTARKY,
     ORACLE,
@@ -176,6 +169,7 @@ def test_clustering_that_is_told_the_size_finds_clusters_far_apart():
     ("x", "y", "expected"),
     [
         ([250, 500, 1000, 2000], [3 * v**-0.5 for v in (250, 500, 1000, 2000)], (-0.5, 0)),
+        ([1, 2, 4], [7, 7, 7], (0, 0)),  # which SciPy's linregress calls NaN
         # log y = 0, 0, 3: slope 1.5, residuals ½, −1, ½, so the error is √¾; t of one degree.
         (np.exp([0, 1, 2]), np.exp([0, 0, 3]), (1.5, 12.7062 * 0.75**0.5)),
     ],
@@ -202,7 +196,7 @@ def test_means_best_steps_and_slopes():
     assert list(table["seeds"]) == [2] * 6
     assert_allclose(table["standard_error"][0], 0.01)  # values 0.19 and 0.21
     assert set(best(table)["factor"]) == {2.0}
-    found = slopes("s", "T", table)
+    found = rates.slopes("s", "T", table)
     assert [row["step_size"] for row in found] == ["best", "formula"]
     assert_allclose([row["slope"] for row in found], -1.0)
     assert {row["theory"] for row in found} == {-0.5}
@@ -214,9 +208,9 @@ def test_error_of_the_bias_estimate_is_the_lemmas(beta):
 
     The error of one run, ‖·‖² of d = 20 Gaussian coordinates, has the relative deviation √(2/20).
     """
-    variant = bias_cells((beta,))[0].trial.variant
+    variant = next(rates.bias_cells((beta,))).trial.variant
     cells = repeated(beta, Quadratics(own=1, off=12), variant, 50, 40, label="stationary")
-    found = traced(cells, workers=0)
+    found = rates.traced(list(cells), workers=0)
     late = found[found["t"] >= 5]
     assert_allclose(late["estimate"], late["theory"], rtol=0.25)
 
@@ -227,8 +221,8 @@ def test_partial_participation_proposition(p):
 
     Within 5 standard errors of 5000 draws; the mean's squared error is about Var/5000.
     """
-    (trial,) = (cell.trial for cell in participation(5000) if cell.x == p)
-    found = simulated(trial)
+    (trial,) = (cell.trial for cell in rates.participation(5000) if cell.x == p)
+    found = rates.simulated(trial)
     assert abs(found["variance"] - found["theory_peers"]) <= 5 * found["variance_error"] + 1e-9
     assert found["mean_error"] <= 5 * found["theory_peers"] / 5000 + 1e-9
     if p < 1:
@@ -251,7 +245,9 @@ def test_silos_of_their_own_noise_and_bias():
 
 def test_both_sides_of_the_bounds():
     """Left ≤ right in the mean, and what is tight is seen to be: half of σ² would be too little."""
-    table = claims.compared(few_rounds(claims.bounds(), 40), 0).set_index(["statement", "weights"])
+    table = claims.compared([*few_rounds(claims.bounds(), 40)], 0).set_index(
+        ["statement", "weights"]
+    )
     assert len(table) == 3 * 3 + 2 * 10
     assert (table["left"] > 0).all()
     assert (table["right"] > table["left"]).all()

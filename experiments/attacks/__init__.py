@@ -6,30 +6,6 @@ true cluster, the target's own mini-batch gradient among them, so that μ and σ
 coordinate-wise standard deviation of these rows, are the best that anyone can say of the gradient
 that the target wants. All rows obey the bound: none is longer than ``max-norm``, G (a longer one
 would be clipped, or the reply dropped).
-
-``sign-flip``
-    −G g_i/‖g_i‖.
-``label-flip``
-    Data poisoning: g_i, computed on labels C − 1 − y (``silos``).
-``gaussian``
-    A random direction, of length G.
-``alie``
-    μ − zσ, z = 1.5: G. Baruch, M. Baruch and Y. Goldberg, A Little Is Enough: Circumventing
-    Defenses For Distributed Learning, NeurIPS 2019; z is that of their experiments.
-``ipm``
-    −εμ, ε = .5: C. Xie, S. Koyejo and I. Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by
-    Inner Product Manipulation, UAI 2019.
-``copycat``
-    μ, which is as good as an unbiased gradient with little noise can be and so earns weight, until
-    two thirds of the rounds are over; then −Gμ/‖μ‖ (ours).
-``copycat-last``
-    The same, but strikes only in the last epoch.
-``copycat-pulse``
-    The same, but strikes in every fifth round from the start.
-``colluders``
-    Pairs whose biases cancel: μ + v and μ − v along μ, ‖v‖ = min(G/2, G − ‖μ‖), so that their mean
-    is unbiased, until two thirds of the rounds are over; then all strike. Nothing in ‖Σ αᵢ b̂ᵢ‖²
-    speaks against them before (ours; against methods in which biases may cancel).
 """
 
 from collections.abc import Callable
@@ -91,7 +67,7 @@ def alike(row: Tensor, known: Known) -> Tensor:
 
 
 def honest(known: Known) -> Tensor:
-    """Nobody attacks: the control; what poisoned data yield is sent as it is, too."""
+    """Return g_i. ``none`` is the control; ``label-flip`` poisons data: labels are C − 1 − y."""
     return known.own
 
 
@@ -101,19 +77,27 @@ def sign_flip(known: Known) -> Tensor:
 
 
 def gaussian(known: Known) -> Tensor:
-    """Return G z_i/‖z_i‖ with z_i standard normal."""
+    """Return G z_i/‖z_i‖ with z_i standard normal: a random direction."""
     drawn = torch.from_numpy(known.rng.standard_normal(tuple(known.own.shape)))
     return at_norm(drawn.to(known.own), known.bound)
 
 
 def alie(known: Known) -> Tensor:
-    """μ − zσ; σ is the standard deviation of a sample, 0 of a single row."""
+    """μ − zσ: G; σ of a single row is 0.
+
+    G. Baruch, M. Baruch and Y. Goldberg, A Little Is Enough: Circumventing Defenses For Distributed
+    Learning, NeurIPS 2019; z = 1.5 is that of their experiments.
+    """
     sigma = known.cluster.std(dim=0) if len(known.cluster) > 1 else torch.zeros_like(known.mean)
     return alike(within(known.mean - ALIE_Z * sigma, known.bound), known)
 
 
 def ipm(known: Known) -> Tensor:
-    """−εμ."""
+    """−εμ, ε = .5.
+
+    C. Xie, S. Koyejo and I. Gupta, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner
+    Product Manipulation, UAI 2019.
+    """
     return alike(within(-IPM_EPSILON * known.mean, known.bound), known)
 
 
@@ -123,12 +107,12 @@ def strike(known: Known) -> Tensor:
 
 
 def mimic(known: Known) -> Tensor:
-    """Return μ."""
+    """Return μ, as good as an unbiased gradient with little noise can be: it earns weight."""
     return alike(within(known.mean, known.bound), known)
 
 
 def copycat(known: Known) -> Tensor:
-    """Mimic for two thirds of the run, then strike."""
+    """Mimic for two thirds of the rounds, then strike (ours, as are all that follow)."""
     return (strike if known.late else mimic)(known)
 
 
@@ -143,7 +127,12 @@ def copycat_pulse(known: Known) -> Tensor:
 
 
 def colluders(known: Known) -> Tensor:
-    """μ ± v in turn for two thirds of the run, then strike; an odd one out mimics."""
+    """Mimic in pairs whose biases cancel for two thirds of the rounds, then strike.
+
+    A pair sends μ + v and μ − v, v along μ, ‖v‖ = min(G/2, G − ‖μ‖); an odd one out mimics. Their
+    mean is unbiased: nothing in ‖Σ αᵢ b̂ᵢ‖² speaks against them before they strike. It is meant for
+    methods in which biases may cancel.
+    """
     if known.late:
         return strike(known)
     rows = mimic(known).clone()

@@ -26,10 +26,11 @@ from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.plots import new_figure
+from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.methods.base import Weights
-from spcacw_flwr.methods.guard import Guarded, make_method
+from spcacw_flwr.methods.guard import Guarded
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import LOSSES, Answers, Federation, Request
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import make_setting
 
@@ -119,15 +120,15 @@ def prepared(name: str, keys: PartitionKeys, seed: int, target: int) -> Setting:
 
 def run(config: Config, attack: str, share: float) -> Outcome:
     """Train with ``share`` of the peers attacking; share 0 is nobody."""
-    run_, size = config.run, config.training.batch_size
+    run_ = config.run
     setting = prepared(run_.setting, config.partition, run_.seed, run_.target)
     pool = SiloPool(config, setting, range(setting.num_silos))
-    federation = Federation(tuple(pool.describe()), run_.target, size, pool.layout)
-    method = make_method(config, federation, pool.initial_parameters())
+    method = method_for(config, pool.describe(), pool)
+    epoch = method.federation.rounds_per_epoch
     guard = method if isinstance(method, Guarded) else None
-    asked = guard.judged_at if guard else run_.epochs * federation.rounds_per_epoch
+    asked = guard.judged_at if guard else run_.epochs * epoch
     attackers = draw_attackers(share, setting.num_silos, run_.target, run_.seed)
-    silos = AttackedPool(pool, attack, attackers, asked, federation.rounds_per_epoch)
+    silos = AttackedPool(pool, attack, attackers, asked, epoch)
     history = History(config)
     train(cast(SiloPool, silos), method, history)
     helpers = silos.cluster - {run_.target, *attackers}
@@ -173,20 +174,21 @@ def extend(
     attacks: Sequence[str], shares: Sequence[float],
 ) -> None:  # fmt: skip
     """Add to a table what it lacks, line by line; SpcacwError if a method or a key is unknown."""
-    table, local = Table(path, COLUMNS, PLACE), dict[tuple[str, int, int], float]()
+    table = Table(path, COLUMNS, PLACE)
     some = [name for name in attacks if name != NOBODY]
     wanted = [(NOBODY, 0.0)] * (NOBODY in attacks) + list(product(some, shares))
     keys = {"diagnostics": False, **more}
     for job in make_jobs(columns, [LOCAL, *rows(names, METHODS)], seeds, keys):
-        epochs = job.config().run.epochs
-        here = (job.column, job.seed, epochs)
-        for attack, share in [(NOBODY, 0.0)] if job.row == LOCAL.name else wanted:
+        epochs, alone = job.config().run.epochs, job.row == LOCAL.name
+        if alone:  # the first of its column and seed
+            local = None
+        for attack, share in [(NOBODY, 0.0)] if alone else wanted:
             values = (job.column, attack, f"{share:g}", job.row, job.seed, epochs)
             place = dict(zip(PLACE, values, strict=True))
             if table.lacks(place):
-                table.add({**place, **made(job, attack, share, local.get(here))})
-            if job.row == LOCAL.name:
-                local[here] = float(table.lines[table.place(place)]["last_accuracy"])
+                table.add({**place, **made(job, attack, share, local)})
+            if alone:
+                local = float(table.lines[table.place(place)]["last_accuracy"])
 
 
 GOAL = -0.5

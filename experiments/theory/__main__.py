@@ -1,7 +1,7 @@
 """Run every study: ``python -m spcacw_flwr.experiments.theory OUT_DIR PICTURE_DIR``."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ from ..pages import NONE, table
 from . import claims, pictures, rates
 from .trials import Cell, few_rounds, measured
 
-Study = tuple[Callable[[], list[Cell]], Callable[[list[Cell], int], pd.DataFrame]]
+Study = tuple[Callable[[], Iterator[Cell]], Callable[[list[Cell], int], pd.DataFrame]]
 """What is run, and what makes a table of it in so many processes."""
 STUDIES: dict[str, Study] = {
     "quadratics-rounds": (rates.quadratics_T, measured),
@@ -41,9 +41,9 @@ def tabled(name: str, output: Path, quick: bool, workers: int) -> pd.DataFrame:
     """Return a study's table; run it and write the table if it is not there."""
     path, began = output / f"{name}.csv", time.perf_counter()
     if not path.exists():
-        list_cells, table_of = STUDIES[name]
-        cells = few_rounds(list_cells()) if quick else list_cells()
-        found = table_of(cells, workers).to_csv(index=False, float_format="%.5g")
+        cells_of, table_of = STUDIES[name]
+        cells = few_rounds(cells_of()) if quick else cells_of()
+        found = table_of(list(cells), workers).to_csv(index=False, float_format="%.5g")
         write_atomically(path, found.encode())
         typer.echo(f"{name}: {time.perf_counter() - began:.0f} s")
     return pd.read_csv(path)

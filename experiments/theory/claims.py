@@ -9,9 +9,9 @@ Assumption"), and public data sets as silos ("Public Data Exploitation").
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -187,15 +187,15 @@ def both_sides(trial: Trial) -> dict[str, tuple[float, float]]:
     }  # fmt: skip
 
 
-def bounds() -> list[Cell]:
-    """Return the runs of each choice of weights."""
+def bounds() -> Iterator[Cell]:
+    """Yield the runs of each choice of weights."""
     learned = {**HARMONIC, "update_every": 1, **QUIET}
     variants = (
         AUTARKY, UNIFORM, ORACLE, Variant("SP-CACW, FTL", "spcacw", learned),
         Variant("SP-CACW, FTAL", "spcacw", learned | {"solver": "ftal"}),
     )  # fmt: skip
-    cells = (repeated(0, Quadratics(), variant, 500, 12) for variant in variants)
-    return list(chain.from_iterable(cells))
+    for variant in variants:
+        yield from repeated(0, Quadratics(), variant, 500, 12)
 
 
 def compared(cells: list[Cell], workers: int) -> pd.DataFrame:
@@ -259,23 +259,20 @@ def rivals(problem: Quadratics, T: int) -> list[Variant]:
     ]  # fmt: skip
 
 
-def noises() -> list[Cell]:
-    """Return the runs of three silos: a noisy target, one like it, a shifted one of less noise.
+def noises() -> Iterator[Cell]:
+    """Yield the runs of three silos: a noisy target, one like it, a shifted one of less noise.
 
     x is σ² of the others over that of the shifted one.
     """
-    cells = []
     for shift, ratio in product((0.2, 1.0), (1.0, 4.0, 16.0, 64.0)):
         shifted = Quadratics(2, 1, 40.0, noises=(1, 1, 1 / ratio), shifts=(0, 0, shift))
         for variant in rivals(shifted, ROUNDS):
             label = f"‖b‖ = {shift:g}: {variant.label}"
-            cells += repeated(ratio, shifted, variant, ROUNDS, SEEDS, label=label)
-    return cells
+            yield from repeated(ratio, shifted, variant, ROUNDS, SEEDS, label=label)
 
 
-def regularisers() -> list[Cell]:
-    """Return the runs with a cubic term, a quadratic one and none; x is γ."""
-    cells = []
+def regularisers() -> Iterator[Cell]:
+    """Yield the runs with a cubic term, a quadratic one and none; x is γ."""
     betas = {"β = 1/t": HARMONIC, "β = .1": {}}
     for (name, beta), gamma in product(betas.items(), (0.0, 0.1, 1.0, 10.0, 100.0)):
         keys = {**LEARNED, **QUIET, **beta}
@@ -283,17 +280,15 @@ def regularisers() -> list[Cell]:
         square = replace(own(Quadratic, f"{name}: quadratic", keys, gamma=gamma), helpers="cluster")
         none = Variant(f"{name}: none", "spcacw", keys)
         for variant in (cubic, square) if gamma else (none,):
-            cells += repeated(gamma, Quadratics(), variant, ROUNDS, SEEDS)
-    return cells
+            yield from repeated(gamma, Quadratics(), variant, ROUNDS, SEEDS)
 
 
-def bounded() -> list[Cell]:
-    """Return the runs with bounds of the biases against estimates.
+def bounded() -> Iterator[Cell]:
+    """Yield the runs with bounds of the biases against estimates.
 
     b that moves with w is largest at w₁; the bound with .2 more has it for the target's own
     cluster, too.
     """
-    cells = []
     problems = {
         "one b": Quadratics(), "a b of each silo": Quadratics(shifts=(0.0,) * 8 + (1.0,) * 8),
         "b moves with w": Quadratics(stretch=1.0),
@@ -307,22 +302,19 @@ def bounded() -> list[Cell]:
         rules = [own(Bounded, label, LEARNED | QUIET, values=told(B)) for label, B in known.items()]
         for rule in (*rules, alone(SPCACW), ORACLE):
             variant, label = replace(rule, helpers="cluster"), f"{name}: {rule.label}"
-            cells += repeated(0, problem, variant, ROUNDS, SEEDS, label=label)
-    return cells
+            yield from repeated(0, problem, variant, ROUNDS, SEEDS, label=label)
 
 
-def public() -> list[Cell]:
-    """Return the runs of a noisy target with public data sets as silos, large: σ² is a 16th.
+def public() -> Iterator[Cell]:
+    """Yield the runs of a noisy target with public data sets as silos, large: σ² is a 16th.
 
     Two are useful, ‖b‖ = .1, and count as the target's cluster; x are harmful, ‖b‖ = 1, each in a
     direction of its own.
     """
-    cells = []
     for harmful in (0, 2, 8, 32):
         problem = Quadratics(
             3, harmful, 40.0, noises=(1.0,) + (1 / 16,) * (2 + harmful),
             shifts=(0.0, 0.1, 0.1) + (1.0,) * harmful,
         )  # fmt: skip
         for variant in rivals(problem, ROUNDS):
-            cells += repeated(harmful, problem, variant, ROUNDS, SEEDS)
-    return cells
+            yield from repeated(harmful, problem, variant, ROUNDS, SEEDS)

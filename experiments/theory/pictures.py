@@ -28,21 +28,13 @@ ERROR = "err$_T$ = (1/T) Σ ‖∇f$^{(0)}$(w$_t$)‖²"
 THEORY: dict[str, Any] = {"color": "0.6", "linewidth": 0.9, "linestyle": "--"}
 
 
-def line(
-    axes: Axes, rows: pd.DataFrame, label: str, text: str = "", of: str = "error"
-) -> None:  # fmt: skip
+def line(axes: Axes, rows: pd.DataFrame, label: str, text: str = "", of: str = "error") -> None:
     """Draw a method's error with two standard errors."""
     colour, marker = LOOKS.get(label, (None, "o"))
     axes.errorbar(
         rows["x"], rows[of], 2 * rows["standard_error"], color=colour, marker=marker,
         markersize=5, linewidth=1.3, capsize=2, label=text or label,
     )  # fmt: skip
-
-
-def guide(axes: Axes, rows: pd.DataFrame, exponent: float, label: str = "") -> None:
-    """Draw theory's slope through the first point of a line."""
-    x, y = rows["x"].to_numpy(), rows["error"].to_numpy()
-    axes.plot(x, y[0] * (x / x[0]) ** exponent, label=label, zorder=1, **THEORY)
 
 
 def label_each(axes: Axes, values: pd.Series) -> None:
@@ -80,8 +72,9 @@ def rates(
         exponent = fitted.loc[label, "theory"]
         name = "theory: " + ("slope −½" if exponent else "no change")
         known = axes.get_legend_handles_labels()[1]
-        rows = chosen[chosen["label"] == label]
-        guide(axes, rows, exponent, name if name not in known else "")
+        x, y = chosen.loc[chosen["label"] == label, ["x", "error"]].to_numpy().T
+        guide = y[0] * (x / x[0]) ** exponent  # through the line's first point
+        axes.plot(x, guide, label=name if name not in known else "", zorder=1, **THEORY)
     if floor:
         axes.axhline(floor, color="tab:purple", linewidth=0.9, linestyle=":")
         axes.text(chosen["x"].max(), 1.02 * floor, "FL's floor (M − n₀)²‖b‖²/M²", fontsize=8,
@@ -128,7 +121,7 @@ def moving(path: Path, traces: pd.DataFrame, table: pd.DataFrame) -> None:
     """Draw the error of b̂ against t for each kind of bias, and the training error against β."""
     figure = new_figure(11, 8)
     panels = figure.subplots(2, 2).flatten()
-    for axes, (case, _) in zip(panels, CASES.items(), strict=False):
+    for axes, case in zip(panels, CASES, strict=False):
         for beta, rows in traces[traces["label"] == case].groupby("beta"):
             name = f"β = {beta:g}" if beta else "β = 1/t"
             axes.plot(rows["t"], rows["estimate"], color=BETA_COLOURS[beta], label=name)

@@ -54,9 +54,7 @@ class Pool:
         """Return the gradients of some silos at one model (d,); losses are not made up: zeros."""
         point, silos = request.points.numpy().astype(np.float64), request.silos
         rows = self.problem.answers(self.config.run.seed, point, request.round, request.draw)
-        if len(silos) < len(self.silos):
-            rows = rows[list(silos)]
-        found = torch.from_numpy(rows.astype(np.float32))
+        found = torch.from_numpy(rows[list(silos)].astype(np.float32))
         norms = torch.linalg.vector_norm(found, dim=1)
         return Answers(Replies(silos, found, found.new_zeros(len(found))), norms=norms)
 
@@ -111,8 +109,7 @@ class Quadratics:
     @cached_property
     def start(self) -> Array:
         """w₁: each coordinate adds as much to δ₁."""
-        start: Array = np.sqrt(2 * self.gap / self.dimension / self.spectrum)
-        return start
+        return np.sqrt(2 * self.gap / self.dimension / self.spectrum)
 
     @cached_property
     def variances(self) -> Array:
@@ -215,8 +212,7 @@ class Logistic:
         return float(np.log(2) - np.logaddexp(0, -x @ w).mean())
 
     def _mean(self, x: Array, point: Array) -> Array:
-        mean: Array = -(x.T @ (1 / (1 + np.exp(x @ point)))) / len(x)
-        return mean
+        return -(x.T @ (1 / (1 + np.exp(x @ point)))) / len(x)
 
     def gradient(self, point: Array) -> Array:
         """Return ∇f⁽⁰⁾(w)."""
@@ -234,8 +230,7 @@ class Logistic:
         cluster = (np.arange(silos) >= self.own).astype(int)
         x = self.data[cluster[:, None], chosen]  # (M, batch, d)
         weights = 1 / (1 + np.exp(x @ point))
-        rows: Array = -np.einsum("mb,mbd->md", weights, x) / self.batch
-        return rows
+        return -np.einsum("mb,mbd->md", weights, x) / self.batch
 
 
 Problem = Quadratics | Logistic

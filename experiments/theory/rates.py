@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterator, Sequence
+from itertools import chain, product
 from typing import Any, cast
 
 import numpy as np
@@ -63,42 +63,36 @@ VARIANTS = (AUTARKY, UNIFORM, ORACLE, SPCACW, CONSTANT, FTAL)
 
 def over_rounds(
     problem: Problem, seeds: int, factors: tuple[float, ...], variants: tuple[Variant, ...]
-) -> list[Cell]:
-    """Return the runs of variants for several T."""
-    cells = []
+) -> Iterator[Cell]:
+    """Yield the runs of variants for several T."""
     for variant, T in product(variants, (250, 500, 1000, 2000, 4000)):
-        cells += repeated(T, problem, variant, T, seeds, factors)
-    return cells
+        yield from repeated(T, problem, variant, T, seeds, factors)
 
 
-def quadratics_T() -> list[Cell]:
-    """Return the runs against T on quadratics, FC also with well separated clusters, Δ = 4σ."""
+def quadratics_T() -> Iterator[Cell]:
+    """Yield the runs against T on quadratics, FC also with well separated clusters, Δ = 4σ."""
     problem = Quadratics()
     told = clustering(problem.own, problem.off)
     apart = dataclasses.replace(problem, distance=4 * problem.noise**0.5)
     far = dataclasses.replace(told, label="FC, told n₀, Δ = 4σ")
-    return [
-        *over_rounds(problem, SEEDS, FACTORS, (*VARIANTS, told)),
-        *over_rounds(apart, SEEDS, FACTORS, (far,)),
-    ]
+    yield from over_rounds(problem, SEEDS, FACTORS, (*VARIANTS, told))
+    yield from over_rounds(apart, SEEDS, FACTORS, (far,))
 
 
-def logistic_T() -> list[Cell]:
+def logistic_T() -> Iterator[Cell]:
     """Return the runs against T on logistic regression."""
     problem = Logistic()
     variants = (*VARIANTS, clustering(problem.own, problem.off))
     return over_rounds(problem, 5, LOGISTIC_FACTORS, variants)
 
 
-def quadratics_n() -> list[Cell]:
-    """Return the runs against n₀ on quadratics, with T and the off-target silos as they are."""
-    cells = []
+def quadratics_n() -> Iterator[Cell]:
+    """Yield the runs against n₀ on quadratics, with T and the off-target silos as they are."""
     for own in (1, 2, 4, 8, 16):
         problem = Quadratics(own=own)
         for variant in (*VARIANTS, clustering(own, problem.off)):
-            cells += repeated(own, problem, variant, factors=FACTORS)
-        cells += repeated(own, problem, SPCACW, 4 * ROUNDS, label=f"{SPCACW.label}, T × 4")
-    return cells
+            yield from repeated(own, problem, variant, factors=FACTORS)
+        yield from repeated(own, problem, SPCACW, 4 * ROUNDS, label=f"{SPCACW.label}, T × 4")
 
 
 THEORY = {
@@ -131,33 +125,31 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-def schedules() -> list[Cell]:
-    """Return the runs; labels begin with K or T_start, and references have x = 0."""
-    problem, cells = Quadratics(), []
+def schedules() -> Iterator[Cell]:
+    """Yield the runs; labels begin with K or T_start, and references have x = 0."""
+    problem = Quadratics()
     updates, starts = (1, 5, 20, 100, 400, ROUNDS), (1, 20, 100, 400, ROUNDS)
     cases = [("K", value, {"update_every": value, "t_start": 1}) for value in updates]
     cases += [("T_start", value, {"update_every": 20, "t_start": value}) for value in starts]
     for (name, keys), (axis, value, when) in product(SCHEDULES.items(), cases):
-        cells += repeated(value, problem, Variant(f"{axis}: {name}", "spcacw", keys | when))
+        yield from repeated(value, problem, Variant(f"{axis}: {name}", "spcacw", keys | when))
     # Autarky at the step size of the others: where SP-CACW is if it never updates α.
     for reference in (Variant("Autarky, same η", AUTARKY.method), ORACLE):
-        cells += repeated(0, problem, reference)
-    return cells
+        yield from repeated(0, problem, reference)
 
 
 RATIOS = (0.125, 0.25, 0.5, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
 """Δ/σ."""
 
 
-def separations() -> list[Cell]:
-    """Return the runs; x is Δ/σ."""
-    sigma, cells = math.sqrt(Quadratics.noise), []
+def separations() -> Iterator[Cell]:
+    """Yield the runs; x is Δ/σ."""
+    sigma = math.sqrt(Quadratics.noise)
     for ratio in RATIOS:
         problem = Quadratics(distance=ratio * sigma)
         for variant in (AUTARKY, UNIFORM, ORACLE, SPCACW, clustering(problem.own, problem.off),
                         thresholded(sigma, problem.distance)):  # fmt: skip
-            cells += repeated(ratio, problem, variant)
-    return cells
+            yield from repeated(ratio, problem, variant)
 
 
 def separation_slopes(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -180,12 +172,11 @@ BETAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 TRACED = (0.01, 0.1)
 
 
-def bias_cells(betas: tuple[float, ...] = (0.0, *TRACED)) -> list[Cell]:
-    """Return runs for a bias at rest, one that moves with w, and one that appears in the middle.
+def bias_cells(betas: tuple[float, ...] = (0.0, *TRACED)) -> Iterator[Cell]:
+    """Yield runs for a bias at rest, one that moves with w, and one that appears in the middle.
 
     β is 0 for 1/t, and −1 for the Oracle.
     """
-    cells = []
     problems = {
         "stationary": Quadratics(),
         "moves with w (A_off = 2A)": Quadratics(stretch=1.0),
@@ -194,13 +185,12 @@ def bias_cells(betas: tuple[float, ...] = (0.0, *TRACED)) -> list[Cell]:
     for (name, problem), beta in product(problems.items(), betas):
         keys = LEARNED | (HARMONIC if beta == 0 else {"beta": beta})
         variant = ORACLE if beta < 0 else Variant("", "spcacw", keys)
-        cells += repeated(beta, problem, variant, label=name)
-    return cells
+        yield from repeated(beta, problem, variant, label=name)
 
 
-def bias_training() -> list[Cell]:
+def bias_training() -> Iterator[Cell]:
     """Return the runs for the training error against β."""
-    return bias_cells((0.0, *BETAS)) + bias_cells((-1.0,))
+    return chain(bias_cells((0.0, *BETAS)), bias_cells((-1.0,)))
 
 
 def trace(trial: Trial) -> dict[str, list[float]]:
@@ -245,11 +235,11 @@ def theory(label: str, beta: float, t: float) -> float:
 CHANCES = (1.0, 0.5, 0.2, 0.1)
 
 
-def participation(draws: int = 20_000) -> list[Cell]:
-    """Return so many rounds of each p; α is set by hand."""
+def participation(draws: int = 20_000) -> Iterator[Cell]:
+    """Yield so many rounds of each p; α is set by hand."""
     problem = Quadratics(own=3, off=3)
-    variants = {p: Variant("", "fedavg", {"participation": p}) for p in CHANCES}
-    return [Cell("", p, Trial(problem, variant, draws, 0)) for p, variant in variants.items()]
+    for p in CHANCES:
+        yield Cell("", p, Trial(problem, Variant("", "fedavg", {"participation": p}), draws, 0))
 
 
 def simulated(trial: Trial) -> dict[str, float]:
@@ -287,10 +277,8 @@ def drawn(cells: Sequence[Cell], workers: int) -> pd.DataFrame:
     return pd.DataFrame(spread(simulated, cells, workers))
 
 
-def participation_training() -> list[Cell]:
-    """Return training runs against p."""
-    cells = []
+def participation_training() -> Iterator[Cell]:
+    """Yield training runs against p."""
     for variant, p in product((SPCACW, ORACLE), CHANCES):
         sampled = dataclasses.replace(variant, keys={**variant.keys, "participation": p})
-        cells += repeated(p, Quadratics(), sampled)
-    return cells
+        yield from repeated(p, Quadratics(), sampled)

@@ -7,6 +7,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -133,22 +134,18 @@ class Cell(NamedTuple):
 def repeated(
     x: float, problem: Problem, variant: Variant, rounds: int = ROUNDS, seeds: int = SEEDS,
     factors: Sequence[float] = (FACTOR,), label: str = "",
-) -> list[Cell]:  # fmt: skip
-    """Return the runs of a variant for each factor and seed; they are called by its label."""
-    return [
-        Cell(label or variant.label, x, Trial(problem, variant, rounds, seed, factor))
-        for factor in factors for seed in range(seeds)
-    ]  # fmt: skip
+) -> Iterator[Cell]:  # fmt: skip
+    """Yield the runs of a variant for each factor and seed; they are called by its label."""
+    for factor, seed in product(factors, range(seeds)):
+        yield Cell(label or variant.label, x, Trial(problem, variant, rounds, seed, factor))
 
 
-def few_rounds(cells: Sequence[Cell], rounds: int = 20) -> list[Cell]:
-    """Return the cells of two seeds, with few rounds: enough to see that they run."""
-    few = []
+def few_rounds(cells: Iterable[Cell], rounds: int = 20) -> Iterator[Cell]:
+    """Yield the cells of two seeds, with few rounds: enough to see that they run."""
     for cell in cells:
         if cell.trial.seed < 2:
             trial = replace(cell.trial, rounds=min(cell.trial.rounds, rounds))
-            few.append(cell._replace(trial=trial))
-    return few
+            yield cell._replace(trial=trial)
 
 
 def spread(

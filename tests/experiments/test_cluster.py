@@ -1,6 +1,5 @@
 """Sweeps as tasks of a Ray cluster: two raylets on loopback, of which one is killed."""
 
-import json
 import shutil
 import tempfile
 import time
@@ -14,7 +13,7 @@ from rich.console import Console
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments.conf import Job
-from spcacw_flwr.experiments.sweep import Where, short_runs
+from spcacw_flwr.experiments.sweep import Where
 from tests.conftest import one_sentence
 
 pytestmark = pytest.mark.slow
@@ -47,14 +46,14 @@ def noted(keys):
 
 def test_what_a_lost_node_was_at_is_made_again_and_nothing_else_twice(raylets, tmp_path):
     head, nodes = raylets
-    todo = [{"k": k, "file": str(tmp_path / "lines")} for k in range(8)]
+    todo = [Job("c", "r", {"k": k, "file": str(tmp_path / "lines")}) for k in range(8)]
     where = Where(tmp_path, ray=head.address)
     assert len(where.places()) == 2
-    made = short_runs(noted, todo, tmp_path, 2, cluster=where.cluster)
-    found = dict([next(made), next(made)])
+    made = where.short(noted, todo, Console(quiet=True))
+    found = [next(made), next(made)]
     head.remove_node(nodes[1], allow_graceful=False)
-    found |= dict(made)
-    assert found == {k: k**2 for k in range(8)}
+    found += made
+    assert {job.keys["k"]: square for job, square in found} == {k: k**2 for k in range(8)}
     lines = (tmp_path / "lines").read_text().split("\n")
     assert [lines.count(f"end {k}") for k in range(8)] == 8 * [1]
     assert 8 <= sum(line.startswith("begin") for line in lines) <= 9  # it was at one, or at none
@@ -69,7 +68,7 @@ def test_runs_come_home_as_they_are_made_here(raylets, tmp_path):
         assert run.summary()["last_accuracy"] == here.accuracy[-1]
         assert (run.directory / "model.safetensors").is_file()
     assert runs[2].state == "failed"
-    assert json.loads((runs[2].directory / "status.json").read_text())["error"] == runs[2].error
+    assert runs[2].status()["error"] == runs[2].error
 
 
 def test_no_cluster_is_a_sentence(tmp_path):

@@ -1,15 +1,13 @@
 """The benchmark of selfish learning: its plan, its cells, and a small one from the command line."""
 
-import csv
-
 import pytest
 from rich.console import Console
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.experiments import conf, federations
 from spcacw_flwr.experiments.conf import CONF, read
-from spcacw_flwr.experiments.results import Table
-from spcacw_flwr.experiments.sweep import Where, short_runs
+from spcacw_flwr.experiments.results import Table, read_csv
+from spcacw_flwr.experiments.sweep import Where
 from tests import conftest
 from tests.conftest import data_at, one_sentence
 from tests.test_adding import folder  # noqa: F401
@@ -118,15 +116,16 @@ def double(keys):
 
 @pytest.mark.slow
 def test_short_runs_share_processes_and_one_that_fails_stops_nobody(tmp_path):
-    todo = [{"x": x} for x in range(4)]
-    found = dict(short_runs(double, todo, tmp_path, 2))
+    todo, quiet = [conf.Job("c", "r", {"x": x}) for x in range(4)], Console(quiet=True)
+    where = Where(tmp_path, workers=2)
+    found = {job.keys["x"]: made for job, made in where.short(double, todo, quiet)}
     assert str(found.pop(1)) == "No."
     assert found == {0: 0, 2: 4, 3: 6}
-    assert not dict(short_runs(double, todo, tmp_path, 2, seconds=0.0))
-    first = short_runs(double, todo, tmp_path, 1)
+    assert not list(Where(tmp_path, workers=2, seconds=0.0).short(double, todo, quiet))
+    first = where.short(double, todo, quiet)
     next(first)
     with one_sentence("Another sweep is at work"):
-        next(short_runs(double, todo, tmp_path, 1))
+        next(where.short(double, todo, quiet))
     first.close()
 
 
@@ -140,8 +139,7 @@ def test_a_small_one_with_ones_own_method_and_setting_goes_on_where_it_was_stopp
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:6]))
     assert "7 of 12 runs are missing" in spcacw(*command, cwd=folder).stdout
     assert path.read_bytes() == whole
-    with path.open() as file:
-        lines = list(csv.DictReader(file))
+    lines = read_csv(path)
     assert list(lines[0]) == list(federations.NAMES)
     assert {row["alpha_target"] for row in lines if row["method"] == "mine:Tilted"} == {"0.5"}
     assert "| 20 | Tilted | 4 |" in (folder / "out" / "federations.md").read_text()

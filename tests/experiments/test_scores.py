@@ -1,13 +1,17 @@
-"""Known answers of the statistics; the arithmetic stands beside each."""
+"""Known answers of the statistics and ranks; the arithmetic stands beside each."""
 
 import math
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from spcacw_flwr.experiments import scores
+from spcacw_flwr.experiments import ranks, scores
 from spcacw_flwr.experiments.scores import Score
 
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
+PAIRS = [1.0, 2.0, 3.0, 4.0]
 CURVES = np.array([[1.0, 9.0, 5.0], [3.0, 5.0, 6.0], [5.0, 7.0, 7.0]])
 """Three seeds, three epochs: means 3, 7, 6."""
 
@@ -87,3 +91,35 @@ def test_harm_is_more_than_half_a_point_and_more_than_a_test_case():
     right = np.round(100 * np.arange(151) / 150, 8)
     assert scores.unharmed(right[:-1] - right[1:], [150] * 150) == 1
     assert scores.unharmed(right[:-2] - right[2:], [150] * 149) == 0
+
+
+def test_ranks_wins_and_losses():
+    """a is 1 ahead of b in every pair of the first cell; c swings, and is nowhere but there."""
+    one = pd.DataFrame({"a": PAIRS, "b": [x - 1 for x in PAIRS], "c": [9.0, -9.0, 9.0, -9.0]})
+    two = pd.DataFrame(
+        {"a": PAIRS, "b": [x + e for x, e in zip(PAIRS, (1, -1, 2, -1), strict=True)]}
+    )
+    found = ranks.ranks({"one": one, "two": two}).set_index("method")
+    assert list(found.index) == ["a", "b"]
+    assert found["mean_rank"].tolist() == [1.5, 1.5]
+    assert found.loc["a", ["wins", "losses", "best"]].tolist() == [1, 0, 1]
+    assert found.loc["b", ["wins", "losses", "best"]].tolist() == [0, 1, 1]
+
+
+def test_costs_are_multiples_within_a_column():
+    """In the second column all methods have twice the rounds, which does not count."""
+    lines = [("local", 10, 0), ("fedavg", 10, 100), ("ours", 15, 200)]
+    runs = pd.DataFrame(
+        [(column, 0, name, times * gradients, times * size)
+         for column, times in (("one", 1), ("two", 2)) for name, gradients, size in lines],
+        columns=["column", "seed", "method", "target_gradients", "bytes"],
+    )  # fmt: skip
+    found = ranks.costs(runs).loc["ours"]
+    assert found.tolist() == [1.5, 2.0]
+
+
+def test_the_committed_ranks_are_those_of_the_committed_runs():
+    """Every cell has the methods that matter."""
+    committed = pd.read_csv(RESULTS / "ranks.csv")
+    pd.testing.assert_frame_equal(ranks.table(RESULTS), committed, check_dtype=False)
+    assert {"local", "spcacw", "spcacw-plus", "meritfed"} <= set(committed["method"])

@@ -23,23 +23,23 @@ RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 LINES = pd.read_csv(RESULTS / "shapley.csv")
 
 
-def values(players, game) -> dict[int, float]:
-    return shapley(players, {S: game(S) for S in coalitions(players)})
+WORTH = {4: 2.0, 6: -1.0, 9: 0.0}
 
 
-def test_gloves_by_hand():
-    """1 has a left glove, 2 and 3 right ones: of 6 orders, 1 comes after a right one in 4."""
-    found = values([1, 2, 3], lambda S: float(1 in S and len(S) > 1))
-    assert found == pytest.approx({1: 4 / 6, 2: 1 / 6, 3: 1 / 6})
-
-
-def test_of_a_sum_each_gets_its_part_and_who_adds_nothing_gets_nothing():
-    worth = {4: 2.0, 6: -1.0, 9: 0.0}
-    assert values([4, 6, 9], lambda S: 7 + sum(worth[i] for i in S)) == pytest.approx(worth)
-
-
-def test_alike_players_share_evenly_all_that_there_is():
-    assert values(range(6), lambda S: len(S) ** 2) == pytest.approx(dict.fromkeys(range(6), 6.0))
+@pytest.mark.parametrize(
+    ("game", "expected"),
+    [
+        # 1 has a left glove, 2 and 3 right ones: of 6 orders, 1 comes after a right one in 4.
+        (lambda S: float(1 in S and len(S) > 1), {1: 4 / 6, 2: 1 / 6, 3: 1 / 6}),
+        # Of a sum each gets its part, and who adds nothing gets nothing.
+        (lambda S: 7 + sum(WORTH[i] for i in S), WORTH),
+        # Players that are alike share evenly all that there is.
+        (lambda S: len(S) ** 2, dict.fromkeys(range(6), 6.0)),
+    ],
+)
+def test_games_by_hand(game, expected):
+    found = shapley(expected, {S: game(S) for S in coalitions(expected)})
+    assert found == pytest.approx(expected)
 
 
 def test_agreement_by_hand():

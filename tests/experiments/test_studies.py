@@ -145,9 +145,7 @@ def test_a_private_run_says_its_epsilon_where_noise_hides_something(tmp_path, no
     (job,) = studies.jobs_of("own", study, {})
     (run,) = made([job], tmp_path)
     line = studies.figures(job, run)
-    assert line["alpha_private"] == round(
-        json.loads((run.directory / "summary.json").read_text())["alpha"][2], 5
-    )
+    assert line["alpha_private"] == round(run.summary()["alpha"][2], 5)
     assert ("epsilon" in line) == (noise == 0.1)
 
 
@@ -163,7 +161,11 @@ def test_a_study_of_readings_runs_once(tmp_path, monkeypatch):
     assert (first.exit_code, again.exit_code) == (0, 0), first.output
     assert "mine.csv" in first.output
     assert again.output == ""
-    assert [line["variant"] for line in read_csv(tmp_path / "mine.csv")] == ["as it is", "few"]
+    base, few = read_csv(tmp_path / "mine.csv")
+    assert (base["variant"], few["variant"], few["reading"]) == ("as it is", "few", "8")
+    moves = float(few["mean"]) - float(base["mean"])
+    assert float(few["moves_by"]) == pytest.approx(moves, abs=0.011)
+    assert base["moves_by"] == base["p_holm"] == ""
     before = (tmp_path / "mine.csv").read_text()
     jobs[0].append(dataclasses.replace(jobs[0][0], keys={**jobs[0][0].keys, "eta": -1}))
     wrong = command(*words)  # which has one seed more, that cannot be run

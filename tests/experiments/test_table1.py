@@ -157,7 +157,7 @@ def test_every_silo_as_target(tmp_path):
     assert f"| Local | 2 | {np.mean(alone):.2f} | {min(alone):.2f} | – |" in text
 
 
-def test_calibration_and_variants(tmp_path):
+def test_calibration(tmp_path):
     (tmp_path / "c.toml").write_text("[digits]\nsamples-per-silo = [40, 60]\n")
     jobs = readings.calibration_jobs([COLUMN], ROWS[1], [0, 1], {}, tmp_path / "c.toml")
     readings.calibrated(jobs, made(jobs, tmp_path / "runs"), [COLUMN], tmp_path)
@@ -168,15 +168,6 @@ def test_calibration_and_variants(tmp_path):
     gaps = [abs(float(line["mean"]) - 80.0) for line in lines]
     assert gaps == sorted(gaps)
     assert float(lines[0]["points"]) == pytest.approx(float(lines[0]["mean"]) - 80, abs=0.006)
-
-    (tmp_path / "v.toml").write_text("[few]\nreading = 8\nsamples-per-silo = 40\n")
-    jobs, numbers = readings.variant_jobs([COLUMN], ROWS[1:], [0, 1], {}, (), tmp_path / "v.toml")
-    readings.moved(jobs, made(jobs, tmp_path / "runs"), numbers, tmp_path)
-    base, few = read_csv(tmp_path / "variants.csv")
-    assert (base["variant"], few["variant"], few["reading"]) == ("as it is", "few", "8")
-    moves = float(few["mean"]) - float(base["mean"])
-    assert float(few["moves_by"]) == pytest.approx(moves, abs=0.011)
-    assert base["moves_by"] == base["p_holm"] == ""
 
 
 def test_variants_side_by_side():
