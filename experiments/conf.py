@@ -132,10 +132,19 @@ def numbers(text: str) -> list[int]:
 
 
 def tuned_keys(column: str, row: str, method: str, directory: Path = TUNED) -> dict[str, Any]:
-    """Return what tuning chose for a row on a column, or for its method; nothing if neither was."""
+    """Return what tuning chose for a row on a column, or for its method.
+
+    SpcacwError if it chose for neither: default keys beside tuned ones would be no fair row.
+    """
     path = directory / f"{column}.toml"
     choices = read(path) if path.exists() else {}
-    return flattened(choices.get(row) or choices.get(method, {}))
+    for name in (row, method):
+        if name in choices:
+            return flattened(choices[name])
+    raise SpcacwError(
+        f"{path} has no keys that were tuned for {row}: tune them with 'spcacw tune', or leave "
+        "this row or column out."
+    )
 
 
 def make_jobs(

@@ -20,7 +20,9 @@ COLUMNS = conf.columns()
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
 @pytest.mark.parametrize("tuned", [False, True])
 def test_every_cell_is_a_valid_run(column, tuned):
-    rows = conf.rows()
+    rows = [row for row in conf.rows() if not tuned or row.name != "spcacw-closed-form"]
+    if tuned and not column.name.startswith("mnist"):
+        pytest.skip("nothing was tuned for it")
     jobs = conf.make_jobs([column], rows, [3], {}, tuned=tuned)
     assert len({fingerprint(job.config()) for job in jobs}) == len(jobs)
     assert {job.row for job in jobs} == {r.name for r in rows if column.name not in r.without}
@@ -54,8 +56,9 @@ def test_a_row_has_its_own_choice_before_that_of_its_method(tmp_path):
     (tmp_path / "c.toml").write_text("[spcacw]\neta = 0.1\n[spcacw-own]\neta = 0.2\n")
     choices = [conf.tuned_keys("c", row, "spcacw", tmp_path) for row in ("spcacw-own", "x")]
     assert choices == [{"eta": 0.2}, {"eta": 0.1}]
-    assert conf.tuned_keys("c", "local", "local", tmp_path) == {}
-    assert conf.tuned_keys("another", "spcacw", "spcacw", tmp_path) == {}
+    for column, row in (("c", "local"), ("another", "spcacw")):
+        with pytest.raises(SpcacwError, match=rf"{column}\.toml has no keys .* tuned for {row}:"):
+            conf.tuned_keys(column, row, row, tmp_path)
 
 
 def test_columns_that_one_asks_for(tmp_path):
