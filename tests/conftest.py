@@ -1,6 +1,7 @@
 """Where the tests find real data, and the small configurations they share."""
 
 import os
+import resource
 import signal
 import warnings
 from contextlib import contextmanager
@@ -71,6 +72,22 @@ def one_sentence(*words: str):
         yield error
     assert [word for word in words if word not in str(error.value)] == []
     assert "\n" not in str(error.value)
+
+
+@contextmanager
+def limited(most: int):
+    """No file can grow beyond so many bytes: the system says so to whoever writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    """What is in each file below a directory."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def make_pool(config: Config) -> SiloPool:

@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -25,13 +24,12 @@ from spcacw_flwr.engine.checkpoint import Keeper
 from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.base import WeightedGradients
-from tests.conftest import make_method, make_pool, one_sentence
+from tests.conftest import contents, limited, make_method, make_pool, one_sentence
 from tests.engine.test_simulate import spoil
+from tests.test_end_to_end import PLAIN, SPCACW
 from tests.watching import wait_until
 
 ROUNDS, STOP = 8, 3  # two epochs of 100 samples in batches of 32; the stop is within the first
-SPCACW = str(Path(sys.executable).parent / "spcacw")
-PLAIN = {"TERM": "dumb", "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 HERE = "tests.engine.test_checkpoint"
 
 
@@ -319,10 +317,10 @@ def run(finished, tmp_path):
 
 def refused(run: Path, *words: str, **keys) -> None:
     """Going on is refused, in one sentence with these words, and changes no file."""
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = contents(run)
     with one_sentence(*words):
         simulate(config_of(**{"resume": str(run)} | keys))
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert contents(run) == before
 
 
 @pytest.mark.parametrize(
@@ -473,12 +471,8 @@ def test_a_disk_that_is_full_for_everything_ends_the_run_in_a_sentence(tmp_path,
 def test_a_disk_that_really_refuses_is_said_in_one_sentence(tmp_path, caplog):
     """The system allows files of 100 kB, and the checkpoint has 200."""
     keys = {"epochs": 2, "compare_alone": False, "checkpoint_every": 5}
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
+    with limited(100_000):
         simulate(Config.from_keys(**keys, output=str(tmp_path / "run")))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     said = [line for line in caplog.messages if "without a checkpoint" in line]
     assert [line.split(" goes on")[0] for line in said] == ["Round 5", "Round 10", "Round 14"]
     assert all("File too large" in line for line in said)
