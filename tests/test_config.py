@@ -10,7 +10,7 @@ from spcacw_flwr.config.registry import SETTINGS, setting_class
 from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import one_sentence
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def manifest_keys():
