@@ -15,39 +15,40 @@ from spcacw_flwr.engine.simulate import simulate
 from tests.conftest import one_sentence
 
 
-def mlflow_of(calls: list, known: str = "m1") -> SimpleNamespace:
-    """A stand-in for mlflow, whose runs are called ``known``."""
-
-    def start_run(**how):
-        calls.append(("start", how))
-        return SimpleNamespace(info=SimpleNamespace(run_id=known))
-
-    return SimpleNamespace(
-        is_tracking_uri_set=lambda: False, start_run=start_run,
+@pytest.fixture
+def told(monkeypatch):
+    """What a stand-in for mlflow, whose run is m1, is told."""
+    calls, run = [], SimpleNamespace(info=SimpleNamespace(run_id="m1"))
+    mlflow = SimpleNamespace(
+        is_tracking_uri_set=lambda: False,
+        start_run=lambda **how: calls.append(("start", how)) or run,
         set_tracking_uri=lambda uri: calls.append(("uri", uri)),
         log_params=lambda params: calls.append(("params", params)),
         log_metrics=lambda values, step: calls.append((step, values)),
         end_run=lambda state: calls.append(("end", state)),
     )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    return calls
 
 
-def wandb_of(calls: list) -> SimpleNamespace:
-    """A stand-in for wandb."""
+@pytest.fixture
+def noted(monkeypatch):
+    """What a stand-in for wandb, whose run is w1, is told."""
+    calls = []
     run = SimpleNamespace(
         id="w1", define_metric=lambda name, step_metric: calls.append((name, step_metric)),
         log=lambda values: calls.append((values["round"], values)),
         finish=lambda exit_code: calls.append(("end", exit_code)),
     )  # fmt: skip
-    return SimpleNamespace(init=lambda **how: calls.append(("start", how)) or run)
+    wandb = SimpleNamespace(init=lambda **how: calls.append(("start", how)) or run)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    return calls
 
 
 KEYS = {"epochs": 2, "mlflow": True, "wandb": True}
 
 
-def test_both_are_told_keys_weights_metrics_and_training_alone(tmp_path, monkeypatch):
-    told, noted = [], []
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow_of(told))
-    monkeypatch.setitem(sys.modules, "wandb", wandb_of(noted))
+def test_both_are_told_keys_weights_metrics_and_training_alone(tmp_path, told, noted):
     run = tmp_path / "run"
     found = simulate(Config.from_keys(output=str(run), **KEYS))
     names = [name for name, _ in told]
@@ -66,11 +67,10 @@ def test_both_are_told_keys_weights_metrics_and_training_alone(tmp_path, monkeyp
     assert json.loads((run / "loggers.json").read_text()) == {"mlflow": "m1", "wandb": "w1"}
 
 
-def test_a_run_that_goes_on_goes_on_with_its_logs(tmp_path, monkeypatch):
+def test_a_run_that_goes_on_goes_on_with_its_logs(tmp_path, told, noted):
     for epochs, more in ((1, {"output": str(tmp_path)}), (2, {"resume": str(tmp_path)})):
-        told, noted = [], []
-        monkeypatch.setitem(sys.modules, "mlflow", mlflow_of(told))
-        monkeypatch.setitem(sys.modules, "wandb", wandb_of(noted))
+        told.clear()
+        noted.clear()
         simulate(Config.from_keys(**KEYS | {"epochs": epochs, "compare_alone": False}, **more))
     assert dict(told[:2])["start"]["run_id"] == "m1"
     assert "params" not in dict(told)  # MLflow's cannot change, and epochs did
@@ -86,22 +86,18 @@ def test_what_is_not_installed_is_one_sentence_before_training(name, tmp_path, m
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
-def test_one_that_cannot_begin_is_one_sentence_and_the_other_is_closed(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow_of(told))
+def test_one_that_cannot_begin_is_one_sentence_and_the_other_is_closed(tmp_path, told, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
     with one_sentence("wandb = true: its log cannot begin"):
         simulate(Config.from_keys(output=str(tmp_path), **KEYS))
     assert told[-1] == ("end", "FAILED")
 
 
-def test_one_that_fails_later_is_left_out_and_training_goes_on(tmp_path, monkeypatch, caplog):
+def test_one_that_fails_later_is_left_out_and_training_goes_on(tmp_path, told, caplog):
     def fail(*_, **__):
         raise ConnectionError("no route")
 
-    mlflow = mlflow_of([])
-    mlflow.log_metrics = fail
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    sys.modules["mlflow"].log_metrics = fail
     keys = {"epochs": 1, "mlflow": True, "tensorboard": True, "compare_alone": False}
     simulate(Config.from_keys(output=str(tmp_path), **keys))
     said = [line for line in caplog.messages if "mlflow" in line]
