@@ -216,12 +216,6 @@ class Facts:
     leave_one_out: LeaveOneOut | None
 
     @property
-    def num_silos(self) -> int:
-        """M, as far as the artefacts tell it; 0 if they do not."""
-        groups = self.run.summary.get("groups") or []
-        return self.run.alphas.shape[1] if len(self.run.alphas) else len(groups)
-
-    @property
     def rejections(self) -> dict[str, dict[str, int]]:
         """How many replies of each silo were not used, by its name and the reason."""
         return self._by_silo("rejections")

@@ -108,7 +108,7 @@ def _metrics_table(course: Course) -> Table:
     rows, head = [], ["metric", "at the end"]
     caption = f"The last model on {course.on}, by every metric that applies to them"
     caption += "; below each, its 95 % interval."
-    for metric, row in metric_rows(course.table, course.metric.name, unit=False):
+    for metric, row in metric_rows(course.table, course.metric.name):
         last, ends, *more = row
         rows.append([metric.label, f"{last}\n{ends}"])
         if more:

@@ -107,7 +107,7 @@ def comparison(runs: Sequence[Run]) -> Table:
 
 def _parts(run: Run, keys: Sequence[str]) -> list[dict[str, str]]:
     """Return what a column has: metrics, gains, weights, keys, cost."""
-    metrics = [*metric_rows(run.summary.get("metrics") or {}, run.metric.name, unit=False)]
+    metrics = [*metric_rows(run.summary.get("metrics") or {}, run.metric.name)]
     names = run.summary.get("names") or [""] * len(run.alpha)
     return [
         {metric.label: "\n".join(cells[:2]) for metric, cells in metrics},

@@ -100,7 +100,7 @@ def metrics_table(summary: dict[str, Any]) -> Table:
     names += ["alone", "better by", "95 % interval"] if summary["alone"] else []
     for name in names:
         table.add_column(name, justify="left" if name == "metric" else "right")
-    for metric, cells in metric_rows(summary["metrics"], summary["metric"], unit=False):
+    for metric, cells in metric_rows(summary["metrics"], summary["metric"]):
         table.add_row(metric.name, *cells)
     return table
 

@@ -144,7 +144,7 @@ def test_going_on_is_never_having_stopped(keys, tmp_path):
     for t in range(1, ROUNDS + 1):
         loop.play(pool, method, t)
         if t == STOP:
-            assert first.save(t, {}, {})
+            first.save(t, {}, {})
     fresh_pool, again, second = begun(config, tmp_path)
     assert second.resume()["round"] == STOP
     for t in range(STOP + 1, ROUNDS + 1):
@@ -441,18 +441,18 @@ def test_state_that_cannot_be_kept_later_is_said_and_training_goes_on(tmp_path, 
 def test_a_full_disk_costs_a_checkpoint_and_no_training(where, tmp_path, monkeypatch, caplog):
     pool, method, kept = begun(config_of(checkpoint_every=2), tmp_path)
     directory = tmp_path / "checkpoint"
-    assert kept.save(2, {}, {})
+    kept.save(2, {}, {})
     loop.play(pool, method, 1)
     with monkeypatch.context() as patch:
         patch.setattr(os, where, full)
-        assert not kept.save(4, {}, {})
+        kept.save(4, {}, {})
     (said,) = (line for line in caplog.messages if "2/beta" not in line)
     assert said.startswith("Round 4 goes on without a checkpoint (")
     assert "No space left on device" in said
     assert checkpoint.load(directory)[0]["round"] == 2
     assert len(list(directory.iterdir())) == 2
     (directory / ".half.pt.17").touch()  # of a process that was killed at it
-    assert kept.save(6, {}, {})
+    kept.save(6, {}, {})
     assert checkpoint.load(directory)[0]["round"] == 6
     assert len(list(directory.iterdir())) == 2
 
