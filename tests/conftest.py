@@ -65,6 +65,13 @@ def spcacw(*words: object, columns: int = 400) -> Result:
     return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": str(columns)})
 
 
+def ran(*words: object, code: int = 0, columns: int = 400) -> str:
+    """What a command says that ends with this code."""
+    done = spcacw(*words, columns=columns)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
 @contextmanager
 def one_sentence(*words: str):
     """What is done here fails with one sentence for people, in which all ``words`` are."""

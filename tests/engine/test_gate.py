@@ -285,18 +285,11 @@ def test_the_log_does_not_flood(caplog):
 # SP-CACW: no weight, and as silent in the costs
 
 
-def spoiled_pool(monkeypatch, config, silo, rounds):
-    """The pool's silos, of whom one answers NaN in some rounds."""
-    pool = make_pool(config)
-    spoil(monkeypatch, silo, rounds, pool)
-    return pool
-
-
 @pytest.mark.parametrize("keys", [{}, {"method": "spcacw", "solver": "eg"}])
 def test_weights_in_quarantine_are_zero_and_are_earned_again(keys, monkeypatch):
     config = Config.from_keys(update_every=4, max_strikes=2, quarantine_probe=1.0, **keys)
-    peer = 2
-    pool = spoiled_pool(monkeypatch, config, peer, range(10, 14))
+    peer, pool = 2, make_pool(config)
+    spoil(monkeypatch, peer, range(10, 14), pool)
     method, door = make_method(config, pool), gate(7, max_strikes=2, quarantine_probe=1.0)
     alphas = {}
     for t in range(1, 41):
@@ -329,8 +322,8 @@ def test_the_loop_and_flower_have_one_quarantine(name, monkeypatch):
         method=name, max_strikes=2, quarantine_probe=0.6, update_every=3, epochs=2,
         compare_alone=False,
     )  # fmt: skip
-    rounds = (2, 3, 5, 9)
-    pool = spoiled_pool(monkeypatch, config, BAD, rounds)
+    rounds, pool = (2, 3, 5, 9), make_pool(config)
+    spoil(monkeypatch, BAD, rounds, pool)
     method, door = make_method(config, pool), Gate(config, 7)
     for t in range(1, 15):
         play(pool, method, t, door)

@@ -2,10 +2,8 @@
 
 import json
 import logging
-import os
 import signal
 from collections.abc import Container
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,7 +20,7 @@ from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting
-from tests.conftest import one_sentence
+from tests.conftest import data_at, one_sentence
 
 FILES = ("alpha.csv", "config.toml", "metrics.jsonl", "model.safetensors", "status.json")
 
@@ -129,6 +127,13 @@ def test_a_gradient_that_is_not_finite_is_left_out_and_said(monkeypatch, caplog)
     assert all(part.isfinite().all() for part in result.parameters.values())
 
 
+def error_of(directory) -> str:
+    """What a run that has failed says on disk."""
+    status = json.loads((directory / "status.json").read_text())
+    assert status["state"] == "failed"
+    return status["error"]
+
+
 def test_when_the_target_breaks_the_run_ends_with_one_sentence_and_keeps_its_learning(
     monkeypatch, tmp_path
 ):
@@ -136,8 +141,7 @@ def test_when_the_target_breaks_the_run_ends_with_one_sentence_and_keeps_its_lea
     words = "Target silo 0 did not answer round 10"
     with one_sentence(words):
         simulate(config(output=str(tmp_path)))
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert (status["state"], status["error"][: len(words)]) == ("failed", words)
+    assert error_of(tmp_path).startswith(words)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
     assert load_file(tmp_path / "model.safetensors")["3.bias"].shape == (10,)
 
@@ -150,17 +154,14 @@ def test_a_run_without_memory_ends_with_one_sentence(error, monkeypatch, tmp_pat
     monkeypatch.setattr(SiloPool, "gradients", full)
     with one_sentence("Training stopped, for no memory was left"):
         simulate(config(output=str(tmp_path)))
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert status["state"] == "failed"
-    assert status["error"].endswith("smaller batches or a smaller model.")
+    assert error_of(tmp_path).endswith("smaller batches or a smaller model.")
 
 
 def test_an_interrupted_run_says_so_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(SiloPool, "evaluate", lambda *_: signal.default_int_handler(2, None))
     with pytest.raises(KeyboardInterrupt):
         simulate(config(output=str(tmp_path)))
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert (status["state"], status["error"]) == ("failed", "Training stopped by KeyboardInterrupt")
+    assert error_of(tmp_path) == "Training stopped by KeyboardInterrupt"
 
 
 class Ragged(DigitsRelabel):
@@ -225,25 +226,17 @@ def test_a_model_that_cannot_be_split_has_pytorchs_threads():
 # An epoch of the paper's four larger columns on real data, with networks in narrow width.
 
 
-@pytest.fixture
-def root() -> Path:
-    beside = Path(__file__).parents[3] / "shared" / "data"
-    path = Path(os.environ.get("SPCACW_DATA_DIR", beside))
-    if not (path / "cifar100").is_dir() or not (path / "shakespeare").is_dir():
-        pytest.skip(f"no cifar100 and shakespeare in {path}; name it in SPCACW_DATA_DIR")
-    return path
-
-
 @pytest.mark.parametrize("keys", [
     {"setting": "cifar100-clusters", "epsilon": 10.0},
     {"setting": "cifar100-clusters", "epsilon": 0.01},
     {"setting": "shakespeare", "silos": 15, "roles_per_silo": 7},
     {"setting": "shakespeare", "silos": 30, "roles_per_silo": 3},
 ])  # fmt: skip
-def test_an_epoch_of_each_column(keys, root, tmp_path):
+def test_an_epoch_of_each_column(keys, tmp_path):
     found = config(
         **keys, width=1 / 32, epochs=1, samples_per_silo=70, test_samples=200,
-        data_dir=str(root), output=str(tmp_path / "run"), compare_alone=False,
+        data_dir=data_at("cifar100", "shakespeare"), output=str(tmp_path / "run"),
+        compare_alone=False,
     )  # fmt: skip
     images = keys["setting"] == "cifar100-clusters"
     assert found.training.model == ("vgg16" if images else "char-lstm")
