@@ -15,9 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine import checkpoint
@@ -183,52 +181,15 @@ def test_an_unknown_key_is_refused_by_flwr_run(link):
         link.cli("run", str(ROOT), "spcacw", "--run-config", "betta=0.1")
 
 
-MISTAKES = [
-    (["--setting", "digit-relabel"], ["digit-relabel", "did you mean digits-relabel"]),
-    (["--method", "spcawc"], ["method = 'spcawc'", "local, fedavg, oracle"]),
-    (["--set", "betta=1"], ["'betta'", "did you mean beta"]),
-    (["--set", "beta=1.5"], ["beta = 1.5", "(0, 1]"]),
-    (["--set", "beta"], ["key=value"]),
-    (["--set", "target=7"], ["target = 7", "0…6"]),
-    (["--engine", "fast"], ["engine = 'fast'", "ray, in-process"]),
-    (["--config", "none.toml"], ["none.toml"]),
-    (["--setting", "mnist-relabel", "--data-dir", "nothing"], ["nothing", "data-dir"]),
-    (["--output", "file/run"], ["file/run", "cannot be written"]),
-]
-"""Arguments of ``spcacw run``, and words of what it says of them."""
-
-
-def assert_told(directory: Path, code: int, said: str, words: list[str]) -> None:
-    """One sentence, with these words, and nothing was begun."""
-    assert code == 1
-    assert "Traceback" not in said
-    said = " ".join(said.split())
-    assert said.startswith("spcacw:")
-    for word in words:
-        assert word in said
-    assert not (directory / "runs").exists()
-
-
-@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
-def test_a_mistake_is_one_sentence_before_anything_starts(
-    arguments, words, tmp_path, monkeypatch, offline
-):
-    (tmp_path / "file").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "flower", None)  # not even a SuperLink
-    done = CliRunner().invoke(app, ["run", *arguments], env=PLAIN)
-    assert type(done.exception) is SystemExit
-    assert done.stderr == ""
-    assert_told(tmp_path, done.exit_code, done.stdout, words)
-
-
 def test_a_mistake_ends_the_process_at_once(tmp_path):
-    arguments, words = MISTAKES[0]
     start = time.monotonic()
-    done = spcacw("run", *arguments, cwd=tmp_path)
-    assert "Traceback" not in done.stderr
-    assert_told(tmp_path, done.returncode, done.stdout, words)
+    done = spcacw("run", "--setting", "digit-relabel", cwd=tmp_path)
     assert time.monotonic() - start < 60
+    assert done.returncode == 1
+    assert done.stdout.startswith("spcacw: ")
+    assert "did you mean digits-relabel" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 # Runs that are ended from outside: what they say, what is left, and how they go on.
