@@ -44,6 +44,13 @@ def spcacw(*arguments: str, cwd: Path, timeout: float = 300) -> subprocess.Compl
     )  # fmt: skip
 
 
+def succeeded(*arguments: str, cwd: Path) -> str:
+    """What a command that succeeds says."""
+    done = spcacw(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def metrics(directory: Path) -> list[dict]:
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
@@ -60,10 +67,9 @@ def bare():
 def one_node_per_silo(tmp_path_factory):
     """A run by ``spcacw run``, one Flower node per silo."""
     home = tmp_path_factory.mktemp("run")
-    done = spcacw("run", "--set", f"epochs={EPOCHS}", cwd=home)
-    assert done.returncode == 0, done.stdout + done.stderr
+    said = succeeded("run", "--set", f"epochs={EPOCHS}", cwd=home)
     (directory,) = (home / "runs").iterdir()
-    return directory, done.stdout
+    return directory, said
 
 
 def assert_same_training(directory: Path, result: History) -> None:
@@ -98,8 +104,7 @@ def test_spcacw_run_trains_and_tells(one_node_per_silo, bare):
 def assert_it_repeats(directory: Path, home: Path) -> Path:
     """The config that a run left gives the same run bit for bit; return where."""
     again, config = home / "again", str(directory / "config.toml")
-    done = spcacw("run", "--config", config, "--output", str(again), cwd=home)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded("run", "--config", config, "--output", str(again), cwd=home)
     assert metrics(again) == metrics(directory)
     for name in ("alpha.csv", "model.safetensors", "config.toml"):
         assert (again / name).read_bytes() == (directory / name).read_bytes()
@@ -159,9 +164,9 @@ def test_methods_have_one_trajectory_on_ray_and_in_process(link, tmp_path):
 
 
 def test_spcacw_run_in_process(bare, tmp_path):
-    done = spcacw("run", "--engine", "in-process", "--set", f"epochs={EPOCHS}", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search("metric .* last .* alone .* better by", done.stdout)
+    keys = ("--engine", "in-process", "--set", f"epochs={EPOCHS}")
+    said = succeeded("run", *keys, cwd=tmp_path)
+    assert re.search("metric .* last .* alone .* better by", said)
     (directory,) = (tmp_path / "runs").iterdir()
     assert_same_training(directory, bare)
     again = assert_it_repeats(directory, tmp_path)
@@ -247,8 +252,7 @@ def test_an_interrupted_run_goes_on(tmp_path):
     assert re.fullmatch(r"It was stopped after round \d+ of 210\.", sentence)
     (round_,) = re.findall(r"round (\d+)", sentence)
     assert checkpoint.load(output / "checkpoint")[0]["round"] == int(round_)
-    done = spcacw("run", "--resume", str(output), cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded("run", "--resume", str(output), cwd=tmp_path)
     torch.set_num_threads(1)
     assert_same_training(output, simulate(Config.from_keys(epochs=epochs)))
     assert [line["epoch"] for line in metrics(output)] == list(range(1, epochs + 1))

@@ -251,12 +251,12 @@ def _course(run: Artefacts) -> Course:
     epochs, values = [int(line["epoch"]) for line in known], [line[metric.name] for line in known]
     so_far = [line["alone"] for line in known if line.get("alone") is not None]
     by_epoch = (run.summary.get("alone") or {}).get(metric.name) or so_far
-    last, table = known[-1] if known else {}, run.summary.get("metrics") or {}
+    last = known[-1] if known else {}
     ends = (last.get(f"{metric.name}-{end}") for end in ("low", "high"))
-    gain = table.get(metric.name, {}).get("gain_interval") or (None,)
     return Course(
         metric, epochs, values, by_epoch, "held-out" if run.config.get("holdout") else "test",
-        int(last.get(CASES, 0)), _interval(ends), _interval(gain), table,
+        int(last.get(CASES, 0)), _interval(ends),
+        _interval(run.found.get("gain_interval") or ()), run.summary.get("metrics") or {},
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.loggers import KINDS
 from spcacw_flwr.engine.simulate import simulate
 from tests.conftest import one_sentence
 
@@ -104,7 +103,3 @@ def test_one_that_fails_later_is_left_out_and_training_goes_on(tmp_path, told, c
     assert said == ["The log of mlflow ends here, training goes on (no route)."]
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "finished"
     assert any((tmp_path / "tensorboard").iterdir())
-
-
-def test_each_has_a_key():
-    assert {*KINDS} <= Config.from_keys().to_flat().keys()
