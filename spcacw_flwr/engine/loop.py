@@ -194,11 +194,7 @@ class History:
 def play(silos: Silos, method: Method, round_: int, gate: Gate | None = None) -> None:
     """Run round t of a method with ``silos``; the gate is a fresh one by default."""
     gate = gate or Gate(method.config, method.federation.num_silos)
-    questions = gate.play(method, round_)
-    with suppress(StopIteration):
-        request = next(questions)
-        while True:
-            request = questions.send(silos.answer(request))
+    gate.play(method, round_, silos.answer)
 
 
 def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> None:
