@@ -235,8 +235,8 @@ def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> N
 class Alone:
     """Training alone: the target's own data only, by the method Local and the run's own seed."""
 
-    def __init__(self, config: Config, pool: SiloPool) -> None:
-        self.config, self.pool, self.target = config, pool, config.run.target
+    def __init__(self, pool: SiloPool) -> None:
+        self.pool, self.config, self.target = pool, pool.config, pool.config.run.target
 
     def train_alone(self) -> tuple[dict[str, list[float]], Tensor]:
         """Return each figure of the test cases after each epoch, and the model (d,)."""

@@ -57,7 +57,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         method = method_for(config, pool.describe(), pool)
         with (
             threads(config.run.threads, setting.num_silos * config.samples_per_round, pool),
-            compared(Alone(config, pool), method, history),
+            compared(Alone(pool), method, history),
         ):
             train(pool, method, history)
         history.finish()

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.report.read import Artefacts
+from spcacw_flwr.report.read import Artefacts, read
 from spcacw_flwr.report.words import called
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import Metric
@@ -239,8 +240,12 @@ class Facts:
         return self.run.epochs[-1].get(name) if self.run.epochs else None
 
 
-def facts_of(run: Artefacts) -> Facts:
-    """Compute the figures of a run."""
+def facts_of(directory: Path) -> Facts:
+    """Compute the figures of the run in a directory.
+
+    Raises SpcacwError if it holds no run, or a file in it is damaged.
+    """
+    run = read(directory)
     state, target = str(run.status.get("state", "unknown")), int(run.config.get("target", 0))
     return Facts(run, state, target, _course(run), _weights(run, target), _leave_one_out(run))
 
