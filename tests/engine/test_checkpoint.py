@@ -26,7 +26,7 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.base import WeightedGradients
 from tests.conftest import contents, limited, make_method, make_pool, one_sentence
 from tests.engine.test_simulate import spoil
-from tests.test_end_to_end import PLAIN, SPCACW
+from tests.test_end_to_end import PLAIN, SPCACW, metrics
 from tests.watching import wait_until
 
 ROUNDS, STOP = 8, 3  # two epochs of 100 samples in batches of 32; the stop is within the first
@@ -162,8 +162,7 @@ def without_seconds(directory: Path) -> dict[str, object]:
     for name in ("alpha.csv", "silos.csv", "model.safetensors", "config.toml"):
         path = directory / name
         files[name] = path.read_bytes() if path.exists() else None
-    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
-    files["metrics"] = [line | {"seconds": 0} for line in lines]
+    files["metrics"] = metrics(directory)
     files["summary"] = json.loads((directory / "summary.json").read_text()) | {"seconds": 0}
     return files
 
