@@ -6,6 +6,7 @@ import signal
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch: two processes share the cores
 
@@ -44,12 +45,9 @@ def mnist() -> str:
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
     """No server answers, and the home has no data."""
-
-    def fail(*_, **__):
-        raise RuntimeError("Error downloading:\nTried here, got:\n<Name or service not known>\n")
-
+    words = "Error downloading:\nTried here, got:\n<Name or service not known>\n"
     for loader in ("MNIST", "CIFAR100"):
-        monkeypatch.setattr(f"torchvision.datasets.{loader}", fail)
+        monkeypatch.setattr(f"torchvision.datasets.{loader}", Mock(side_effect=RuntimeError(words)))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("XDG_CACHE_HOME", "SPCACW_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)

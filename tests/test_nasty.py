@@ -6,6 +6,7 @@ import signal
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
+from unittest.mock import Mock
 
 import pytest
 
@@ -150,10 +151,8 @@ def test_a_file_that_is_no_text(tmp_path):
 
 
 def test_a_disk_that_is_full_when_flower_has_run_is_a_sentence(tmp_path, monkeypatch):
-    def full(config, num_silos, show):
-        raise OSError(errno.ENOSPC, "No space left on device", "run.log")
-
-    monkeypatch.setattr(launch, "run", full)
+    full = OSError(errno.ENOSPC, "No space left on device", "run.log")
+    monkeypatch.setattr(launch, "run", Mock(side_effect=full))
     assert "No space left on device: 'run.log'" in refused("run", "--output", tmp_path / "run")
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from tests.watching import wait_until
 
 ROUNDS, STOP = 8, 3  # two epochs of 100 samples in batches of 32; the stop is within the first
 HERE = "tests.engine.test_checkpoint"
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Wandering(WeightedGradients):
@@ -180,14 +182,6 @@ def stop_at(monkeypatch, round_: int, how) -> None:
     monkeypatch.setattr(loop, "play", play)
 
 
-def boom(*_, **__):
-    raise RuntimeError("the power went")
-
-
-def full(*_, **__):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def assert_goes_on(directory: Path, keys: dict[str, object]):
     """What a broken run leaves in ``run`` in the end is what a run never stopped does."""
     simulate(config_of(**keys, output=str(directory / "whole")))
@@ -198,7 +192,7 @@ def assert_goes_on(directory: Path, keys: dict[str, object]):
 
 def broken_after(round_: int, keys: dict[str, object], directory: Path, monkeypatch) -> Path:
     """Run a configuration until a round, and return its directory."""
-    stop_at(monkeypatch, round_, boom)
+    stop_at(monkeypatch, round_, Mock(side_effect=RuntimeError("the power went")))
     with pytest.raises(RuntimeError, match="the power went"):
         simulate(config_of(**keys, output=str(directory / "run")))
     return directory / "run"
@@ -443,7 +437,7 @@ def test_a_full_disk_costs_a_checkpoint_and_no_training(where, tmp_path, monkeyp
     kept.save(2, {}, {})
     loop.play(pool, method, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(os, where, full)
+        patch.setattr(os, where, Mock(side_effect=FULL))
         kept.save(4, {}, {})
     (said,) = (line for line in caplog.messages if "2/beta" not in line)
     assert said.startswith("Round 4 goes on without a checkpoint (")
@@ -460,6 +454,7 @@ def test_a_disk_that_is_full_for_everything_ends_the_run_in_a_sentence(tmp_path,
     """And what was learned is in the checkpoint, from which it goes on when there is room."""
     run, keys = tmp_path / "run", {"checkpoint_every": 2}
     with monkeypatch.context() as patch:
+        full = Mock(side_effect=FULL)
         stop_at(patch, 8, lambda: patch.setattr(recorder, "write_atomically", full))
         with one_sentence("a file could not be used: ", "No space left"):
             simulate(config_of(output=str(run), **keys))

@@ -4,6 +4,7 @@ import json
 import logging
 import signal
 from collections.abc import Container
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -144,10 +145,7 @@ def test_when_the_target_breaks_the_run_ends_with_one_sentence_and_keeps_its_lea
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. X")])
 def test_a_run_without_memory_ends_with_one_sentence(error, monkeypatch, tmp_path):
-    def full(*_):
-        raise error
-
-    monkeypatch.setattr(SiloPool, "gradients", full)
+    monkeypatch.setattr(SiloPool, "gradients", Mock(side_effect=error))
     with one_sentence("Training stopped, for no memory was left"):
         simulate(config(output=str(tmp_path)))
     assert error_of(tmp_path).endswith("smaller batches or a smaller model.")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from importlib.resources import files
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -150,11 +151,7 @@ def test_of_many_silos_the_heaviest_are_listed_and_the_others_summed_up(kind, tm
 def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     assert write_report_if_possible(write_run(tmp_path / "run")) == ""
     assert "holds no run" in write_report_if_possible(tmp_path)
-
-    def broken(directory):
-        raise ZeroDivisionError("oh")
-
-    monkeypatch.setattr(html.page, "write_report", broken)
+    monkeypatch.setattr(html.page, "write_report", Mock(side_effect=ZeroDivisionError("oh")))
     said = write_report_if_possible(tmp_path / "run")
     assert said == "There is no report of this run (ZeroDivisionError: oh)."
 
