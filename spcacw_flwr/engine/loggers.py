@@ -86,7 +86,7 @@ class Loggers:
     Raises SpcacwError if one cannot begin.
     """
 
-    def __init__(self, directory: Path, config: Config, done: int = 0) -> None:
+    def __init__(self, directory: Path, config: Config, done: int) -> None:
         notes = directory / NOTES
         known = json.loads(notes.read_text()) if done and notes.exists() else {}
         self._logs: dict[str, Log] = {}

@@ -134,7 +134,7 @@ class Recorder(History):
         if checkpoints:
             keeper.check_room()
             self._keeper = keeper
-        self._loggers = Loggers(self.directory, self.config, self.round if done else 0)
+        self._loggers = Loggers(self.directory, self.config, self.round)
         self._asks = False
         super().start(federation, rounds, objects)
         self._status("training")
