@@ -1,10 +1,12 @@
 """Where the tests find real data, and the small configurations they share."""
 
 import os
+import resource
 import signal
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch: two processes share the cores
 
@@ -43,12 +45,9 @@ def mnist() -> str:
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
     """No server answers, and the home has no data."""
-
-    def fail(*_, **__):
-        raise RuntimeError("Error downloading:\nTried here, got:\n<Name or service not known>\n")
-
+    words = "Error downloading:\nTried here, got:\n<Name or service not known>\n"
     for loader in ("MNIST", "CIFAR100"):
-        monkeypatch.setattr(f"torchvision.datasets.{loader}", fail)
+        monkeypatch.setattr(f"torchvision.datasets.{loader}", Mock(side_effect=RuntimeError(words)))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("XDG_CACHE_HOME", "SPCACW_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
@@ -64,6 +63,13 @@ def spcacw(*words: object, columns: int = 400) -> Result:
     return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": str(columns)})
 
 
+def ran(*words: object, code: int = 0, columns: int = 400) -> str:
+    """What a command says that ends with this code."""
+    done = spcacw(*words, columns=columns)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
 @contextmanager
 def one_sentence(*words: str):
     """What is done here fails with one sentence for people, in which all ``words`` are."""
@@ -71,6 +77,22 @@ def one_sentence(*words: str):
         yield error
     assert [word for word in words if word not in str(error.value)] == []
     assert "\n" not in str(error.value)
+
+
+@contextmanager
+def limited(most: int):
+    """No file can grow beyond so many bytes: the system says so to whoever writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    """What is in each file below a directory."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def make_pool(config: Config) -> SiloPool:

@@ -18,7 +18,7 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments.attacks import ATTACKS
 from spcacw_flwr.experiments.attacks.study import run as attacked
 from tests.conftest import one_sentence
-from tests.test_end_to_end import metrics, spcacw
+from tests.test_end_to_end import metrics, succeeded
 
 MINE = '''
 from dataclasses import dataclass
@@ -220,29 +220,22 @@ def test_a_line_in_the_registry_gives_a_short_name(folder, monkeypatch, table, n
     assert len(simulate(config).accuracy) == 2
 
 
-def command(folder, *arguments) -> str:
-    """What a command that succeeds says, given in the folder."""
-    done = spcacw(*arguments, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 BOTH = ("--method", "mine:Tilted", "--setting", "mine:Stripes")
 GIVEN = ("--set", "tilted.share=0.7", "--set", "stripes.width=3")
 
 
 def test_the_command_line_runs_them_and_lists_their_keys(folder):
     more = ("--set", "model=mine:flat", "--engine", "in-process", "--epochs", "1")
-    command(folder, "run", *BOTH, *GIVEN, *more, "--output", "run")
+    succeeded("run", *BOTH, *GIVEN, *more, "--output", "run", cwd=folder)
     assert (folder / "run" / "alpha.csv").read_text().splitlines()[1].startswith("0,0.7,")
-    said = command(folder, "keys", *BOTH)
+    said = succeeded("keys", *BOTH, cwd=folder)
     for line in ("# method tilted", "tilted.share = 0.5", "# setting stripes", "stripes.width = 2"):
         assert line in said
 
 
 def test_tuning_tries_a_methods_own_grid(folder):
-    command(folder, "tune", "--setting", "mine:Stripes", "--methods", "mine:Tilted",
-            "--epochs", "1", "--output", "tuned")  # fmt: skip
+    what = ("--setting", "mine:Stripes", "--methods", "mine:Tilted", "--epochs", "1")
+    succeeded("tune", *what, "--output", "tuned", cwd=folder)
     with (folder / "tuned" / "mine:Stripes.csv").open() as file:
         tried = [json.loads(line["keys"]) for line in csv.DictReader(file)]
     shares = {keys["tilted.share"] for keys in tried}
@@ -256,8 +249,9 @@ def test_tuning_tries_a_methods_own_grid(folder):
 def test_a_table_has_a_row_of_ones_own(folder):
     column = 'setting = "mine:Stripes"\nepochs = 1\nstripes.width = 3\n'
     (folder / "stripes.toml").write_text(column)
-    command(folder, "table1", "--rows", "mine:Tilted", "--columns", "stripes.toml", "--seeds", "0",
-            "--no-validation", "--output", "table", "--set", "tilted.share=0.6")  # fmt: skip
+    what = ("--rows", "mine:Tilted", "--columns", "stripes.toml", "--seeds", "0")
+    more = ("--no-validation", "--output", "table", "--set", "tilted.share=0.6")
+    succeeded("table1", *what, *more, cwd=folder)
     with (folder / "table" / "table1-cells.csv").open() as file:
         (cell,) = csv.DictReader(file)
     assert (cell["column"], cell["row"]) == ("stripes", "mine:Tilted")
@@ -271,7 +265,8 @@ def test_method_and_setting_run_on_ray_as_in_process(folder):
     common = ("--epochs", "2", "--set", "nodes=2", "--set", "compare-alone=false")
     found = []
     for engine in ("ray", "in-process"):
-        command(folder, "run", *BOTH, *GIVEN, *common, "--engine", engine, "--output", engine)
+        place = ("--engine", engine, "--output", engine)
+        succeeded("run", *BOTH, *GIVEN, *common, *place, cwd=folder)
         alpha = np.loadtxt(folder / engine / "alpha.csv", delimiter=",", skiprows=1, ndmin=2)
         np.testing.assert_allclose(alpha[0], [0, 0.7, 0.1, 0.1, 0.1])
         found.append([line["accuracy"] for line in metrics(folder / engine)])

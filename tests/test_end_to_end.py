@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -14,14 +15,14 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
+from tests.watching import marked, wait_until
 
 ROOT = Path(__file__).parents[1]
 SPCACW = str(Path(sys.executable).parent / "spcacw")
@@ -43,6 +44,13 @@ def spcacw(*arguments: str, cwd: Path, timeout: float = 300) -> subprocess.Compl
     )  # fmt: skip
 
 
+def succeeded(*arguments: str, cwd: Path) -> str:
+    """What a command that succeeds says."""
+    done = spcacw(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def metrics(directory: Path) -> list[dict]:
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
@@ -59,10 +67,9 @@ def bare():
 def one_node_per_silo(tmp_path_factory):
     """A run by ``spcacw run``, one Flower node per silo."""
     home = tmp_path_factory.mktemp("run")
-    done = spcacw("run", "--set", f"epochs={EPOCHS}", cwd=home)
-    assert done.returncode == 0, done.stdout + done.stderr
+    said = succeeded("run", "--set", f"epochs={EPOCHS}", cwd=home)
     (directory,) = (home / "runs").iterdir()
-    return directory, done.stdout
+    return directory, said
 
 
 def assert_same_training(directory: Path, result: History) -> None:
@@ -97,8 +104,7 @@ def test_spcacw_run_trains_and_tells(one_node_per_silo, bare):
 def assert_it_repeats(directory: Path, home: Path) -> Path:
     """The config that a run left gives the same run bit for bit; return where."""
     again, config = home / "again", str(directory / "config.toml")
-    done = spcacw("run", "--config", config, "--output", str(again), cwd=home)
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeeded("run", "--config", config, "--output", str(again), cwd=home)
     assert metrics(again) == metrics(directory)
     for name in ("alpha.csv", "model.safetensors", "config.toml"):
         assert (again / name).read_bytes() == (directory / name).read_bytes()
@@ -158,9 +164,9 @@ def test_methods_have_one_trajectory_on_ray_and_in_process(link, tmp_path):
 
 
 def test_spcacw_run_in_process(bare, tmp_path):
-    done = spcacw("run", "--engine", "in-process", "--set", f"epochs={EPOCHS}", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search("metric .* last .* alone .* better by", done.stdout)
+    keys = ("--engine", "in-process", "--set", f"epochs={EPOCHS}")
+    said = succeeded("run", *keys, cwd=tmp_path)
+    assert re.search("metric .* last .* alone .* better by", said)
     (directory,) = (tmp_path / "runs").iterdir()
     assert_same_training(directory, bare)
     again = assert_it_repeats(directory, tmp_path)
@@ -180,49 +186,74 @@ def test_an_unknown_key_is_refused_by_flwr_run(link):
         link.cli("run", str(ROOT), "spcacw", "--run-config", "betta=0.1")
 
 
-MISTAKES = [
-    (["--setting", "digit-relabel"], ["digit-relabel", "did you mean digits-relabel"]),
-    (["--method", "spcawc"], ["method = 'spcawc'", "local, fedavg, oracle"]),
-    (["--set", "betta=1"], ["'betta'", "did you mean beta"]),
-    (["--set", "beta=1.5"], ["beta = 1.5", "(0, 1]"]),
-    (["--set", "beta"], ["key=value"]),
-    (["--set", "target=7"], ["target = 7", "0…6"]),
-    (["--engine", "fast"], ["engine = 'fast'", "ray, in-process"]),
-    (["--config", "none.toml"], ["none.toml"]),
-    (["--setting", "mnist-relabel", "--data-dir", "nothing"], ["nothing", "data-dir"]),
-    (["--output", "file/run"], ["file/run", "cannot be written"]),
-]
-"""Arguments of ``spcacw run``, and words of what it says of them."""
-
-
-def assert_told(directory: Path, code: int, said: str, words: list[str]) -> None:
-    """One sentence, with these words, and nothing was begun."""
-    assert code == 1
-    assert "Traceback" not in said
-    said = " ".join(said.split())
-    assert said.startswith("spcacw:")
-    for word in words:
-        assert word in said
-    assert not (directory / "runs").exists()
-
-
-@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
-def test_a_mistake_is_one_sentence_before_anything_starts(
-    arguments, words, tmp_path, monkeypatch, offline
-):
-    (tmp_path / "file").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "flower", None)  # not even a SuperLink
-    done = CliRunner().invoke(app, ["run", *arguments], env=PLAIN)
-    assert type(done.exception) is SystemExit
-    assert done.stderr == ""
-    assert_told(tmp_path, done.exit_code, done.stdout, words)
-
-
 def test_a_mistake_ends_the_process_at_once(tmp_path):
-    arguments, words = MISTAKES[0]
     start = time.monotonic()
-    done = spcacw("run", *arguments, cwd=tmp_path)
-    assert "Traceback" not in done.stderr
-    assert_told(tmp_path, done.returncode, done.stdout, words)
+    done = spcacw("run", "--setting", "digit-relabel", cwd=tmp_path)
     assert time.monotonic() - start < 60
+    assert done.returncode == 1
+    assert done.stdout.startswith("spcacw: ")
+    assert "did you mean digits-relabel" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+# Runs that are ended from outside: what they say, what is left, and how they go on.
+
+
+def start_long_run(output: Path, epochs: int = 2000) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [SPCACW, "run", "--set", f"epochs={epochs}", "--output", str(output)],
+        env=os.environ | PLAIN | {"SPCACW_RUN": str(output)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    wait_until(lambda: launch.read_status(output).get("epoch", 0) >= 2 or process.poll(), 120)
+    assert process.poll() is None
+    return process
+
+
+def assert_it_ended(process: subprocess.Popen[str], output: Path, code: int) -> str:
+    """The command has ended, all of its processes with it, and learning is on disk."""
+    said, _ = process.communicate(timeout=180)
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    assert f"What was learned so far is in {output}" in said
+    assert len(metrics(output)) >= 2
+    assert load_file(output / "model.safetensors")["3.bias"].shape == (10,)
+    assert len(pd.read_csv(output / "alpha.csv")) >= 3
+    wait_until(lambda: not marked("SPCACW_RUN", output), 30)
+    return said
+
+
+@pytest.mark.slow
+def test_killing_flower_is_noticed(tmp_path):
+    output, program = tmp_path / "run", "flwr-simulation"  # tests/deploy kills SuperLinks
+    process = start_long_run(output)
+    (victim,) = [p for p in marked("SPCACW_RUN", output) if program in " ".join(p.cmdline()[:2])]
+    victim.send_signal(signal.SIGKILL)
+    assert "before training was done" in assert_it_ended(process, output, 1)
+
+
+@pytest.mark.slow
+def test_terminating_ends_everything_and_keeps_what_was_learned(tmp_path):
+    process = start_long_run(tmp_path / "run")
+    process.send_signal(signal.SIGTERM)
+    assert "stopped" in assert_it_ended(process, tmp_path / "run", 130)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on(tmp_path):
+    """The ServerApp finishes its round and leaves a checkpoint; so the run is one of the other."""
+    output, epochs = tmp_path / "run", 30
+    process = start_long_run(output, epochs)
+    process.send_signal(signal.SIGINT)
+    said = assert_it_ended(process, output, 130)
+    assert f"'spcacw run --resume {output}' goes on from the last checkpoint" in said
+    sentence = launch.read_status(output)["error"]
+    assert re.fullmatch(r"It was stopped after round \d+ of 210\.", sentence)
+    (round_,) = re.findall(r"round (\d+)", sentence)
+    assert checkpoint.load(output / "checkpoint")[0]["round"] == int(round_)
+    succeeded("run", "--resume", str(output), cwd=tmp_path)
+    torch.set_num_threads(1)
+    assert_same_training(output, simulate(Config.from_keys(epochs=epochs)))
+    assert [line["epoch"] for line in metrics(output)] == list(range(1, epochs + 1))
+    wait_until(lambda: not marked("SPCACW_RUN", output), 30)

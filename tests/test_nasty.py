@@ -6,6 +6,7 @@ import signal
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,7 +79,7 @@ def refused(*arguments: object) -> str:
     with soon():
         done = spcacw(*arguments)
     assert isinstance(done.exception, SystemExit), repr(done.exception)
-    assert done.exit_code == 1
+    assert (done.exit_code, done.stderr) == (1, "")
     (line,) = [line for line in done.output.splitlines() if line.startswith("spcacw:")]
     assert "Traceback" not in done.output
     return line
@@ -91,6 +92,33 @@ def test_a_key_that_cannot_be_used(words, given, tmp_path, offline):
     keys = [part for one in re.split(r" (?=[a-z-]+=)", given) for part in ("--set", one)]
     output = [] if "output" in given or "resume" in given else ["--output", tmp_path / "run"]
     assert words in refused("run", "--engine", "in-process", "--epochs", 1, *output, *keys)
+
+
+MISTAKES = [
+    (["--setting", "digit-relabel"], ["digit-relabel", "did you mean digits-relabel"]),
+    (["--method", "spcawc"], ["method = 'spcawc'", "local, fedavg, oracle"]),
+    (["--set", "betta=1"], ["'betta'", "did you mean beta"]),
+    (["--set", "beta=1.5"], ["beta = 1.5", "(0, 1]"]),
+    (["--set", "beta"], ["key=value"]),
+    (["--set", "target=7"], ["target = 7", "0…6"]),
+    (["--engine", "fast"], ["engine = 'fast'", "ray, in-process"]),
+    (["--config", "none.toml"], ["none.toml"]),
+    (["--setting", "mnist-relabel", "--data-dir", "nothing"], ["nothing", "data-dir"]),
+    (["--output", "file/run"], ["file/run", "cannot be written"]),
+]
+"""Arguments of ``spcacw run``, and words of what it says of them."""
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
+def test_a_mistake_is_one_sentence_before_anything_starts(
+    arguments, words, tmp_path, monkeypatch, offline
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "flower", None)  # not even a SuperLink
+    said = refused("run", *arguments)
+    assert [word for word in words if word not in said] == []
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
@@ -123,10 +151,8 @@ def test_a_file_that_is_no_text(tmp_path):
 
 
 def test_a_disk_that_is_full_when_flower_has_run_is_a_sentence(tmp_path, monkeypatch):
-    def full(config, num_silos, show):
-        raise OSError(errno.ENOSPC, "No space left on device", "run.log")
-
-    monkeypatch.setattr(launch, "run", full)
+    full = OSError(errno.ENOSPC, "No space left on device", "run.log")
+    monkeypatch.setattr(launch, "run", Mock(side_effect=full))
     assert "No space left on device: 'run.log'" in refused("run", "--output", tmp_path / "run")
 
 

@@ -13,7 +13,6 @@ import pytest
 from scipy.stats import spearmanr, ttest_rel
 
 from spcacw_flwr.report.facts import facts_of
-from spcacw_flwr.report.read import read
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
@@ -304,7 +303,7 @@ def test_what_each_reading_moves():
 def test_what_leave_one_out_says(tmp_path):
     (tmp_path / "config.toml").write_text("seed = 0\n")
     shutil.copy(RESULTS / "leave-one-out-digits.csv", tmp_path / "leave_one_out.csv")
-    found = facts_of(read(tmp_path)).leave_one_out
+    found = facts_of(tmp_path).leave_one_out
     page = RUN.split("## The report")[1].split(" ## ")[0]
     assert f"{found.test_samples} test images" in page.replace(",", "")
     assert not [one for one in found.absences if abs(one.mean) > one.margin]  # all may be chance

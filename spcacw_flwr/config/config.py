@@ -110,16 +110,13 @@ COMMON = (
 
 
 def asked_keys(
-    name: str = "", setting: str = "", method: str = "", every: bool = False
+    name: str, setting: str, method: str, every: bool
 ) -> dict[str, tuple[str, Any, dataclasses.Field[Any]]]:
     """Return where keys live, and their defaults: one, a setting's, a method's, all, or the common.
 
     Raises SpcacwError if there is no key, setting or method of that name.
     """
     known, own, tables = fields(method, setting), {}, set()
-    if name:
-        (name,) = current({name: None})
-        _see_known([name], known)
     if setting:
         chosen = setting_class(setting)
         own = {kebab(key): value for key, value in chosen.defaults.items()}
@@ -129,7 +126,8 @@ def asked_keys(
         own |= {kebab(key): value for key, value in used.defaults.items()}
         tables |= {f"method {used.name}", used.family}
     if name:
-        names = [name]
+        names = list(current({name: None}))
+        _see_known(names, known)
     elif setting or method:
         names = [key for key, (table, _) in known.items() if key in own or table in tables]
     else:

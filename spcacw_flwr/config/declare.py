@@ -1,8 +1,7 @@
 """Shared types at the edge: the one error that users see, and the declaration of a config key.
 
-A configuration key is a field of a frozen dataclass, declared with :func:`key`, which records its
-documentation (with the paper's symbol and equation), and the values it may take. The name in
-Flower's run config is the field's name in kebab-case: ``samples_per_silo`` is ``samples-per-silo``.
+A configuration key is a field of a frozen dataclass, declared with :func:`key`. In Flower's run
+config its name is in kebab-case: ``samples_per_silo`` is ``samples-per-silo``.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class Keeper:
         ends_epoch = round_ % self.federation.rounds_per_epoch == 0
         return ends_epoch and waited >= max(SECONDS, self._cost / SHARE)
 
-    def save(self, round_: int, history: Mapping[str, Any], notes: Mapping[str, Any]) -> bool:
+    def save(self, round_: int, history: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
         """Make the checkpoint after round t; if that fails, say so, and keep the one before.
 
         ``history`` is kept like an object, ``notes`` as they are.
@@ -212,11 +212,9 @@ class Keeper:
             })  # fmt: skip
         except (OSError, SpcacwError) as error:
             log.warning("Round %s goes on without a checkpoint (%s).", round_, error)
-            return False
         finally:
             self._written = time.perf_counter()
             self._cost = self._written - start
-        return True
 
     def resume(self) -> dict[str, Any] | None:
         """Put the objects into the state of the checkpoint and return its other content.

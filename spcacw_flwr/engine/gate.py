@@ -1,21 +1,16 @@
 """The gate between a method and any engine: no reply reaches a method's state unchecked.
 
-An engine asks :meth:`Gate.play` for the questions of a round, and sends it what came back. The
-method is given the answers that can be used; what cannot is left out, as if that silo had stayed
-silent for the rest of the round. A silo that goes on sending such answers is put into quarantine:
-it is not asked, but for a probe now and then, and has no weight until its probes are good::
+An engine gives :meth:`Gate.play` the function that asks the silos. The method is given the answers
+that can be used; what cannot is left out, as if that silo had stayed silent for the rest of the
+round. A silo that goes on sending such answers is put into quarantine: it is not asked, but for a
+probe now and then, and has no weight until its probes are good.
 
-    steps = gate.play(method, round_)
-    request = next(steps)
-    while True:  # until StopIteration
-        request = steps.send(Answers(replies, faults))
-
-``faults`` are what the transport found wrong. :func:`judge` finds here whether an answer can be a
-gradient at all: finite, and no longer than an honest one can be.
+What is wrong with a message the transport has found (:attr:`Answers.faults`). :func:`judge` finds
+here whether an answer can be a gradient at all: finite, and no longer than an honest one can be.
 """
 
 import logging
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 import numpy as np
@@ -57,8 +52,8 @@ class Gate:
         self.faults: dict[int, Fault] = {}
         self._sized: set[int] = set()
 
-    def play(self, method: Method, round_: int) -> Generator[Request, Answers, None]:
-        """Run round t of a method: yield its questions, be sent what comes back.
+    def play(self, method: Method, round_: int, ask: Callable[[Request], Answers]) -> None:
+        """Run round t of a method: ``ask`` its questions, judge what comes back.
 
         Raises SpcacwError if the target was asked and there is no answer that can be used.
         """
@@ -79,7 +74,7 @@ class Gate:
         with suppress(StopIteration):
             request = next(steps)
             while True:
-                answers = (yield request) if request.silos else Answers(nothing(request))
+                answers = ask(request) if request.silos else Answers(nothing(request))
                 self._compare_sizes(method, request, answers.replies)
                 private = self._bounds_of_noise(method, request)
                 replies, faults = judge(request, answers, self.bound, private)

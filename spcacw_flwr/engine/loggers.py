@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import NamedTuple
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -22,84 +22,61 @@ log = logging.getLogger(__name__)
 NOTES = "loggers.json"
 
 
-class Logger(Protocol):
-    """A place for scalars."""
+class Log(NamedTuple):
+    """A place for scalars that has begun."""
 
     known: str
     """What the service calls the run."""
-
-    def scalars(self, values: Mapping[str, float], round_: int) -> None:
-        """Note some values of a round."""
-
-    def close(self, finished: bool) -> None:
-        """End the log."""
+    note: Callable[[Mapping[str, float], int], object]
+    """Note some values of a round."""
+    end: Callable[[bool], object]
+    """End the log of a run that finished, or did not."""
 
 
-class TensorBoard:
+def tensorboard(directory: Path, config: Config, done: int, known: str) -> Log:
     """Files in ``tensorboard/``, for TensorBoard."""
+    known = str(directory / "tensorboard")
+    make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+    writer = make(known, purge_step=done + 1 if done else None)
 
-    def __init__(self, directory: Path, config: Config, done: int, known: str) -> None:
-        writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
-        self.known = str(directory / "tensorboard")
-        self._writer = writer(self.known, purge_step=done + 1 if done else None)
-
-    def scalars(self, values: Mapping[str, float], round_: int) -> None:
-        """Note some values of a round."""
+    def note(values: Mapping[str, float], round_: int) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, round_)
+            writer.add_scalar(name, value, round_)
 
-    def close(self, finished: bool) -> None:
-        """End the log."""
-        self._writer.close()
+    return Log(known, note, lambda finished: writer.close())
 
 
-class MLflow:
+def mlflow(directory: Path, config: Config, done: int, known: str) -> Log:
     """A run of MLflow: at MLFLOW_TRACKING_URI, or in ``mlflow.db`` beside the run's directory."""
-
-    def __init__(self, directory: Path, config: Config, done: int, known: str) -> None:
-        self._mlflow = mlflow = importlib.import_module("mlflow")
-        if not mlflow.is_tracking_uri_set():
-            mlflow.set_tracking_uri(f"sqlite:///{directory.absolute().parent / 'mlflow.db'}")
-        run = mlflow.start_run(run_id=known or None, run_name=directory.name, nested=True)
-        self.known = run.info.run_id
-        if not known:
-            mlflow.log_params(config.to_flat())
-
-    def scalars(self, values: Mapping[str, float], round_: int) -> None:
-        """Note some values of a round."""
-        self._mlflow.log_metrics(values, step=round_)
-
-    def close(self, finished: bool) -> None:
-        """End the log."""
-        self._mlflow.end_run("FINISHED" if finished else "FAILED")
+    service = importlib.import_module("mlflow")
+    if not service.is_tracking_uri_set():
+        service.set_tracking_uri(f"sqlite:///{directory.absolute().parent / 'mlflow.db'}")
+    run = service.start_run(run_id=known or None, run_name=directory.name, nested=True)
+    if not known:
+        service.log_params(config.to_flat())
+    return Log(
+        run.info.run_id,
+        lambda values, round_: service.log_metrics(values, step=round_),
+        lambda finished: service.end_run("FINISHED" if finished else "FAILED"),
+    )
 
 
-class WandB:
+def wandb(directory: Path, config: Config, done: int, known: str) -> Log:
     """A run of Weights & Biases: in WANDB_PROJECT, or in ``spcacw``."""
-
-    def __init__(self, directory: Path, config: Config, done: int, known: str) -> None:
-        self._run = importlib.import_module("wandb").init(
-            project=os.environ.get("WANDB_PROJECT", "spcacw"), name=directory.name,
-            dir=str(directory), config=config.to_flat(), id=known or None,
-            resume="allow" if known else None,
-        )  # fmt: skip
-        self.known = self._run.id
-        self._run.define_metric("*", step_metric="round")  # its own steps may not go back
-
-    def scalars(self, values: Mapping[str, float], round_: int) -> None:
-        """Note some values of a round."""
-        self._run.log({**values, "round": round_})
-
-    def close(self, finished: bool) -> None:
-        """End the log."""
-        self._run.finish(exit_code=0 if finished else 1)
+    run = importlib.import_module("wandb").init(
+        project=os.environ.get("WANDB_PROJECT", "spcacw"), name=directory.name,
+        dir=str(directory), config=config.to_flat(), id=known or None,
+        resume="allow" if known else None,
+    )  # fmt: skip
+    run.define_metric("*", step_metric="round")  # its own steps may not go back
+    return Log(
+        run.id,
+        lambda values, round_: run.log({**values, "round": round_}),
+        lambda finished: run.finish(exit_code=0 if finished else 1),
+    )
 
 
-KINDS: dict[str, Callable[[Path, Config, int, str], Logger]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-    "wandb": WandB,
-}
+KINDS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
 """By the name of the key, and of the package."""
 
 
@@ -109,15 +86,15 @@ class Loggers:
     Raises SpcacwError if one cannot begin.
     """
 
-    def __init__(self, directory: Path, config: Config, done: int = 0) -> None:
+    def __init__(self, directory: Path, config: Config, done: int) -> None:
         notes = directory / NOTES
         known = json.loads(notes.read_text()) if done and notes.exists() else {}
-        self._loggers: dict[str, Logger] = {}
+        self._logs: dict[str, Log] = {}
         for name, kind in KINDS.items():
             if not getattr(config.run, name):
                 continue
             try:
-                self._loggers[name] = kind(directory, config, done, known.get(name, ""))
+                self._logs[name] = kind(directory, config, done, known.get(name, ""))
             except ImportError as error:
                 self.close(False)
                 raise SpcacwError(
@@ -127,23 +104,24 @@ class Loggers:
             except Exception as error:  # a service that is not there, a key that is not known
                 self.close(False)
                 raise SpcacwError(f"{name} = true: its log cannot begin ({error}).") from error
-        if found := {name: logger.known for name, logger in self._loggers.items()}:
+        if self._logs:
+            found = {name: one.known for name, one in self._logs.items()}
             write_atomically(notes, json.dumps(found).encode())
 
     def scalars(self, values: Mapping[str, float], round_: int) -> None:
         """Note some values of a round; those that are not numbers are left out."""
         numbers = {name: float(value) for name, value in values.items() if math.isfinite(value)}
-        for name in list(self._loggers) if numbers else ():
-            self._try(name, "scalars", numbers, round_)
+        if numbers:
+            self._tell_all(lambda one: one.note(numbers, round_))
 
     def close(self, finished: bool) -> None:
         """End all logs."""
-        for name in list(self._loggers):
-            self._try(name, "close", finished)
+        self._tell_all(lambda one: one.end(finished))
 
-    def _try(self, name: str, what: str, *values: Any) -> None:
-        try:
-            getattr(self._loggers[name], what)(*values)
-        except Exception as error:  # the network, a full disk: nothing to end a run for
-            del self._loggers[name]
-            log.warning("The log of %s ends here, training goes on (%s).", name, error)
+    def _tell_all(self, tell: Callable[[Log], object]) -> None:
+        for name, one in list(self._logs.items()):
+            try:
+                tell(one)
+            except Exception as error:  # the network, a full disk: nothing to end a run for
+                del self._logs[name]
+                log.warning("The log of %s ends here, training goes on (%s).", name, error)

@@ -40,6 +40,10 @@ class History:
     """Where its artefacts are; None if it leaves none."""
     resumes = False
     """Whether the run was begun before."""
+    federation: Federation
+    """Who takes part, since training has started."""
+    gate: Gate
+    """Who answered badly, since training has started."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -51,9 +55,6 @@ class History:
         """What each private silo does, and has told so far; see :class:`~.accounting.Ledger`."""
         self.alphas: list[tuple[int, NDArray[np.float64]]] = []
         """Round and weights (M,) at every update; empty for a method without weights."""
-        self.federation: Federation | None = None
-        self.gate: Gate | None = None
-        """Who answered badly; set by the engine."""
         self.rounds = self.round = 0
         self.alone: dict[str, list[float]] = {}
         """Figures of training alone, see :class:`Alone`; empty without that."""
@@ -113,10 +114,9 @@ class History:
         self.parameters = memory["state"]
         self._started = time.perf_counter() - memory["seconds"]
 
-    def weights(self, round_: int, alpha: NDArray[np.float64] | None) -> None:
-        """Note α (M,) as it is after round ``round_``; None is of a method without weights."""
-        if alpha is not None:
-            self.alphas.append((round_, alpha.copy()))
+    def weights(self, round_: int, alpha: NDArray[np.float64]) -> None:
+        """Note α (M,) as it is after round ``round_``."""
+        self.alphas.append((round_, alpha.copy()))
 
     def progress(self, round_: int) -> None:
         """Note that a round is over."""
@@ -194,11 +194,7 @@ class History:
 def play(silos: Silos, method: Method, round_: int, gate: Gate | None = None) -> None:
     """Run round t of a method with ``silos``; the gate is a fresh one by default."""
     gate = gate or Gate(method.config, method.federation.num_silos)
-    questions = gate.play(method, round_)
-    with suppress(StopIteration):
-        request = next(questions)
-        while True:
-            request = questions.send(silos.answer(request))
+    gate.play(method, round_, silos.answer)
 
 
 def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> None:
@@ -207,12 +203,12 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
     rounds = rounds or method.config.run.epochs * federation.rounds_per_epoch
     gate = history.gate = Gate(method.config, federation.num_silos)
     done = history.start(federation, rounds, {"method": method, "gate": gate})
-    if not done:
+    if not done and method.alpha is not None:
         history.weights(0, method.alpha)
     with history.ending():
         for round_ in range(done + 1, rounds + 1):
             play(silos, method, round_, gate)
-            if method.alpha_round == round_:
+            if method.alpha is not None and method.alpha_round == round_:
                 history.weights(round_, method.alpha)
             history.progress(round_)
             if method.ends_epoch(round_) or round_ == rounds:
@@ -222,7 +218,6 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
 
 def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> None:
     """Evaluate the model that an epoch ended with, and note it; the method's figures start anew."""
-    assert history.gate is not None  # since train
     assert method.federation.layout is not None  # every engine knows its model
     report = method.epoch_report() | history.gate.report()
     figures = method.figures()
@@ -240,8 +235,8 @@ def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> N
 class Alone:
     """Training alone: the target's own data only, by the method Local and the run's own seed."""
 
-    def __init__(self, config: Config, pool: SiloPool) -> None:
-        self.config, self.pool, self.target = config, pool, config.run.target
+    def __init__(self, pool: SiloPool) -> None:
+        self.pool, self.config, self.target = pool, pool.config, pool.config.run.target
 
     def train_alone(self) -> tuple[dict[str, list[float]], Tensor]:
         """Return each figure of the test cases after each epoch, and the model (d,)."""

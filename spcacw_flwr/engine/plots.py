@@ -48,10 +48,9 @@ def heat(
     of ``rounds``, at 0, 1, … by default, and holds until the next one.
     """
     values = np.ma.masked_equal(np.asarray(table, dtype=np.float64), 0.0)
-    edges = np.arange(values.shape[1] + 1) if rounds is None else np.asarray(rounds)
-    if rounds is not None:  # the last column is as wide as the one before it
-        step = edges[-1] - edges[-2] if len(edges) > 1 else 1
-        edges = np.append(edges, edges[-1] + step)
+    edges = np.arange(values.shape[1]) if rounds is None else np.asarray(rounds)
+    step = edges[-1] - edges[-2] if len(edges) > 1 else 1
+    edges = np.append(edges, edges[-1] + step)  # the last column is as wide as the one before it
     mesh = axes.pcolormesh(
         edges, np.arange(len(values) + 1), values, cmap=colours, rasterized=True,
         norm=PowerNorm(0.5, vmin=0, vmax=top),

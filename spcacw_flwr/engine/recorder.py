@@ -134,7 +134,7 @@ class Recorder(History):
         if checkpoints:
             keeper.check_room()
             self._keeper = keeper
-        self._loggers = Loggers(self.directory, self.config, self.round if done else 0)
+        self._loggers = Loggers(self.directory, self.config, self.round)
         self._asks = False
         super().start(federation, rounds, objects)
         self._status("training")
@@ -178,11 +178,9 @@ class Recorder(History):
         """Take Ctrl-C, SIGTERM, or a file ``stop``, as a wish to end after the round."""
         return self._stop.watching()
 
-    def weights(self, round_: int, alpha: NDArray[np.float64] | None) -> None:
+    def weights(self, round_: int, alpha: NDArray[np.float64]) -> None:
         """Append a row to alpha.csv."""
         super().weights(round_, alpha)
-        if alpha is None:
-            return
         self._append("alpha.csv", [[round_, *map(repr, alpha.tolist())]])
         self._log({f"alpha/silo_{silo}": weight for silo, weight in enumerate(alpha)}, round_)
 
@@ -227,7 +225,7 @@ class Recorder(History):
         self._write("summary.json", as_json(self.summary(), indent=2))
         metric = METRICS[self.config.run.metric]
         plots.save_metric(self.directory / f"{metric.name}.png", metric, self.epochs, self.alone)
-        if self.federation is not None and self.alphas:
+        if self.alphas:
             circular = setting_class(self.config.run.setting).group_kind == "angle"
             plots.save_alpha(self.directory / "alpha.png", self.alphas, self.federation, circular)
         self._close("finished")
@@ -253,7 +251,6 @@ class Recorder(History):
 
     def summary(self) -> dict[str, Any]:
         """Return the run in a few figures; accuracies in percent."""
-        assert self.federation is not None
         run, last = self.config.run, self.epochs[-1]
         setting = setting_class(run.setting)
         accuracy = best_and_last(self.accuracy) if "accuracy" in last else {}
@@ -268,7 +265,7 @@ class Recorder(History):
             "alone": alone or None, "alpha": None if self.alpha is None else self.alpha.tolist(),
             **{name: last[name] for name in ("target_gradients", "floats", "bytes")},
             "figures": {name: values.tolist() for name, values in self.figures.items()},
-            "rejections": self.gate.rejections() if self.gate else {},
+            "rejections": self.gate.rejections(),
             "privacy": self.privacy,
             "groups": [info.group for info in self.federation.silos], "names": setting.names,
             "group_kind": setting.group_kind,

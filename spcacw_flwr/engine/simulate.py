@@ -12,7 +12,7 @@ messages, and needs PyTorch and the scientific stack alone::
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,12 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     setting.prepare()
     output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)
-    with history.failing(), logged(output):
+    with history.failing(), logged(output) if output else nullcontext():
         pool = SiloPool(config, setting, range(setting.num_silos))
         method = method_for(config, pool.describe(), pool)
         with (
             threads(config.run.threads, setting.num_silos * config.samples_per_round, pool),
-            compared(Alone(config, pool), method, history),
+            compared(Alone(pool), method, history),
         ):
             train(pool, method, history)
         history.finish()
@@ -65,11 +65,8 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
 
 
 @contextmanager
-def logged(directory: Path | None) -> Iterator[None]:
+def logged(directory: Path) -> Iterator[None]:
     """Keep in a run's ``run.log`` what is logged in the block; who shows it already goes on."""
-    if directory is None:
-        yield
-        return
     log, file = logging.getLogger("spcacw_flwr"), logging.FileHandler(directory / "run.log")
     file.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     level, alone = log.level, not log.hasHandlers()

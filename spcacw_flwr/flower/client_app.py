@@ -236,7 +236,7 @@ def _alone(pool: SiloPool) -> Alone:
     if isinstance(pool, SitePool):
         pool.see(ALONE, pool.silos)
         pool = SiloPool(pool.config, pool.setting, pool.silos)
-    return Alone(pool.config, pool)
+    return Alone(pool)
 
 
 def app_of(own: Own | None = None, mods: list[Any] | None = None) -> ClientApp:

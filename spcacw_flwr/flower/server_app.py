@@ -92,14 +92,12 @@ class Audited(Recorder):
     def progress(self, round_: int) -> None:
         """Note the answers of a round that were left out."""
         super().progress(round_)
-        assert self.gate is not None  # since train
         for silo, fault in self.gate.faults.items():
             audit.note(audit.REJECTED, round=round_, silo=silo, **vars(fault))
 
     def epoch(self, round_: int, *args: Any) -> None:
         """Note what an epoch ended with."""
         super().epoch(round_, *args)
-        assert self.gate is not None  # since train
         line, told = self.epochs[-1], self.figures.get("epsilon", np.empty(0))
         audit.note(
             audit.EPOCH, round=round_, seconds=line["seconds"], loss=line["loss"],

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.report.read import Artefacts
+from spcacw_flwr.report.read import Artefacts, read
 from spcacw_flwr.report.words import called
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import Metric
@@ -216,12 +217,6 @@ class Facts:
     leave_one_out: LeaveOneOut | None
 
     @property
-    def num_silos(self) -> int:
-        """M, as far as the artefacts tell it; 0 if they do not."""
-        groups = self.run.summary.get("groups") or []
-        return self.run.alphas.shape[1] if len(self.run.alphas) else len(groups)
-
-    @property
     def rejections(self) -> dict[str, dict[str, int]]:
         """How many replies of each silo were not used, by its name and the reason."""
         return self._by_silo("rejections")
@@ -245,8 +240,12 @@ class Facts:
         return self.run.epochs[-1].get(name) if self.run.epochs else None
 
 
-def facts_of(run: Artefacts) -> Facts:
-    """Compute the figures of a run."""
+def facts_of(directory: Path) -> Facts:
+    """Compute the figures of the run in a directory.
+
+    Raises SpcacwError if it holds no run, or a file in it is damaged.
+    """
+    run = read(directory)
     state, target = str(run.status.get("state", "unknown")), int(run.config.get("target", 0))
     return Facts(run, state, target, _course(run), _weights(run, target), _leave_one_out(run))
 
@@ -257,12 +256,12 @@ def _course(run: Artefacts) -> Course:
     epochs, values = [int(line["epoch"]) for line in known], [line[metric.name] for line in known]
     so_far = [line["alone"] for line in known if line.get("alone") is not None]
     by_epoch = (run.summary.get("alone") or {}).get(metric.name) or so_far
-    last, table = known[-1] if known else {}, run.summary.get("metrics") or {}
+    last = known[-1] if known else {}
     ends = (last.get(f"{metric.name}-{end}") for end in ("low", "high"))
-    gain = table.get(metric.name, {}).get("gain_interval") or (None,)
     return Course(
         metric, epochs, values, by_epoch, "held-out" if run.config.get("holdout") else "test",
-        int(last.get(CASES, 0)), _interval(ends), _interval(gain), table,
+        int(last.get(CASES, 0)), _interval(ends),
+        _interval(run.found.get("gain_interval") or ()), run.summary.get("metrics") or {},
     )  # fmt: skip
 
 

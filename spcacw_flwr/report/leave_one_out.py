@@ -26,7 +26,7 @@ from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import method_for, threads
 from spcacw_flwr.report.facts import facts_of
-from spcacw_flwr.report.read import LEAVE_ONE_OUT, read
+from spcacw_flwr.report.read import LEAVE_ONE_OUT
 from spcacw_flwr.report.words import duration, listed
 from spcacw_flwr.silos.evaluation import Cases
 from spcacw_flwr.silos.metrics import METRICS
@@ -48,9 +48,8 @@ def leave_one_out(
 
     Raises SpcacwError if the run cannot be repeated here.
     """
-    run = read(directory)
-    facts = facts_of(run)
-    config = Config.from_flat({**run.config, **changes, "engine": "in-process", "output": ""})
+    facts = facts_of(directory)
+    config = Config.from_flat({**facts.run.config, **changes, "engine": "in-process", "output": ""})
     silos = checked_setting(config).num_silos
     peers = facts.weights.peers if facts.weights else [i for i in range(silos) if i != facts.target]
     chosen = peers[:count] + (peers[-1:] if lowest and count < len(peers) else [])

@@ -18,7 +18,6 @@ from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.gate import REASONS
 from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import MOST_SILOS, Course, Facts, LeaveOneOut, Weights, facts_of
-from spcacw_flwr.report.read import read
 from spcacw_flwr.report.words import called, duration, metric_rows, percent, signed, span
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def _metrics_table(course: Course) -> Table:
     rows, head = [], ["metric", "at the end"]
     caption = f"The last model on {course.on}, by every metric that applies to them"
     caption += "; below each, its 95 % interval."
-    for metric, row in metric_rows(course.table, course.metric.name, unit=False):
+    for metric, row in metric_rows(course.table, course.metric.name):
         last, ends, *more = row
         rows.append([metric.label, f"{last}\n{ends}"])
         if more:
@@ -231,7 +230,7 @@ def write_report(directory: Path) -> Path:
     Raises SpcacwError if the directory holds no run, or a file of it is damaged.
     """
     path = directory / NAME
-    write_atomically(path, render(facts_of(read(directory))).encode())
+    write_atomically(path, render(facts_of(directory)).encode())
     return path
 
 

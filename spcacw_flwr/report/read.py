@@ -6,7 +6,6 @@ Runs that failed and methods without weights lack some files or columns.
 import csv
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,9 +108,9 @@ def read(directory: Path) -> Artefacts:
     try:
         rounds, alphas = _alphas(directory / "alpha.csv")
         return Artefacts(
-            **vars(run), epochs=list(_lines(directory / "metrics.jsonl")), rounds=rounds,
-            alphas=alphas, silos=_last_epoch(directory / "silos.csv"),
-            left_out=_rows(directory / LEAVE_ONE_OUT),
+            **vars(run), rounds=rounds, alphas=alphas,
+            epochs=[dict(json.loads(line)) for line in _lines(directory / "metrics.jsonl")],
+            silos=_last_epoch(directory / "silos.csv"), left_out=_rows(directory / LEAVE_ONE_OUT),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpcacwError(
@@ -138,17 +137,13 @@ def _json(path: Path) -> dict[str, Any]:
         raise SpcacwError(f"{path} cannot be read: {error}.") from error
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file of JSON lines; a crash may have cut the last one."""
-    for line in whole_lines(path) if path.is_file() else ():
-        yield dict(json.loads(line))
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file, none if it is not there; without one that a crash has cut."""
+    return whole_lines(path) if path.is_file() else []
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table; a crash may have cut the last one, which is left out."""
-    if not path.is_file():
-        return []
-    return list(csv.DictReader(whole_lines(path)))
+    return list(csv.DictReader(_lines(path)))
 
 
 def _alphas(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

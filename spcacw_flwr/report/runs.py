@@ -59,12 +59,11 @@ def runs_below(folder: Path, where: Sequence[str], sort: str) -> list[Run]:
 
 def differing(runs: Sequence[Run]) -> list[str]:
     """Return the keys that are not the same in all runs, but for those that say where they run."""
-    names = dict.fromkeys(name for run in runs for name in run.config if name not in FREE)
-    return [
-        name
-        for name in names
-        if len({str(run.config[name]) for run in runs if name in run.config}) > 1
-    ]
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        for name, value in run.config.items():
+            values.setdefault(name, set()).add(str(value))
+    return [name for name, some in values.items() if len(some) > 1 and name not in FREE]
 
 
 def listing(runs: Sequence[Run], folder: Path) -> Table:
@@ -107,7 +106,7 @@ def comparison(runs: Sequence[Run]) -> Table:
 
 def _parts(run: Run, keys: Sequence[str]) -> list[dict[str, str]]:
     """Return what a column has: metrics, gains, weights, keys, cost."""
-    metrics = [*metric_rows(run.summary.get("metrics") or {}, run.metric.name, unit=False)]
+    metrics = [*metric_rows(run.summary.get("metrics") or {}, run.metric.name)]
     names = run.summary.get("names") or [""] * len(run.alpha)
     return [
         {metric.label: "\n".join(cells[:2]) for metric, cells in metrics},

@@ -348,7 +348,8 @@ def privacy(facts: Facts) -> Sentences:
     alike = len({(line["epsilon"], line["delta"]) for line in spent.values()}) == 1
     yield f"{silos([*spent], capital=True)} added noise to every answer."
     yield f"{'This cost' if alike else f'Silo {most} spent the most privacy,'} {amount}."
-    others = facts.num_silos - len({*spent, called(facts.run.summary, facts.target)})
+    summary = facts.run.summary
+    others = len(summary["groups"]) - len({*spent, called(summary, facts.target)})
     if others > 0:
         yield f"{counted(others, 'other peer')} recorded no guarantee."
 

@@ -24,7 +24,6 @@ from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.report.facts import MOST_SILOS, THEORY, facts_of
 from spcacw_flwr.report.page import absence_table, write_report_if_possible
-from spcacw_flwr.report.read import read
 from spcacw_flwr.report.sentences import advice
 from spcacw_flwr.report.words import called, counted, metric_rows
 from spcacw_flwr.silos.evaluation import CASES
@@ -100,7 +99,7 @@ def metrics_table(summary: dict[str, Any]) -> Table:
     names += ["alone", "better by", "95 % interval"] if summary["alone"] else []
     for name in names:
         table.add_column(name, justify="left" if name == "metric" else "right")
-    for metric, cells in metric_rows(summary["metrics"], summary["metric"], unit=False):
+    for metric, cells in metric_rows(summary["metrics"], summary["metric"]):
         table.add_row(metric.name, *cells)
     return table
 
@@ -126,7 +125,7 @@ def alpha_table(summary: dict[str, Any]) -> Table:
 
 def print_left_out(console: Console, directory: Path) -> None:
     """Print what the target lost without each peer that was left out of a run."""
-    if found := facts_of(read(directory)).leave_one_out:
+    if found := facts_of(directory).leave_one_out:
         content = absence_table(found)
         table = Table(*content.head, caption=content.caption)
         for row in content.rows:
@@ -145,7 +144,7 @@ def print_report(console: Console, directory: Path) -> None:
     best = summary["metrics"][metric.name]
     said = f"The best epoch, known with hindsight: {best['best_epoch']}, {metric.label} "
     console.print(said + metric.text(best["best"]))
-    for sentence in islice(advice(facts_of(read(directory))), 1):
+    for sentence in islice(advice(facts_of(directory)), 1):
         console.print(sentence, soft_wrap=True)
     if summary["alpha"] is not None:
         console.print(alpha_table(summary))

@@ -45,7 +45,7 @@ def span(
 
 
 def metric_rows(
-    table: Mapping[str, Mapping[str, Any]], first: str, unit: bool = True
+    table: Mapping[str, Mapping[str, Any]], first: str
 ) -> Iterator[tuple[Metric, list[str]]]:
     """Yield the cells of each metric of a summary, ``first`` before the others.
 
@@ -55,9 +55,9 @@ def metric_rows(
     for name in dict.fromkeys((first, *table)):
         if row := table.get(name):
             metric = METRICS[name]
-            cells = [metric.text(row["last"]), span(metric, row["interval"], unit=unit)]
+            cells = [metric.text(row["last"]), span(metric, row["interval"], unit=False)]
             if "gain" in row:
-                gain = span(metric, row["gain_interval"], signs=True, unit=unit)
+                gain = span(metric, row["gain_interval"], signs=True, unit=False)
                 cells += [metric.text(row["alone"]), signed(metric, row["gain"]), gain]
             yield metric, cells
 

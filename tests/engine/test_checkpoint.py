@@ -5,13 +5,13 @@ import errno
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,14 +25,14 @@ from spcacw_flwr.engine.checkpoint import Keeper
 from spcacw_flwr.engine.directory import Stopped
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.base import WeightedGradients
-from tests.conftest import make_method, make_pool, one_sentence
+from tests.conftest import contents, limited, make_method, make_pool, one_sentence
 from tests.engine.test_simulate import spoil
+from tests.test_end_to_end import PLAIN, SPCACW, metrics
 from tests.watching import wait_until
 
 ROUNDS, STOP = 8, 3  # two epochs of 100 samples in batches of 32; the stop is within the first
-SPCACW = str(Path(sys.executable).parent / "spcacw")
-PLAIN = {"TERM": "dumb", "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 HERE = "tests.engine.test_checkpoint"
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Wandering(WeightedGradients):
@@ -146,7 +146,7 @@ def test_going_on_is_never_having_stopped(keys, tmp_path):
     for t in range(1, ROUNDS + 1):
         loop.play(pool, method, t)
         if t == STOP:
-            assert first.save(t, {}, {})
+            first.save(t, {}, {})
     fresh_pool, again, second = begun(config, tmp_path)
     assert second.resume()["round"] == STOP
     for t in range(STOP + 1, ROUNDS + 1):
@@ -164,8 +164,7 @@ def without_seconds(directory: Path) -> dict[str, object]:
     for name in ("alpha.csv", "silos.csv", "model.safetensors", "config.toml"):
         path = directory / name
         files[name] = path.read_bytes() if path.exists() else None
-    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
-    files["metrics"] = [line | {"seconds": 0} for line in lines]
+    files["metrics"] = metrics(directory)
     files["summary"] = json.loads((directory / "summary.json").read_text()) | {"seconds": 0}
     return files
 
@@ -183,14 +182,6 @@ def stop_at(monkeypatch, round_: int, how) -> None:
     monkeypatch.setattr(loop, "play", play)
 
 
-def boom(*_, **__):
-    raise RuntimeError("the power went")
-
-
-def full(*_, **__):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def assert_goes_on(directory: Path, keys: dict[str, object]):
     """What a broken run leaves in ``run`` in the end is what a run never stopped does."""
     simulate(config_of(**keys, output=str(directory / "whole")))
@@ -201,7 +192,7 @@ def assert_goes_on(directory: Path, keys: dict[str, object]):
 
 def broken_after(round_: int, keys: dict[str, object], directory: Path, monkeypatch) -> Path:
     """Run a configuration until a round, and return its directory."""
-    stop_at(monkeypatch, round_, boom)
+    stop_at(monkeypatch, round_, Mock(side_effect=RuntimeError("the power went")))
     with pytest.raises(RuntimeError, match="the power went"):
         simulate(config_of(**keys, output=str(directory / "run")))
     return directory / "run"
@@ -319,10 +310,10 @@ def run(finished, tmp_path):
 
 def refused(run: Path, *words: str, **keys) -> None:
     """Going on is refused, in one sentence with these words, and changes no file."""
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    before = contents(run)
     with one_sentence(*words):
         simulate(config_of(**{"resume": str(run)} | keys))
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert contents(run) == before
 
 
 @pytest.mark.parametrize(
@@ -443,18 +434,18 @@ def test_state_that_cannot_be_kept_later_is_said_and_training_goes_on(tmp_path, 
 def test_a_full_disk_costs_a_checkpoint_and_no_training(where, tmp_path, monkeypatch, caplog):
     pool, method, kept = begun(config_of(checkpoint_every=2), tmp_path)
     directory = tmp_path / "checkpoint"
-    assert kept.save(2, {}, {})
+    kept.save(2, {}, {})
     loop.play(pool, method, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(os, where, full)
-        assert not kept.save(4, {}, {})
+        patch.setattr(os, where, Mock(side_effect=FULL))
+        kept.save(4, {}, {})
     (said,) = (line for line in caplog.messages if "2/beta" not in line)
     assert said.startswith("Round 4 goes on without a checkpoint (")
     assert "No space left on device" in said
     assert checkpoint.load(directory)[0]["round"] == 2
     assert len(list(directory.iterdir())) == 2
     (directory / ".half.pt.17").touch()  # of a process that was killed at it
-    assert kept.save(6, {}, {})
+    kept.save(6, {}, {})
     assert checkpoint.load(directory)[0]["round"] == 6
     assert len(list(directory.iterdir())) == 2
 
@@ -463,6 +454,7 @@ def test_a_disk_that_is_full_for_everything_ends_the_run_in_a_sentence(tmp_path,
     """And what was learned is in the checkpoint, from which it goes on when there is room."""
     run, keys = tmp_path / "run", {"checkpoint_every": 2}
     with monkeypatch.context() as patch:
+        full = Mock(side_effect=FULL)
         stop_at(patch, 8, lambda: patch.setattr(recorder, "write_atomically", full))
         with one_sentence("a file could not be used: ", "No space left"):
             simulate(config_of(output=str(run), **keys))
@@ -473,12 +465,8 @@ def test_a_disk_that_is_full_for_everything_ends_the_run_in_a_sentence(tmp_path,
 def test_a_disk_that_really_refuses_is_said_in_one_sentence(tmp_path, caplog):
     """The system allows files of 100 kB, and the checkpoint has 200."""
     keys = {"epochs": 2, "compare_alone": False, "checkpoint_every": 5}
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
+    with limited(100_000):
         simulate(Config.from_keys(**keys, output=str(tmp_path / "run")))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     said = [line for line in caplog.messages if "without a checkpoint" in line]
     assert [line.split(" goes on")[0] for line in said] == ["Round 5", "Round 10", "Round 14"]
     assert all("File too large" in line for line in said)

@@ -10,7 +10,7 @@ import torch
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.engine.gate import LONGEST, REASONS, Gate, judge, norm_bound, sizes_asked
+from spcacw_flwr.engine.gate import LONGEST, REASONS, Gate, judge, norm_bound, nothing, sizes_asked
 from spcacw_flwr.engine.loop import play
 from spcacw_flwr.flower.grid import Gathering
 from spcacw_flwr.methods.base import Method
@@ -172,17 +172,16 @@ class Listening(Method):
 
 def ask(gate: Gate, method: Method, round_: int, bad=(), silent=()) -> list[tuple[int, ...]]:
     """Play a round in which some silos answer badly; return who was asked."""
-    steps, asked = gate.play(method, round_), []
-    try:
-        request = next(steps)
-        while True:
-            asked.append(request.silos)
-            good = tuple(i for i in request.silos if i not in bad and i not in silent)
-            replies = Replies(good, torch.ones(len(good), 2) / 2, torch.ones(len(good)))
-            faults = {i: Fault("malformed", "it is mud") for i in bad}
-            request = steps.send(Answers(replies, faults))
-    except StopIteration:
-        return asked
+    asked = []
+
+    def answer(request: Request) -> Answers:
+        asked.append(request.silos)
+        good = tuple(i for i in request.silos if i not in bad and i not in silent)
+        replies = Replies(good, torch.ones(len(good), 2) / 2, torch.ones(len(good)))
+        return Answers(replies, {i: Fault("malformed", "it is mud") for i in bad})
+
+    gate.play(method, round_, answer)
+    return asked
 
 
 def test_strikes_lead_into_quarantine_and_good_probes_out_of_it(caplog):
@@ -265,7 +264,9 @@ def test_a_question_is_cut_to_those_who_are_asked_and_to_nobody_is_none():
     keys = {"max_strikes": 1, "quarantine_probe": 0.0}
     method, door = Deaf(**keys), gate(**keys)
     assert ask(door, method, 1, bad=[1]) == [(1, 3)]
-    request = next(door.play(method, 2))
+    cut: list[Request] = []
+    door.play(method, 2, lambda request: cut.append(request) or Answers(nothing(request)))
+    (request,) = cut
     assert (request.silos, request.samples) == ((3,), (30,))
     assert request.points.tolist() == [[0, 1]]
     assert ask(door, method, 3, bad=[3]) == [(3,)]
@@ -285,18 +286,11 @@ def test_the_log_does_not_flood(caplog):
 # SP-CACW: no weight, and as silent in the costs
 
 
-def spoiled_pool(monkeypatch, config, silo, rounds):
-    """The pool's silos, of whom one answers NaN in some rounds."""
-    pool = make_pool(config)
-    spoil(monkeypatch, silo, rounds, pool)
-    return pool
-
-
 @pytest.mark.parametrize("keys", [{}, {"method": "spcacw", "solver": "eg"}])
 def test_weights_in_quarantine_are_zero_and_are_earned_again(keys, monkeypatch):
     config = Config.from_keys(update_every=4, max_strikes=2, quarantine_probe=1.0, **keys)
-    peer = 2
-    pool = spoiled_pool(monkeypatch, config, peer, range(10, 14))
+    peer, pool = 2, make_pool(config)
+    spoil(monkeypatch, peer, range(10, 14), pool)
     method, door = make_method(config, pool), gate(7, max_strikes=2, quarantine_probe=1.0)
     alphas = {}
     for t in range(1, 41):
@@ -329,8 +323,8 @@ def test_the_loop_and_flower_have_one_quarantine(name, monkeypatch):
         method=name, max_strikes=2, quarantine_probe=0.6, update_every=3, epochs=2,
         compare_alone=False,
     )  # fmt: skip
-    rounds = (2, 3, 5, 9)
-    pool = spoiled_pool(monkeypatch, config, BAD, rounds)
+    rounds, pool = (2, 3, 5, 9), make_pool(config)
+    spoil(monkeypatch, BAD, rounds, pool)
     method, door = make_method(config, pool), Gate(config, 7)
     for t in range(1, 15):
         play(pool, method, t, door)

@@ -11,39 +11,29 @@ from spcacw_flwr.methods.base import Optimiser
 from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.report.leave_one_out import Remaining, train_without
 from spcacw_flwr.silos.protocol import Request
-from spcacw_flwr.silos.setting import Setting
 from tests.conftest import make_pool
 
 KEYS = {"epochs": 2, "compare_alone": False}
 EXCLUDED = 3
 
 
-class FirstSix(Setting):
+class FirstSix(DigitsRelabel):
     """Digits without the seventh silo: the numbers of the others, and so their batches, stay."""
 
-    name, group_kind = "first-six", "cluster"
+    name = "first-six"
 
     def __init__(self, keys, seed):
-        super().__init__(keys, seed)
         self.seven = DigitsRelabel(keys, seed)
-        self.num_classes, self.input_shape = self.seven.num_classes, self.seven.input_shape
+        super().__init__(keys, seed)
 
     @property
     def groups(self):
         """Return the true clusters of six silos."""
         return self.seven.groups[:6]
 
-    def prepare(self):
-        """Prepare the seven."""
-        self.seven.prepare()
-
     def train(self, silo):
         """Return what the silo has among seven."""
         return self.seven.train(silo)
-
-    def test(self, silo):
-        """Return what the silo has among seven."""
-        return self.seven.test(silo)
 
 
 @pytest.mark.parametrize("method", METHODS)

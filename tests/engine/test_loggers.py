@@ -6,76 +6,78 @@ MLflow and wandb are stand-ins here, which note each call; docs/run.md says how 
 import json
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.loggers import KINDS
 from spcacw_flwr.engine.simulate import simulate
 from tests.conftest import one_sentence
 
 
-def mlflow_of(calls: list, known: str = "m1") -> SimpleNamespace:
-    """A stand-in for mlflow, whose runs are called ``known``."""
-
-    def start_run(**how):
-        calls.append(("start", how))
-        return SimpleNamespace(info=SimpleNamespace(run_id=known))
-
-    return SimpleNamespace(
-        is_tracking_uri_set=lambda: False, start_run=start_run,
-        set_tracking_uri=lambda uri: calls.append(("uri", uri)),
-        log_params=lambda params: calls.append(("params", params)),
-        log_metrics=lambda values, step: calls.append((step, values)),
-        end_run=lambda state: calls.append(("end", state)),
-    )  # fmt: skip
+@pytest.fixture
+def mlflow(monkeypatch):
+    """A stand-in for mlflow, whose run is m1."""
+    found = Mock()
+    found.is_tracking_uri_set.return_value = False
+    found.start_run.return_value.info.run_id = "m1"
+    monkeypatch.setitem(sys.modules, "mlflow", found)
+    return found
 
 
-def wandb_of(calls: list) -> SimpleNamespace:
-    """A stand-in for wandb."""
-    run = SimpleNamespace(
-        id="w1", define_metric=lambda name, step_metric: calls.append((name, step_metric)),
-        log=lambda values: calls.append((values["round"], values)),
-        finish=lambda exit_code: calls.append(("end", exit_code)),
-    )  # fmt: skip
-    return SimpleNamespace(init=lambda **how: calls.append(("start", how)) or run)
+@pytest.fixture
+def wandb(monkeypatch):
+    """A stand-in for wandb, whose run is w1."""
+    found = Mock()
+    found.init.return_value.id = "w1"
+    monkeypatch.setitem(sys.modules, "wandb", found)
+    return found
 
 
 KEYS = {"epochs": 2, "mlflow": True, "wandb": True}
 
 
-def test_both_are_told_keys_weights_metrics_and_training_alone(tmp_path, monkeypatch):
-    told, noted = [], []
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow_of(told))
-    monkeypatch.setitem(sys.modules, "wandb", wandb_of(noted))
+def rounds_of(mlflow, wandb) -> list[int]:
+    """The rounds of which both were told some values, the same ones."""
+    told = [
+        (values | {"round": how["step"]},) for (values,), how in mlflow.log_metrics.call_args_list
+    ]
+    assert told == [values for values, _ in wandb.init.return_value.log.call_args_list]
+    return [values["round"] for (values,) in told]
+
+
+def test_both_are_told_keys_weights_metrics_and_training_alone(tmp_path, mlflow, wandb):
     run = tmp_path / "run"
     found = simulate(Config.from_keys(output=str(run), **KEYS))
-    names = [name for name, _ in told]
-    assert names == ["uri", "start", "params", 0, 7, 7, 14, 14, "end"]
-    assert told[0][1] == f"sqlite:///{tmp_path / 'mlflow.db'}"
-    assert told[1][1] == {"run_id": None, "run_name": "run", "nested": True}
-    assert told[2][1]["epochs"] == 2
-    assert told[3][1]["alpha/silo_0"] == 1
-    assert told[5][1]["accuracy"] == found.accuracy[0]
-    assert told[5][1]["alone/accuracy"] == found.accuracy_alone[0]
-    assert told[-1] == ("end", "FINISHED")
-    assert [name for name, _ in noted] == ["start", "*", 0, 7, 7, 14, 14, "end"]
-    how = noted[0][1]
+    assert rounds_of(mlflow, wandb) == [0, 7, 7, 14, 14]
+    begun = ["is_tracking_uri_set", "set_tracking_uri", "start_run", "log_params"]
+    assert [name for name, *_ in mlflow.method_calls[:4]] == begun
+    mlflow.set_tracking_uri.assert_called_once_with(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    mlflow.start_run.assert_called_once_with(run_id=None, run_name="run", nested=True)
+    assert mlflow.log_params.call_args.args[0]["epochs"] == 2
+    weights, _, epoch, *_ = (values for (values,), _ in mlflow.log_metrics.call_args_list)
+    assert weights["alpha/silo_0"] == 1
+    assert epoch["accuracy"] == found.accuracy[0]
+    assert epoch["alone/accuracy"] == found.accuracy_alone[0]
+    assert mlflow.method_calls[-1] == call.end_run("FINISHED")
+    how = wandb.init.call_args.kwargs
     assert (how["project"], how["name"], how["resume"]) == ("spcacw", "run", None)
-    assert noted[-1] == ("end", 0)
+    told = wandb.init.return_value.method_calls
+    assert told[0] == call.define_metric("*", step_metric="round")
+    assert told[-1] == call.finish(exit_code=0)
     assert json.loads((run / "loggers.json").read_text()) == {"mlflow": "m1", "wandb": "w1"}
 
 
-def test_a_run_that_goes_on_goes_on_with_its_logs(tmp_path, monkeypatch):
+def test_a_run_that_goes_on_goes_on_with_its_logs(tmp_path, mlflow, wandb):
     for epochs, more in ((1, {"output": str(tmp_path)}), (2, {"resume": str(tmp_path)})):
-        told, noted = [], []
-        monkeypatch.setitem(sys.modules, "mlflow", mlflow_of(told))
-        monkeypatch.setitem(sys.modules, "wandb", wandb_of(noted))
+        mlflow.reset_mock()
+        wandb.reset_mock()
         simulate(Config.from_keys(**KEYS | {"epochs": epochs, "compare_alone": False}, **more))
-    assert dict(told[:2])["start"]["run_id"] == "m1"
-    assert "params" not in dict(told)  # MLflow's cannot change, and epochs did
-    assert (noted[0][1]["id"], noted[0][1]["resume"]) == ("w1", "allow")
-    assert [name for name, _ in told[2:]] == [14, 14, "end"]
+    assert mlflow.start_run.call_args.kwargs["run_id"] == "m1"
+    mlflow.log_params.assert_not_called()  # MLflow's cannot change, and epochs did
+    how = wandb.init.call_args.kwargs
+    assert (how["id"], how["resume"]) == ("w1", "allow")
+    assert rounds_of(mlflow, wandb) == [14, 14]
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
@@ -86,29 +88,20 @@ def test_what_is_not_installed_is_one_sentence_before_training(name, tmp_path, m
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
-def test_one_that_cannot_begin_is_one_sentence_and_the_other_is_closed(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow_of(told))
+def test_one_that_cannot_begin_is_one_sentence_and_the_other_is_closed(
+    tmp_path, mlflow, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
     with one_sentence("wandb = true: its log cannot begin"):
         simulate(Config.from_keys(output=str(tmp_path), **KEYS))
-    assert told[-1] == ("end", "FAILED")
+    assert mlflow.method_calls[-1] == call.end_run("FAILED")
 
 
-def test_one_that_fails_later_is_left_out_and_training_goes_on(tmp_path, monkeypatch, caplog):
-    def fail(*_, **__):
-        raise ConnectionError("no route")
-
-    mlflow = mlflow_of([])
-    mlflow.log_metrics = fail
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+def test_one_that_fails_later_is_left_out_and_training_goes_on(tmp_path, mlflow, caplog):
+    mlflow.log_metrics.side_effect = ConnectionError("no route")
     keys = {"epochs": 1, "mlflow": True, "tensorboard": True, "compare_alone": False}
     simulate(Config.from_keys(output=str(tmp_path), **keys))
     said = [line for line in caplog.messages if "mlflow" in line]
     assert said == ["The log of mlflow ends here, training goes on (no route)."]
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "finished"
     assert any((tmp_path / "tensorboard").iterdir())
-
-
-def test_each_has_a_key():
-    assert {*KINDS} <= Config.from_keys().to_flat().keys()

@@ -2,10 +2,9 @@
 
 import json
 import logging
-import os
 import signal
 from collections.abc import Container
-from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -17,12 +16,14 @@ from spcacw_flwr.alpha.crew import hands
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.loop import History
+from spcacw_flwr.engine.plots import draw_metric, heat, new_figure
 from spcacw_flwr.engine.simulate import simulate, threads
 from spcacw_flwr.partitions.relabel import DigitsRelabel
+from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting
-from tests.conftest import one_sentence
+from tests.conftest import data_at, one_sentence
 
 FILES = ("alpha.csv", "config.toml", "metrics.jsonl", "model.safetensors", "status.json")
 
@@ -96,13 +97,15 @@ def test_without_output_nothing_is_written(tmp_path, monkeypatch):
 def test_a_run_in_process_keeps_its_log(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(logging.getLogger("spcacw_flwr"), "propagate", False)  # as without pytest
     spoil(monkeypatch, 5, range(3, 99))
-    simulate(Config.from_keys(epochs=1, output=str(tmp_path)))
+    result = simulate(config(epochs=1, output=str(tmp_path)))
+    assert all(part.isfinite().all() for part in result.parameters.values())
     lines = (tmp_path / "run.log").read_text().splitlines()
     told = [line[:20] for line in lines if line.startswith("INFO")]
     assert told == ["INFO training alone,", "INFO round 7: accura"]
-    assert any(line.startswith("WARNING Round 3 goes on without silo 5") for line in lines)
+    said = "Round 3 goes on without silo 5: its gradient is not finite"
+    assert any(line.startswith(f"WARNING {said}") for line in lines)
     shown = capsys.readouterr().err
-    assert "goes on without silo 5" in shown
+    assert said in shown
     assert "round 7" not in shown
     assert logging.getLogger("spcacw_flwr").handlers == []
 
@@ -121,12 +124,11 @@ def spoil(monkeypatch, silo: int, rounds: Container[int], owner=SiloPool) -> Non
     monkeypatch.setattr(owner, "gradients", gradients)
 
 
-def test_a_gradient_that_is_not_finite_is_left_out_and_said(monkeypatch, caplog):
-    spoil(monkeypatch, 2, range(3, 99))
-    result = simulate(config(compare_alone=False, method="fedavg"))
-    assert "Round 3 goes on without silo 2: its gradient is not finite" in caplog.text
-    assert np.isfinite(result.accuracy).all()
-    assert all(part.isfinite().all() for part in result.parameters.values())
+def error_of(directory) -> str:
+    """What a run that has failed says on disk."""
+    status = json.loads((directory / "status.json").read_text())
+    assert status["state"] == "failed"
+    return status["error"]
 
 
 def test_when_the_target_breaks_the_run_ends_with_one_sentence_and_keeps_its_learning(
@@ -136,31 +138,24 @@ def test_when_the_target_breaks_the_run_ends_with_one_sentence_and_keeps_its_lea
     words = "Target silo 0 did not answer round 10"
     with one_sentence(words):
         simulate(config(output=str(tmp_path)))
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert (status["state"], status["error"][: len(words)]) == ("failed", words)
+    assert error_of(tmp_path).startswith(words)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
     assert load_file(tmp_path / "model.safetensors")["3.bias"].shape == (10,)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. X")])
 def test_a_run_without_memory_ends_with_one_sentence(error, monkeypatch, tmp_path):
-    def full(*_):
-        raise error
-
-    monkeypatch.setattr(SiloPool, "gradients", full)
+    monkeypatch.setattr(SiloPool, "gradients", Mock(side_effect=error))
     with one_sentence("Training stopped, for no memory was left"):
         simulate(config(output=str(tmp_path)))
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert status["state"] == "failed"
-    assert status["error"].endswith("smaller batches or a smaller model.")
+    assert error_of(tmp_path).endswith("smaller batches or a smaller model.")
 
 
 def test_an_interrupted_run_says_so_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(SiloPool, "evaluate", lambda *_: signal.default_int_handler(2, None))
     with pytest.raises(KeyboardInterrupt):
         simulate(config(output=str(tmp_path)))
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert (status["state"], status["error"]) == ("failed", "Training stopped by KeyboardInterrupt")
+    assert error_of(tmp_path) == "Training stopped by KeyboardInterrupt"
 
 
 class Ragged(DigitsRelabel):
@@ -225,25 +220,17 @@ def test_a_model_that_cannot_be_split_has_pytorchs_threads():
 # An epoch of the paper's four larger columns on real data, with networks in narrow width.
 
 
-@pytest.fixture
-def root() -> Path:
-    beside = Path(__file__).parents[3] / "shared" / "data"
-    path = Path(os.environ.get("SPCACW_DATA_DIR", beside))
-    if not (path / "cifar100").is_dir() or not (path / "shakespeare").is_dir():
-        pytest.skip(f"no cifar100 and shakespeare in {path}; name it in SPCACW_DATA_DIR")
-    return path
-
-
 @pytest.mark.parametrize("keys", [
     {"setting": "cifar100-clusters", "epsilon": 10.0},
     {"setting": "cifar100-clusters", "epsilon": 0.01},
     {"setting": "shakespeare", "silos": 15, "roles_per_silo": 7},
     {"setting": "shakespeare", "silos": 30, "roles_per_silo": 3},
 ])  # fmt: skip
-def test_an_epoch_of_each_column(keys, root, tmp_path):
+def test_an_epoch_of_each_column(keys, tmp_path):
     found = config(
         **keys, width=1 / 32, epochs=1, samples_per_silo=70, test_samples=200,
-        data_dir=str(root), output=str(tmp_path / "run"), compare_alone=False,
+        data_dir=data_at("cifar100", "shakespeare"), output=str(tmp_path / "run"),
+        compare_alone=False,
     )  # fmt: skip
     images = keys["setting"] == "cifar100-clusters"
     assert found.training.model == ("vgg16" if images else "char-lstm")
@@ -256,3 +243,36 @@ def test_an_epoch_of_each_column(keys, root, tmp_path):
     shape, classes = ((3, 32, 32), 100) if images else ((50,), 80)
     model = make_model(shape, classes, 64, 0, found.training.model, 1 / 32)
     model.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
+
+
+# Its pictures: what is white, what is dark, how long an α holds, and where the legend is.
+
+
+def test_zero_is_white_and_colour_grows_with_the_root():
+    axes = new_figure(2, 2).add_subplot()
+    mesh = heat(axes, [[0.0, 0.25], [1.0, 0.0]])
+    assert np.ma.getmaskarray(mesh.get_array()).tolist() == [[True, False], [False, True]]
+    assert float(mesh.norm(0.25)) == 0.5
+    assert axes.get_ylim() == (2, 0)  # the first row is above the second
+    assert heat(axes, [[0.1]], top=0.1).norm(0.1) == 1
+
+
+def test_an_alpha_holds_until_the_next_one():
+    axes = new_figure(2, 2).add_subplot()
+    edges = heat(axes, [[1.0, 0.5, 0.2]], [0, 7, 21]).get_coordinates()[0, :, 0]
+    assert edges.tolist() == [0, 7, 21, 35]  # the last one as long as the one before it
+    lone = heat(axes, [[1.0]], [5]).get_coordinates()[0, :, 0]
+    assert lone.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("name", ["accuracy", "log-loss"])
+def test_the_legend_hides_no_line(name):
+    """An interval at the last epoch went through it."""
+    figure = new_figure(6.4, 3.1)
+    axes = figure.add_subplot()
+    draw_metric(axes, METRICS[name], [1, 2, 3], [0.91, 0.92, 0.93], [0.81, 0.82, 0.83])
+    figure.draw_without_rendering()
+    legend, whole = axes.get_legend().get_window_extent(), figure.bbox
+    assert not legend.overlaps(axes.get_window_extent())
+    assert whole.contains(legend.x0, legend.y0)
+    assert whole.contains(legend.x1, legend.y1)

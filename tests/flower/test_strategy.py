@@ -115,7 +115,7 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
     strategy, pool = play(config, grid, rounds=1), make_pool(local)
     model = strategy.method.personal
     found, alone = strategy.nodes.train_alone()
-    beside = Alone(local, pool)
+    beside = Alone(pool)
     expected, vector = beside.train_alone()
     assert found == expected
     assert torch.equal(alone, vector)

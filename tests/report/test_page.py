@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from importlib.resources import files
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from spcacw_flwr import report as html
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.report.page import write_report, write_report_if_possible
-from tests.conftest import spcacw
+from tests.conftest import ran
 from tests.engine.test_simulate import spoil
 from tests.report.artefacts import write_csv, write_run
 
@@ -150,27 +151,21 @@ def test_of_many_silos_the_heaviest_are_listed_and_the_others_summed_up(kind, tm
 def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
     assert write_report_if_possible(write_run(tmp_path / "run")) == ""
     assert "holds no run" in write_report_if_possible(tmp_path)
-
-    def broken(directory):
-        raise ZeroDivisionError("oh")
-
-    monkeypatch.setattr(html.page, "write_report", broken)
+    monkeypatch.setattr(html.page, "write_report", Mock(side_effect=ZeroDivisionError("oh")))
     said = write_report_if_possible(tmp_path / "run")
     assert said == "There is no report of this run (ZeroDivisionError: oh)."
 
 
 def test_the_run_and_its_rerun_by_the_command_line(tmp_path):
     run = tmp_path / "run"
-    done = spcacw("run", "--engine", "in-process", "--set", "epochs=2", "--output", run)
-    assert done.exit_code == 0, done.output
+    ran("run", "--engine", "in-process", "--set", "epochs=2", "--output", run)
     assert "Replies that were not used" in Page((run / "report.html").read_text()).titles
     (run / "report.html").unlink()
-    done = spcacw("report", run, "--leave-one-out", "1", "--lowest")
-    assert done.exit_code == 0, done.output
-    assert "Leave-one-out: 3 runs in this process" in done.output
-    rows = [line.split("│")[1].strip() for line in done.output.splitlines() if line[0] == "│"]
+    said = ran("report", run, "--leave-one-out", "1", "--lowest")
+    assert "Leave-one-out: 3 runs in this process" in said
+    rows = [line for line in said.splitlines() if line[0] == "│"]
     assert len(rows) == 2
-    assert "without silo" in done.output
+    assert "without silo" in said
     page = Page((run / "report.html").read_text())
     assert "With and without each peer" in page.titles
     assert "The recorded run ended" not in page.text  # the rerun with all silos is the run
@@ -178,20 +173,16 @@ def test_the_run_and_its_rerun_by_the_command_line(tmp_path):
 
 
 def test_a_failed_run_has_a_report_by_the_command_line(tmp_path):
-    done = spcacw("run", "--engine", "in-process", "--set", "sketch=9999", "--output", tmp_path)
-    assert done.exit_code == 1
+    ran("run", "--engine", "in-process", "--set", "sketch=9999", "--output", tmp_path, code=1)
     page = Page((tmp_path / "report.html").read_text())
     assert "The run did not finish: sketch = 9999 is more than" in page.text
 
 
 def test_what_cannot_be_reported_is_one_sentence(tmp_path, offline):
-    done = spcacw("report", tmp_path)
-    assert done.exit_code == 1
-    assert done.output.startswith(f"spcacw: {tmp_path} holds no run")
+    assert ran("report", tmp_path, code=1).startswith(f"spcacw: {tmp_path} holds no run")
     run = write_run(tmp_path / "run", config={"setting": "mnist-relabel"})
-    done = spcacw("report", run, "--leave-one-out", "1", "--data-dir", tmp_path / "nowhere")
-    assert done.exit_code == 1
-    assert "Leave-one-out reruns the training here, with the data of all silos: " in done.output
+    said = ran("report", run, "--leave-one-out", 1, "--data-dir", tmp_path / "nowhere", code=1)
+    assert "Leave-one-out reruns the training here, with the data of all silos: " in said
 
 
 def test_simulate_leaves_the_report_to_its_caller(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from spcacw_flwr.report.runs import difference, draw, read_run, runs_below
-from tests.conftest import one_sentence, spcacw
+from tests.conftest import one_sentence, ran
 from tests.report.artefacts import write_run
 
 
@@ -42,16 +42,15 @@ def test_less_is_better_of_some_metrics(tmp_path):
 
 
 def test_a_folder_is_listed_with_the_keys_that_differ(folder):
-    done = spcacw("runs", folder)
-    assert done.exit_code == 0, done.output
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.output.splitlines()
+    said = ran("runs", folder)
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()
              if line.startswith("│")]  # fmt: skip
     assert lines[0] == ["a", "80.00 %", "+5.00", "0.5000", "9.0 s"]
     assert lines[1] == ["beta=0.1", "78.0 to 82.0", "+4.0 to +6.0", "", "2 MB"]
     assert lines[2][0] == "c"
     assert lines[2][-1] == "failed, epoch 0"
     assert lines[4][0] == "deep/b"
-    assert "  digits-relabel, spcacw  " in done.output
+    assert "  digits-relabel, spcacw  " in said
 
 
 def test_a_narrow_terminal_shows_keys_and_names_too(tmp_path):
@@ -59,9 +58,9 @@ def test_a_narrow_terminal_shows_keys_and_names_too(tmp_path):
         keys = {"method": f"{name}-method", "model": f"{name}-net", "epochs": len(name),
                 "eta": len(name) / 10}  # fmt: skip
         write(tmp_path, f"2026-11-24_{name}", 80.0, 5.0, 0.5, **keys)
-    done = spcacw("runs", tmp_path, columns=80)
+    said = ran("runs", tmp_path, columns=80)
     for words in ("2026-11-24_second", "model=second-net", "epochs=6,", "eta=0.6"):
-        assert words in done.output
+        assert words in said
 
 
 def test_filters_are_keys_or_the_state(folder):
@@ -87,17 +86,16 @@ def test_silos_and_epochs_are_whole_numbers_in_the_picture(folder, monkeypatch):
 
 def test_two_runs_are_compared_and_drawn(folder):
     picture = folder / "both.png"
-    done = spcacw("compare", folder / "a", folder / "deep" / "b", "--output", picture)
-    assert done.exit_code == 0, done.output
+    told = ran("compare", folder / "a", folder / "deep" / "b", "--output", picture)
     rows = {cells[1].strip(): [cell.strip() for cell in cells[2:4]]
-            for line in done.output.splitlines() if len(cells := line.split("│")) > 3}  # fmt: skip
+            for line in told.splitlines() if len(cells := line.split("│")) > 3}  # fmt: skip
     assert rows["accuracy"] == ["80.00 %", "90.00 %"]
     assert rows["accuracy, better than alone"] == ["+5.00", "−3.00"]
     assert rows["α of silo 0"] == ["0.5000", "0.9000"]
     assert rows["beta"] == ["0.1", "0.2"]
     assert rows["time"] == ["9.0 s", "2.0 s"]
     # Half widths 2 and 2: √8 = 2.8.
-    said = " ".join(done.output.split())
+    said = " ".join(told.split())
     assert ("b is 10.0 points of accuracy better than a, by more than the draw of the test cases "
             "(+7.2 to +12.8 points, as if each had its own).") in said  # fmt: skip
     assert picture.read_bytes()[1:4] == b"PNG"
@@ -109,13 +107,9 @@ def test_what_cannot_be_compared_is_said(folder):
     other = read_run(write(folder, "d", 90.0, 1.0, 0.5, setting="heart"))
     assert "a and d differ in setting: neither can be called" in difference(a, other)
     close = read_run(write(folder, "e", 81.0, 1.0, 0.5))
-    assert "e is 1.0 points of accuracy better than a, which may be the draw" in difference(
-        a, close
-    )
+    assert "e is 1.0 points of accuracy better than a, which may be" in difference(a, close)
     assert "worse" in difference(b, a)
     (folder / "a" / "status.json").write_text("{")
     with one_sentence("status.json cannot be read"):
         read_run(folder / "a")
-    done = spcacw("compare", folder / "nowhere")
-    assert done.exit_code == 1
-    assert "holds no run" in done.output
+    assert "holds no run" in ran("compare", folder / "nowhere", code=1)

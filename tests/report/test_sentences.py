@@ -7,7 +7,6 @@ import pytest
 
 from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import facts_of
-from spcacw_flwr.report.read import read
 from spcacw_flwr.report.words import counted, duration, percent, signed, silos, size, span
 from spcacw_flwr.silos.metrics import METRICS
 from tests.conftest import one_sentence
@@ -17,7 +16,7 @@ LEFT_OUT = ["seed", "without", "alpha", "accuracy", "best_accuracy", "test_sampl
 
 
 def facts(tmp_path, **keys):
-    return facts_of(read(write_run(tmp_path / "run", **keys)))
+    return facts_of(write_run(tmp_path / "run", **keys))
 
 
 def said(part, found) -> str:
@@ -214,7 +213,7 @@ def left_out(tmp_path, rows, **keys):
     """What is said and known of runs of which some left a peer out."""
     run = write_run(tmp_path / "run", **keys)
     write_csv(run / "leave_one_out.csv", LEFT_OUT, rows)
-    found = facts_of(read(run))
+    found = facts_of(run)
     return said("without", found), found.leave_one_out
 
 
@@ -281,11 +280,11 @@ def test_with_several_seeds_they_say_what_is_chance(tmp_path):
 
 def test_a_directory_without_a_run_and_a_damaged_one(tmp_path):
     with one_sentence("holds no run"):
-        read(tmp_path)
+        facts_of(tmp_path)
     run = write_run(tmp_path / "run")
     (run / "summary.json").write_text("{")
     with one_sentence("cannot be read"):
-        read(run)
+        facts_of(run)
 
 
 def test_lines_that_a_crash_cut_off_are_passed_over(tmp_path):
@@ -296,7 +295,7 @@ def test_lines_that_a_crash_cut_off_are_passed_over(tmp_path):
     ):  # fmt: skip
         with (run / name).open("a") as file:
             file.write(end)
-    found = facts_of(read(run))
+    found = facts_of(run)
     assert found.course.epochs == [1, 2, 3]
     assert list(found.weights.rounds) == [0, 7, 14, 21]
     assert found.weights.figures["sigma"].tolist() == [4, 5, 6, 7]
