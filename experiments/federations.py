@@ -105,8 +105,7 @@ def tuned(jobs: Sequence[Job], kept: Table) -> list[Job]:
     for job in jobs:
         if job.row.endswith(TRIAL):
             line = kept.lines.get(kept.place(job.place))
-            sign = 1 if line is None or METRICS[line["metric"]].higher else -1
-            value = sign * float(line["value"]) if line else math.nan
+            value = METRICS[line["metric"]].sign * float(line["value"]) if line else math.nan
             cell = job.column, job.place["size"], job.row.removesuffix(TRIAL)
             values.setdefault(cell, {}).setdefault(job.place["keys"], []).append(value)
     found = []
@@ -169,7 +168,7 @@ def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
     for (setting, size, method), its in groups.items():
         metric, cases = METRICS[its[0]["metric"]], [int(line["test_cases"]) for line in its]
         values = np.array([float(line["value"]) for line in its])
-        gains = (1 if metric.higher else -1) * (values - [alone[of(line)] for line in its])
+        gains = metric.sign * (values - [alone[of(line)] for line in its])
         pairs = [of(line)[2:] for line in its]
         alphas = [float(line["alpha_target"]) for line in its if line["alpha_target"]]
         found.append(Cell(

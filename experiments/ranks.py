@@ -35,7 +35,7 @@ def read_cells(results: Path) -> dict[str, pd.DataFrame]:
     found = {}
     federations = pd.read_csv(results / "federations.csv")
     for (setting, size), lines in federations.groupby(["setting", "size"], sort=False):
-        sign = 1 if METRICS[lines["metric"].iloc[0]].higher else -1
+        sign = METRICS[lines["metric"].iloc[0]].sign
         table = lines.pivot_table("value", ["seed", "target"], "method") * sign
         found[f"{setting}, {size or 'all data'}"] = table
     runs = pd.concat(pd.read_csv(results / f"table1{more}.csv") for more in ("", "-narrow"))

@@ -75,7 +75,7 @@ def worth(cases: Cases, name: str, part: slice) -> float:
     """Return a metric on a part of the test cases; more is better."""
     weight = None if cases.weight is None else cases.weight[part]
     found = Cases({name: cases.scores[name][part]}, cases.y[part], weight).found(name)
-    return found.value * (1 if METRICS[name].higher else -1) * (100 if METRICS[name].percent else 1)
+    return found.value * METRICS[name].sign * (100 if METRICS[name].percent else 1)
 
 
 def measure(keys: Keys) -> list[dict[str, Any]]:

@@ -210,7 +210,7 @@ def score(_: Job, run: Run) -> dict[str, Any] | None:
     if run.state != FINISHED or run.config is None:
         return None if run.killed else {"held_out_accuracy": math.nan, "seconds": math.nan}
     last, metric = run.logged()[-LAST:], METRICS[run.config.run.metric]
-    mean = statistics.fmean(line[metric.name] for line in last) * (1 if metric.higher else -1)
+    mean = statistics.fmean(line[metric.name] for line in last) * metric.sign
     figure = round(mean, 3 if metric.percent else 5)
     return {"held_out_accuracy": figure, "seconds": last[-1]["seconds"]}
 

@@ -55,7 +55,7 @@ class Course:
         """By how much training with peers ended better than training alone; None if not known."""
         if not (self.values and self.alone):
             return None
-        return (1 if self.metric.higher else -1) * (self.values[-1] - self.alone[-1])
+        return self.metric.sign * (self.values[-1] - self.alone[-1])
 
     @property
     def verdict(self) -> int:
@@ -290,12 +290,12 @@ def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:
     whole = {row["seed"]: float(row[metric.name]) for row in rows if not row["without"]}
     if not whole:
         return None
-    absences, sign = [], 1 if metric.higher else -1
+    absences = []
     samples, mean = int(rows[0]["test_samples"]), float(np.mean([*whole.values()]))
     for silo in dict.fromkeys(row["without"] for row in rows if row["without"]):
         some = [row for row in rows if row["without"] == silo and row["seed"] in whole]
         values, name = [float(row[metric.name]) for row in some], called(run.summary, int(silo))
-        lost = [sign * (whole[row["seed"]] - v) for row, v in zip(some, values, strict=True)]
+        lost = [metric.sign * (whole[row["seed"]] - v) for row, v in zip(some, values, strict=True)]
         alpha = [float(row["alpha"]) for row in some if row["alpha"]]
         chance = [float(row["chance"]) for row in some]
         absences.append(Absence(

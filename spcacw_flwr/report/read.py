@@ -77,8 +77,7 @@ class Run:
 
     def rank(self, by: str) -> tuple[bool, float | str]:
         """Return what sorts it, the best first and the unknown last."""
-        sign = -1 if self.metric.higher else 1
-        values = {"run": 0.0, "value": sign * self.value, "gain": -self.gain,
+        values = {"run": 0.0, "value": -self.metric.sign * self.value, "gain": -self.gain,
                   "alpha": -self.own_weight, "seconds": self.seconds}  # fmt: skip
         return math.isnan(values[by]), str(self.directory) if by == "run" else values[by]
 

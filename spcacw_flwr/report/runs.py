@@ -131,7 +131,7 @@ def difference(first: Run, second: Run) -> str:
         return f"{both} differ in {', '.join(other)}: neither can be called the better one."
     if len(ends) < 2:
         return f"{both} have not both finished: which is better cannot be told."
-    gap = (1 if metric.higher else -1) * (second.value - first.value)
+    gap = metric.sign * (second.value - first.value)
     half = math.hypot(*((high - low) / 2 for low, high in ends))
     better = "better" if gap >= 0 else "worse"
     clear = "by more than" if abs(gap) > half else "which may be"

@@ -129,7 +129,7 @@ class Cases:
         gains = {}
         for name in self.scores:
             metric, ours, theirs = METRICS[name], self.found(name), other.found(name)
-            scale = (100.0 if metric.percent else 1.0) * (1 if metric.higher else -1)
+            scale = (100.0 if metric.percent else 1.0) * metric.sign
             error = standard_error(ours.influence - theirs.influence)
             more = Z * math.hypot(error, ours.one if metric.percent else 0.0) * abs(scale)
             gain = scale * (ours.value - theirs.value)

@@ -135,6 +135,11 @@ class Metric:
     percent: bool = False
     """Whether it is told in percent, and its differences in points."""
 
+    @property
+    def sign(self) -> int:
+        """1 where more is better, −1 where less is."""
+        return 1 if self.higher else -1
+
     def text(self, value: float | None) -> str:
         """Return a value as people read it, ``93.20 %`` or ``0.873``."""
         if value is None or math.isnan(value):
@@ -152,8 +157,7 @@ class Metric:
 
     def best(self, values: Sequence[float]) -> int:
         """Return the place of the best value, the first of several; NaN is the worst."""
-        sign = 1 if self.higher else -1
-        rank = [-math.inf if math.isnan(value) else sign * value for value in values]
+        rank = [-math.inf if math.isnan(value) else self.sign * value for value in values]
         return rank.index(max(rank))
 
     def interval(self, found: Found) -> tuple[float, float]:
@@ -224,8 +228,7 @@ def is_worse(metric: Metric, ours: Mapping[str, float], theirs: Mapping[str, flo
     """
     name = metric.name
     halves = [(line[f"{name}-high"] - line[f"{name}-low"]) / 2 for line in (ours, theirs)]
-    gap = (theirs[name] - ours[name]) * (1 if metric.higher else -1)
-    return gap > math.hypot(*halves)
+    return metric.sign * (theirs[name] - ours[name]) > math.hypot(*halves)
 
 
 def standard_error(influence: Tensor) -> float:
