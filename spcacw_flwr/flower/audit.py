@@ -20,19 +20,21 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import sweep, write_atomically
 from spcacw_flwr.flower import certificates
 from spcacw_flwr.flower.records import Arrays
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.protocol import Request
+from spcacw_flwr.silos.protocol import Replies, Request
 
 log = logging.getLogger(__name__)
 LOG, HEAD = "audit.jsonl", ".head"
@@ -45,8 +47,6 @@ OPEN, ANSWER, HEARD, REFUSED, REJECTED, RUN, EPOCH, ADMITTED, REVOKED, KEY = (
     "open", "answer", "heard", "refused", "rejected", "run", "epoch", "admitted", "revoked", "key",
 )  # fmt: skip
 """What happened: docs/trust.md says what each line holds."""
-_SHA256 = hashlib.sha256()
-"""To be copied: between two rounds of training that takes half the time of making one."""
 _about: dict[str, Any] = {}
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -113,15 +113,21 @@ def dumped(table: Mapping[str, Any]) -> bytes:
     return _encode(table).encode()
 
 
-def share(dimension: int, norm: float, numbers: int, how: str) -> dict[str, Any]:
-    """Return what a line says of an answer: a gradient (d,), and so many numbers beside it.
+def shares(replies: Replies, norms: Tensor, target: int, how: str) -> dict[str, dict[str, Any]]:
+    """Return what a line says of the answers of each silo: its gradient, and numbers beside it.
 
-    ``bytes`` are those of the gradient as it travels (the key ``wire``), and 8 of each number.
+    ``bytes`` are those of the gradient as it travels (``how``, the key ``wire``), and 8 of each
+    number: losses, and L of the ``target``.
     """
-    return {
-        "floats": dimension + numbers, "bytes": wire.size_of(dimension, how) + 8 * numbers,
-        "norm": norm if math.isfinite(norm) else None,
-    }  # fmt: skip
+    found, dimension = {}, replies.gradients.shape[1]
+    for k, (silo, norm) in enumerate(zip(replies.silos, norms.tolist(), strict=True)):
+        also = silo == target and replies.smoothness is not None
+        numbers = replies.losses[k].numel() + also
+        found[str(silo)] = {
+            "floats": dimension + numbers, "bytes": wire.size_of(dimension, how) + 8 * numbers,
+            "norm": norm if math.isfinite(norm) else None,
+        }  # fmt: skip
+    return found
 
 
 class _Alone:
@@ -218,7 +224,8 @@ class Log:
             self._owed = False
 
     def _body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {"n": self._line + 1, "previous": self._previous, "time": _now(), **fields}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        return {"n": self._line + 1, "previous": self._previous, "time": now, **fields}
 
     def _append(self, fields: Mapping[str, Any]) -> None:
         self._write(dumped(self._body(fields)) + b"\n")
@@ -280,16 +287,4 @@ class Log:
 
 def digest(line: bytes) -> str:
     """Return the SHA-256 of a line, its end included, in hexadecimal."""
-    found = _SHA256.copy()
-    found.update(line)
-    return found.hexdigest()
-
-
-def _now() -> str:
-    milliseconds = time.time_ns() // 1_000_000
-    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}+00:00"
-
-
-@lru_cache(maxsize=1)
-def _second(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+    return hashlib.sha256(line).hexdigest()

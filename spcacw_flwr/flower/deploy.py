@@ -29,10 +29,10 @@ from spcacw_flwr.flower.processes import (
     connected,
     end,
     free_port,
+    host_and_port,
     keep,
     listens,
 )
-from spcacw_flwr.flower.service import host_of
 from spcacw_flwr.report.terminal import reported
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
@@ -45,7 +45,7 @@ console = new_console()
 told = one_sentence()
 """Around a command: a user's error is told as its sentence."""
 say = partial(console.print, soft_wrap=True)
-"""Prints a Flower command, ready to be copied, or a sentence."""
+"""Prints a Flower command, ready to be copied, or a sentence; above what ``reported`` shows."""
 CLOSED = "No program of it calls anybody else: no telemetry, no update check, no download."
 PORT = 9092
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
@@ -278,7 +278,7 @@ def run(
 ) -> None:
     """Train on the silos of a running server, on the server's host, and wait."""
     end_like_ctrl_c()
-    host_of(stream, "--stream")
+    host_and_port(stream, "--stream")
     place = Server(directory.resolve(), port)
     flat = flat_keys(config, set_, {"output": absolute(str(output))})
     resolved = claimed(Config.from_flat(place.streaming(flat, stream)))

@@ -16,12 +16,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit
-from spcacw_flwr.flower.processes import family
-from spcacw_flwr.flower.service import host_of
+from spcacw_flwr.flower.processes import family, host_and_port
 
 OF_SILO = ("side", "silo")
 """``side`` is who says it: the ``silo`` what it let out, the ``target`` what it heard."""
@@ -151,8 +148,8 @@ class Monitor:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         now: dict[Figure, float] = {
-            ("memory_bytes", ()): memory(self.home), ("healthy", ()): self.healthy(),
-            ("ready", ()): self.ready(),
+            ("memory_bytes", ()): sum(one.info["memory_info"].rss for one in family(self.home)),
+            ("healthy", ()): self.healthy(), ("ready", ()): self.ready(),
         }  # fmt: skip
         found = {**self.figures.read(), **now}
         for name, (words, labels) in METRICS.items():
@@ -175,15 +172,6 @@ class Monitor:
         if asked is None:
             return 404, b"/metrics, /healthz, /readyz\n"
         return (200, b"yes\n") if asked() else (503, b"no\n")
-
-
-def memory(home: Path) -> float:
-    """Return the bytes of resident memory of a host's programs."""
-    total = 0
-    for process in family(home):
-        with suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total
 
 
 def serve(address: str, monitor: Monitor) -> ThreadingHTTPServer:
@@ -211,9 +199,7 @@ def serve(address: str, monitor: Monitor) -> ThreadingHTTPServer:
             """Say nothing of who looked."""
 
     try:
-        found = ThreadingHTTPServer(
-            (host_of(address, "--metrics"), int(address.rpartition(":")[2])), Pages
-        )
+        found = ThreadingHTTPServer(host_and_port(address, "--metrics"), Pages)
     except OSError as error:
         raise SpcacwError(f"--metrics {address} cannot be listened at ({error}).") from error
     threading.Thread(target=found.serve_forever, name="metrics", daemon=True).start()
