@@ -39,7 +39,7 @@ from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
 from spcacw_flwr.silos.setup import setting_of
 from tests.conftest import one_sentence, spcacw
 from tests.flower.test_strategy import small
-from tests.flower.test_stream_failures import come_back, kill
+from tests.flower.test_streams import SHARES, come_back, kill
 from tests.watching import wait_until
 
 TOLD = {"3": {"floats": 11, "bytes": 48, "norm": 0.5}}
@@ -256,9 +256,6 @@ def run_audited(config: Config, shares: list[list[int]], tls: Path, after=lambda
 def lines_of(host: Path) -> list[dict]:
     key = certificates.SILO_PUBLIC_KEY, certificates.SERVER_CERTIFICATE
     return checked(host / LOG, [host / name for name in key if (host / name).exists()])
-
-
-SHARES = [[0], [1, 4], [2, 3, 5, 6]]
 
 
 @pytest.mark.parametrize("wire", ["float32", pytest.param("int8", marks=pytest.mark.slow)])

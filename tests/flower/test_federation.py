@@ -46,7 +46,6 @@ pytestmark = pytest.mark.slow
 
 LONG = {"epochs": 100_000}
 SILOS = 4
-BEATS = Path(__file__).with_name("beats")
 KEYS = {
     "cluster-sizes": "2,2", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 240.0,
     "round-timeout": 3.0, "weight-decay": 0.05, "beta": 0.02, "checkpoint-every": 4,
@@ -137,10 +136,18 @@ def log_of(run: Run) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def beats():
-    """Nodes that Flower misses after 20 seconds, the least that it allows."""
+def beats(tmp_path_factory):
+    """Nodes that say that they live as often as Flower allows.
+
+    It misses a node after two beats: after 20 seconds here, and a minute by default.
+    """
+    place = tmp_path_factory.mktemp("beats")
+    (place / "sitecustomize.py").write_text(
+        "import flwr.common.constant as of\n"
+        "of.HEARTBEAT_DEFAULT_INTERVAL = of.HEARTBEAT_MIN_INTERVAL\n"
+    )
     with pytest.MonkeyPatch.context() as patch:
-        paths = filter(None, [BEATS, os.environ.get("PYTHONPATH")])
+        paths = filter(None, [place, os.environ.get("PYTHONPATH")])
         patch.setitem(THREADS, "PYTHONPATH", os.pathsep.join(map(str, paths)))
         yield
 

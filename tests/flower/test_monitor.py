@@ -22,7 +22,6 @@ from spcacw_flwr.flower.monitor import METRICS, Figures, Monitor, serve
 from spcacw_flwr.flower.processes import Program, end, free_port
 from tests.conftest import one_sentence
 from tests.flower.test_audit import (
-    SHARES,
     answered,
     killed_and_back,
     lines_of,
@@ -30,6 +29,7 @@ from tests.flower.test_audit import (
     run_audited,
 )
 from tests.flower.test_strategy import small
+from tests.flower.test_streams import SHARES
 from tests.watching import wait_until
 
 ROOT = Path(__file__).parents[2]
