@@ -18,8 +18,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -130,38 +130,6 @@ def shares(replies: Replies, norms: Tensor, target: int, how: str) -> dict[str, 
     return found
 
 
-class _Alone:
-    """Keeps a host's other threads and processes from a file; no generator, which takes longer.
-
-    SpcacwError, of the log in ``path``, in the place of an OSError in the block.
-    """
-
-    def __init__(self, file: int, path: Path) -> None:
-        self._file, self._path, self._lock = file, path, threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-        except OSError as error:
-            self._lock.release()
-            raise self._sentence(error) from error
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        finally:
-            self._lock.release()
-        if isinstance(error, OSError):
-            raise self._sentence(error) from error
-
-    def _sentence(self, error: OSError) -> SpcacwError:
-        return SpcacwError(
-            f"{self._path} cannot be written ({error}), and without its audit log this host lets "
-            "nothing out: make room, or repair it."
-        )
-
-
 class Log:
     """A log file that several processes of one host append to, signed with the host's ``key``.
 
@@ -178,25 +146,44 @@ class Log:
             self._place = os.open(path.parent, os.O_RDONLY)
         except OSError as error:
             raise SpcacwError(f"{path}, the audit log, cannot be opened: {error}.") from error
-        self._writing, self._sealing = _Alone(self._file, path), _Alone(self._place, path)
-        with self._sealing:
+        self._locks = {self._file: threading.Lock(), self._place: threading.Lock()}
+        with self._alone(self._place):
             sweep(path.parent, self.head.name)
-            with self._writing:
+            with self._alone(self._file):
                 self._find_head()
             self.note(OPEN, pid=os.getpid())
             self._seal()
         atexit.register(self.seal)
         threading.Thread(target=self._seal_now_and_then, name="audit", daemon=True).start()
 
+    @contextmanager
+    def _alone(self, file: int) -> Iterator[None]:
+        """Keep the host's other threads and processes from the log, or from its head.
+
+        SpcacwError in the place of an OSError in the block.
+        """
+        with self._locks[file]:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                try:
+                    yield
+                finally:
+                    fcntl.flock(file, fcntl.LOCK_UN)
+            except OSError as error:
+                raise SpcacwError(
+                    f"{self.path} cannot be written ({error}), and without its audit log this "
+                    "host lets nothing out: make room, or repair it."
+                ) from error
+
     def note(self, event: str, **fields: Any) -> None:
         """Append a line; SpcacwError if it cannot be written."""
-        with self._writing:
+        with self._alone(self._file):
             self._catch_up()
             self._append({"event": event, **_about, **fields})
 
     def seal(self) -> None:
         """Sign what no seal covers yet, and copy the seal beside the log."""
-        with self._sealing:
+        with self._alone(self._place):
             self._seal()
 
     def announce(self, key: Path) -> None:
@@ -211,7 +198,7 @@ class Log:
         self.seal()
 
     def _seal(self) -> None:
-        with self._writing:
+        with self._alone(self._file):
             self._catch_up()
             if self._sealed < self._line:
                 body = self._body({"event": SEAL, "at": self._size})
