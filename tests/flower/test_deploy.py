@@ -9,7 +9,7 @@ import ssl
 import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -52,6 +52,31 @@ deploy = partial(spcacw, "deploy")
 def authority(tmp_path):
     assert deploy("ca", tmp_path / "fed", "--host", "fl.example.org").exit_code == 0
     return tmp_path / "fed" / "ca" / "ca.crt"
+
+
+@pytest.fixture
+def place(authority, tmp_path):
+    """The directory of silo 0."""
+    found = Silo(tmp_path / "silo")
+    found.make(0, authority, "data")
+    return found
+
+
+def said_by(place: Silo, superlink: str, most: int = 9) -> list[str]:
+    """What a silo says while it waits for its server: all of it, or so many sentences."""
+    said: list[str] = []
+
+    class Enough(Exception):
+        pass
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == most:
+            raise Enough
+
+    with suppress(Enough):
+        place.wait_for(superlink, say)
+    return said
 
 
 def test_a_run_whose_whole_server_died_waits_until_it_listens_again(tmp_path, monkeypatch):
@@ -152,6 +177,7 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
         (["key", "silo", "--silo", "0", "--ca", "server/server.key"], "holds no certificate"),
         (["server", "nothing"], "nothing/ca.crt is missing"),
         (["register", "server", "none.pub"], "none.pub cannot be read"),
+        (["revoke", "server", "good/silo.pub"], "is no key that"),
         (["register", "server", "binary"], "binary cannot be read"),
         (["silo", "good", "--superlink", "localhost"], "is not of the form host:port"),
         (["silo", "good", "--superlink", ":9092"], "is not of the form host:port"),
@@ -208,47 +234,29 @@ def served(server: Path) -> tuple[grpc.Server, str]:
     return found, f"127.0.0.1:{port}"
 
 
-def test_a_silo_says_why_it_cannot_reach_its_server(authority, tmp_path, monkeypatch):
+def test_a_silo_says_why_it_cannot_reach_its_server(place, tmp_path, monkeypatch):
     """Nobody there, no such host, another authority's server; then its own, which policy names."""
     monkeypatch.setattr("spcacw_flwr.flower.processes.PATIENCE", 0.01)
     deploy("ca", tmp_path / "other")
     (other, address), (own, right) = (served(tmp_path / x / "server") for x in ("other", "fed"))
-    place, said = Silo(tmp_path / "silo"), []
-    place.make(0, authority, "data")
-
-    class Enough(Exception):
-        pass
-
-    def say(text: str) -> None:
-        said.append(text)
-        if len(said) == 3:
-            raise Enough
-
     for superlink, why in (
         (f"127.0.0.1:{free_port()}", "refused"), ("no..host:1", "cannot be reached"),
         (address, "certificate verify failed"),
     ):  # fmt: skip
-        said.clear()
-        with pytest.raises(Enough):
-            place.wait_for(superlink, say)
+        said = said_by(place, superlink, 3)
         assert all(why in text for text in said)
         pauses = [float(re.search(r"in (\S+) s\.", text)[1]) for text in said]
         assert pauses == [0.01, 0.02, 0.04]
-    said.clear()
-    place.wait_for(right, say)
-    assert [re.sub(r"until .*", "until", text) for text in said] == [
+    assert [re.sub(r"until .*", "until", text) for text in said_by(place, right)] == [
         f"{place.directory / 'ca.crt'} is valid until",
         f"The certificate of {right} is valid until",
     ]
-    said.clear()
     key = fingerprint((tmp_path / "fed" / "server" / "server.crt").read_bytes())
     (place.directory / "policy.toml").write_text(f"targets = '{key}'")
-    place.wait_for(right, say)
-    said.clear()
+    assert len(said_by(place, right)) == 2
     (place.directory / "policy.toml").write_text(f"targets = '{'0' * 64}'")
     with pytest.raises(SpcacwError, match=f"The key of {right}, {key}, is not in 'targets'"):
-        place.wait_for(right, say)
-    assert said == []
+        said_by(place, right, 1)
     for one in (other, own):
         one.stop(0)
 
@@ -283,21 +291,10 @@ def shown(authority):
         (8, "is . s ahead of"), (-310, "is 3.. s behind"), (0, ""), (-200, ""),
     ],
 )  # fmt: skip
-def test_a_silo_whose_clock_flower_would_refuse_says_so(
-    seconds, words, shown, authority, tmp_path, monkeypatch
-):
+def test_a_silo_whose_clock_flower_would_refuse_says_so(seconds, words, shown, place, monkeypatch):
     now = certificates.now
     monkeypatch.setattr(certificates, "now", lambda: now() + timedelta(seconds=seconds))
-    place, said = Silo(tmp_path / "silo"), []
-    place.make(0, authority, "data")
-
-    def say(text: str) -> None:
-        said.append(text)
-        if words:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt) if words else nullcontext():
-        place.wait_for(shown, say)
+    said = said_by(place, shown, 1 if words else 9)
     if words:
         assert re.search(f"^The clock of this host {words}", said[0])
         assert "set the clocks of both. The next try is in 5 s." in said[0]
@@ -313,22 +310,16 @@ def test_a_silo_whose_clock_flower_would_refuse_says_so(
     ],
 )
 def test_a_certificate_out_of_its_time_is_said_with_what_to_do(
-    days, words, authority, tmp_path, monkeypatch
+    days, words, authority, place, tmp_path, monkeypatch
 ):
-    place, now = Silo(tmp_path / "silo"), certificates.now
-    place.make(0, authority, "data")
+    now = certificates.now
     with monkeypatch.context() as patch:
         patch.setattr(certificates, "now", lambda: now() + timedelta(days=days))
         patch.setattr(certificates, "term", lambda *given: "")  # the authority is younger
         certificates.make_server(authority.parent, tmp_path / "server")
     listener, address = served(tmp_path / "server")
-
-    def say(text: str) -> None:
-        assert re.search(words, text)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        place.wait_for(address, say)
+    (said,) = said_by(place, address, 1)
+    assert re.search(words, said)
     listener.stop(0)
 
 
@@ -338,14 +329,6 @@ def test_a_server_whose_certificate_has_expired_does_not_start(authority, monkey
     done = deploy("server", authority.parents[1] / "server", "--port", free_port())
     assert done.exit_code == 1
     assert "renew it with 'spcacw deploy renew'" in " ".join(done.output.split())
-
-
-def test_only_a_key_that_was_admitted_is_revoked(authority, tmp_path):
-    place = Silo(tmp_path / "silo")
-    place.make(0, authority, "data")
-    done = deploy("revoke", authority.parents[1] / "server", place.public_key)
-    assert done.exit_code == 1
-    assert "is no key that" in done.output
 
 
 def test_a_second_run_of_a_server_is_refused(authority):

@@ -30,8 +30,6 @@ class StreamGrid(LocalGrid):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, NODES)
-        for node, context in self.contexts.items():
-            context.node_id = node
         self.invited: list[int] = []
         self.answered: list[Message] = []
         self.gone: set[int] = set()

@@ -24,7 +24,6 @@ from spcacw_flwr.flower.silo import framed, ledger_of
 from spcacw_flwr.silos.accounting import gaussian_epsilon
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.protocol import GRADIENTS, LOSSES, Request
-from tests.conftest import one_sentence
 from tests.flower.grid import LocalGrid
 from tests.flower.test_invitations import StreamGrid, run, small
 
@@ -334,9 +333,3 @@ def test_a_silo_answers_only_the_target_whose_key_its_policy_names(tmp_path, cap
     assert 6 in away
     assert last == min(grid.contexts)
     assert all((recorder.alpha[i] == 0) == (i in away) for i in (0, *away))
-
-
-def test_one_sentence_is_what_the_target_hears(tmp_path):
-    node = Node(tmp_path, {}, {"parameters": 10})
-    with one_sentence("parameters = 10"):
-        raise SpcacwError(node.ask(Request(1, (1,), node.pool.initial_parameters()), True)[0])

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 from safetensors.torch import load_file
 from torch import nn
 
@@ -59,6 +59,14 @@ def bare(config: Config, rounds: int = ROUNDS):
     return method
 
 
+def in_process(config: Config):
+    """All of the same training without Flower: the method, and what happened."""
+    pool, history = make_pool(config), History(config)
+    method = make_method(config, pool)
+    train_in_process(pool, method, history)
+    return method, history
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -99,9 +107,7 @@ def test_a_guarded_method_has_one_trajectory(keys, accepted):
     """Judgement, model, weights, costs, and the accuracy after every epoch."""
     config = small(guard=5, **keys)
     strategy = play(config, LocalGrid(config, 2), 7 * config.run.epochs)
-    pool, history = make_pool(config), History(config)
-    loop = make_method(config, pool)
-    train_in_process(pool, loop, history)
+    loop, history = in_process(config)
     flower = strategy.method
     assert flower.accepted is loop.accepted
     assert accepted in (None, loop.accepted)
@@ -283,14 +289,6 @@ def test_artefacts_of_a_run(tmp_path, capsys):
         Recorder(directory, config, "test")
 
 
-def test_a_record_of_nonsense_is_refused():
-    with pytest.raises(SpcacwError, match="silo is"):
-        records.record_to_info(MetricRecord({"num-examples": 3}))
-    content = RecordDict({records.CONFIG: ConfigRecord({"round": "one"})})
-    with pytest.raises(SpcacwError, match="round is 'one'"):
-        records.whole_numbers(content.config_records["config"], "round")
-
-
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -304,6 +302,11 @@ def test_a_node_that_tells_nonsense_of_itself_is_refused(nonsense):
     sane = {"silo": 1, "num-examples": 5, "label-counts": [2, 3], "oracle": [1]}
     with pytest.raises(SpcacwError, match="what a silo tells of itself cannot be read"):
         records.record_to_info(MetricRecord(sane | nonsense))
+    del sane["silo"]
+    with pytest.raises(SpcacwError, match="silo is None where numbers were expected"):
+        records.record_to_info(MetricRecord(sane))
+    with pytest.raises(SpcacwError, match="round is 'one'"):
+        records.whole_numbers({"round": "one"}, "round")
 
 
 # A model with BatchNorm and dropout: the same run, the same file
