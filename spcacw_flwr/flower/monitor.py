@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit
 from spcacw_flwr.flower.processes import family, host_and_port
@@ -148,8 +150,8 @@ class Monitor:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         now: dict[Figure, float] = {
-            ("memory_bytes", ()): sum(one.info["memory_info"].rss for one in family(self.home)),
-            ("healthy", ()): self.healthy(), ("ready", ()): self.ready(),
+            ("memory_bytes", ()): memory(self.home), ("healthy", ()): self.healthy(),
+            ("ready", ()): self.ready(),
         }  # fmt: skip
         found = {**self.figures.read(), **now}
         for name, (words, labels) in METRICS.items():
@@ -172,6 +174,15 @@ class Monitor:
         if asked is None:
             return 404, b"/metrics, /healthz, /readyz\n"
         return (200, b"yes\n") if asked() else (503, b"no\n")
+
+
+def memory(home: Path) -> float:
+    """Return the bytes of resident memory of a host's programs."""
+    total = 0
+    for process in family(home):
+        with suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
 
 
 def serve(address: str, monitor: Monitor) -> ThreadingHTTPServer:

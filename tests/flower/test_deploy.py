@@ -25,7 +25,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
-from spcacw_flwr.flower.federation import Server, Silo, alone, as_node_config, going_on
+from spcacw_flwr.flower.federation import Server, Silo
 from spcacw_flwr.flower.launch import Died
 from spcacw_flwr.flower.processes import Program, family, free_port, listens, program_runs
 from spcacw_flwr.partitions.files import silo_file
@@ -121,15 +121,19 @@ def test_each_threat_is_stopped_by_what_a_test_shows_or_by_nothing():
 
 def test_a_server_and_a_silo_are_made_on_hosts_of_their_own(authority, tmp_path):
     silo = tmp_path / "elsewhere" / "my silo"
-    done = deploy("key", silo, "--silo", 3, "--ca", authority, "--data", "/srv/study")
+    data = "/srv/a b/c#=d"
+    done = deploy("key", silo, "--silo", 3, "--ca", authority, "--data", data)
     assert done.exit_code == 0, done.output
     assert f"Send {silo / 'silo.pub'} to the server's owner" in done.output
     assert (silo / "ca.crt").read_bytes() == authority.read_bytes()
+    with (silo / "node.toml").open("a") as file:
+        file.write("group = 1.0\nprivacy-seeded = true\n")
     command = Silo(silo).supernode("fl.example.org:9092", 9094)
     assert command[command.index("--auth-supernode-private-key") + 1] == str(silo / "silo.key")
     text = command[command.index("--node-config") + 1]
     assert parse_config_args([text]) == {
-        "silos": "3", "root-certificates": str(silo / "ca.crt"), "data-dir": "/srv/study",
+        "silos": "3", "root-certificates": str(silo / "ca.crt"), "data-dir": data, "group": 1.0,
+        "privacy-seeded": True,
     }  # fmt: skip
     server = Server(tmp_path / "fed" / "server", 9092)
     superlink = server.superlink("0.0.0.0")
@@ -140,11 +144,6 @@ def test_a_server_and_a_silo_are_made_on_hosts_of_their_own(authority, tmp_path)
     assert flat["stream-certificate"] == str(tmp_path / "fed" / "server" / "server.crt")
     assert server.streaming({"exchange": "message"}, "") == {"exchange": "message"}
     assert server.streaming(flat, "other:1") == flat
-
-
-def test_what_a_node_config_may_hold_reaches_flower():
-    table = {"silos": "3", "group": 1.0, "full": True, "data-dir": "/a b/c#=d"}
-    assert parse_config_args([as_node_config(table)]) == table
 
 
 @pytest.mark.parametrize(
@@ -331,15 +330,6 @@ def test_a_server_whose_certificate_has_expired_does_not_start(authority, monkey
     assert "renew it with 'spcacw deploy renew'" in " ".join(done.output.split())
 
 
-def test_a_second_run_of_a_server_is_refused(authority):
-    server = Server(authority.parents[1] / "server", 9092)
-    words = "A run is on at .*, and silos answer one run at a time"
-    with alone(server), pytest.raises(SpcacwError, match=words), alone(server):
-        pass
-    with alone(server):
-        pass
-
-
 def test_why_a_program_ended_is_said_in_its_words(tmp_path):
     words = (
         "\\n\\033[91mERROR\\033[0m: Exit Code: 305\\nNo connection.\\n[code: 2004] No.\\n\\nBye\\n"
@@ -357,14 +347,6 @@ def test_exported_silos_are_what_their_config_says(tmp_path):
     assert (config.transport.exchange, config.partition.input_shape) == ("stream", "1,8,8")
     for silo in range(3):
         assert silo_file(tmp_path / f"silo-{silo}" / "data", silo).is_file()
-
-
-def test_a_run_goes_on_where_there_is_a_checkpoint(tmp_path):
-    config = Config.from_keys(output=str(tmp_path))
-    assert going_on(config).run.resume == ""
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / "checkpoint.json").touch()
-    assert going_on(config).run.resume == str(tmp_path)
 
 
 def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, monkeypatch):
@@ -403,7 +385,7 @@ def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
         wait_until(lambda: family(place.home), 10)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spcacw_flwr.flower.deploy.keep", keep)
+    monkeypatch.setattr("spcacw_flwr.flower.processes.keep", keep)
     done = deploy("silo", place.directory, "--superlink", "h:1")
     assert done.exit_code == 130, done.output
     assert f"sleep runs; its log is {place.directory / 'silo.log'}." in done.output
