@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from spcacw_flwr import SPCACW
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import certificates, client_app, frames, policy, records
 from spcacw_flwr.flower.policy import KINDS, Asked, Policy, Told
 from spcacw_flwr.flower.silo import framed, ledger_of
@@ -325,7 +324,7 @@ def test_a_silo_answers_only_the_target_whose_key_its_policy_names(tmp_path, cap
             "policy": str(place / "policy.toml"),
             "root-certificates": str(tmp_path / "ca" / "ca.crt"),
         }  # fmt: skip
-    recorder = run(grid, config, Recorder(Path(config.run.output), config, "deployment"))
+    recorder = run(grid, config)
     last = grid.node_of(6)
     assert "site forbids its gradients: targets" in caplog.text
     assert recorder.federation is not None
