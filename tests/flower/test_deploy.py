@@ -260,23 +260,12 @@ def test_a_silo_says_why_it_cannot_reach_its_server(place, tmp_path, monkeypatch
         one.stop(0)
 
 
-class Clock(BaseHTTPRequestHandler):
-    """A web server that says what time it is."""
-
-    def do_HEAD(self) -> None:
-        self.send_response(404)
-        self.end_headers()
-
-    def log_message(self, *words: object) -> None:
-        pass
-
-
 @pytest.fixture
 def shown(authority):
-    """The address of a web server with the server's certificate."""
+    """The address of a web server with the server's certificate; its errors say what time it is."""
     context, place = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), authority.parents[1] / "server"
     context.load_cert_chain(place / "server.crt", place / "server.key")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Clock) as listener:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as listener:
         listener.socket = context.wrap_socket(listener.socket, server_side=True)
         threading.Thread(target=listener.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{listener.server_address[1]}"
