@@ -87,7 +87,8 @@ class Asker:
         """Return the answers that came in time, and what was wrong with others."""
         early, asked = self._early
         self._early = None, {}
-        if early is None or not _same(early, request):
+        same = early and early.points is request.points and vars(early) == vars(request)
+        if not same:
             asked = self._asked(request)
             self._send(asked)
         self._wait(asked, f"Round {request.round}")
@@ -175,10 +176,6 @@ class Asker:
             return self.service.inbox.get(timeout=seconds)
         except Empty:
             return None
-
-
-def _same(early: Request, request: Request) -> bool:
-    return early.points is request.points and vars(early) == vars(request)
 
 
 def _encoded(points: Tensor) -> tuple[records.Arrays, list[Piece]]:

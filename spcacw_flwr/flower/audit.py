@@ -18,21 +18,23 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import sweep, write_atomically
 from spcacw_flwr.flower import certificates
 from spcacw_flwr.flower.records import Arrays
 from spcacw_flwr.silos import wire
-from spcacw_flwr.silos.protocol import Request
+from spcacw_flwr.silos.protocol import Replies, Request
 
 log = logging.getLogger(__name__)
 LOG, HEAD = "audit.jsonl", ".head"
@@ -45,8 +47,6 @@ OPEN, ANSWER, HEARD, REFUSED, REJECTED, RUN, EPOCH, ADMITTED, REVOKED, KEY = (
     "open", "answer", "heard", "refused", "rejected", "run", "epoch", "admitted", "revoked", "key",
 )  # fmt: skip
 """What happened: docs/trust.md says what each line holds."""
-_SHA256 = hashlib.sha256()
-"""To be copied: between two rounds of training that takes half the time of making one."""
 _about: dict[str, Any] = {}
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -113,47 +113,21 @@ def dumped(table: Mapping[str, Any]) -> bytes:
     return _encode(table).encode()
 
 
-def share(dimension: int, norm: float, numbers: int, how: str) -> dict[str, Any]:
-    """Return what a line says of an answer: a gradient (d,), and so many numbers beside it.
+def shares(replies: Replies, norms: Tensor, target: int, how: str) -> dict[str, dict[str, Any]]:
+    """Return what a line says of the answers of each silo: its gradient, and numbers beside it.
 
-    ``bytes`` are those of the gradient as it travels (the key ``wire``), and 8 of each number.
+    ``bytes`` are those of the gradient as it travels (``how``, the key ``wire``), and 8 of each
+    number: losses, and L of the ``target``.
     """
-    return {
-        "floats": dimension + numbers, "bytes": wire.size_of(dimension, how) + 8 * numbers,
-        "norm": norm if math.isfinite(norm) else None,
-    }  # fmt: skip
-
-
-class _Alone:
-    """Keeps a host's other threads and processes from a file; no generator, which takes longer.
-
-    SpcacwError, of the log in ``path``, in the place of an OSError in the block.
-    """
-
-    def __init__(self, file: int, path: Path) -> None:
-        self._file, self._path, self._lock = file, path, threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-        except OSError as error:
-            self._lock.release()
-            raise self._sentence(error) from error
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        finally:
-            self._lock.release()
-        if isinstance(error, OSError):
-            raise self._sentence(error) from error
-
-    def _sentence(self, error: OSError) -> SpcacwError:
-        return SpcacwError(
-            f"{self._path} cannot be written ({error}), and without its audit log this host lets "
-            "nothing out: make room, or repair it."
-        )
+    found, dimension = {}, replies.gradients.shape[1]
+    for k, (silo, norm) in enumerate(zip(replies.silos, norms.tolist(), strict=True)):
+        also = silo == target and replies.smoothness is not None
+        numbers = replies.losses[k].numel() + also
+        found[str(silo)] = {
+            "floats": dimension + numbers, "bytes": wire.size_of(dimension, how) + 8 * numbers,
+            "norm": norm if math.isfinite(norm) else None,
+        }  # fmt: skip
+    return found
 
 
 class Log:
@@ -172,25 +146,44 @@ class Log:
             self._place = os.open(path.parent, os.O_RDONLY)
         except OSError as error:
             raise SpcacwError(f"{path}, the audit log, cannot be opened: {error}.") from error
-        self._writing, self._sealing = _Alone(self._file, path), _Alone(self._place, path)
-        with self._sealing:
+        self._locks = {self._file: threading.Lock(), self._place: threading.Lock()}
+        with self._alone(self._place):
             sweep(path.parent, self.head.name)
-            with self._writing:
+            with self._alone(self._file):
                 self._find_head()
             self.note(OPEN, pid=os.getpid())
             self._seal()
         atexit.register(self.seal)
         threading.Thread(target=self._seal_now_and_then, name="audit", daemon=True).start()
 
+    @contextmanager
+    def _alone(self, file: int) -> Iterator[None]:
+        """Keep the host's other threads and processes from the log, or from its head.
+
+        SpcacwError in the place of an OSError in the block.
+        """
+        with self._locks[file]:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                try:
+                    yield
+                finally:
+                    fcntl.flock(file, fcntl.LOCK_UN)
+            except OSError as error:
+                raise SpcacwError(
+                    f"{self.path} cannot be written ({error}), and without its audit log this "
+                    "host lets nothing out: make room, or repair it."
+                ) from error
+
     def note(self, event: str, **fields: Any) -> None:
         """Append a line; SpcacwError if it cannot be written."""
-        with self._writing:
+        with self._alone(self._file):
             self._catch_up()
             self._append({"event": event, **_about, **fields})
 
     def seal(self) -> None:
         """Sign what no seal covers yet, and copy the seal beside the log."""
-        with self._sealing:
+        with self._alone(self._place):
             self._seal()
 
     def announce(self, key: Path) -> None:
@@ -205,7 +198,7 @@ class Log:
         self.seal()
 
     def _seal(self) -> None:
-        with self._writing:
+        with self._alone(self._file):
             self._catch_up()
             if self._sealed < self._line:
                 body = self._body({"event": SEAL, "at": self._size})
@@ -218,7 +211,8 @@ class Log:
             self._owed = False
 
     def _body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {"n": self._line + 1, "previous": self._previous, "time": _now(), **fields}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        return {"n": self._line + 1, "previous": self._previous, "time": now, **fields}
 
     def _append(self, fields: Mapping[str, Any]) -> None:
         self._write(dumped(self._body(fields)) + b"\n")
@@ -280,16 +274,4 @@ class Log:
 
 def digest(line: bytes) -> str:
     """Return the SHA-256 of a line, its end included, in hexadecimal."""
-    found = _SHA256.copy()
-    found.update(line)
-    return found.hexdigest()
-
-
-def _now() -> str:
-    milliseconds = time.time_ns() // 1_000_000
-    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}+00:00"
-
-
-@lru_cache(maxsize=1)
-def _second(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+    return hashlib.sha256(line).hexdigest()

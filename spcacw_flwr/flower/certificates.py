@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import write_atomically
+from spcacw_flwr.flower.processes import host_and_port
 
 LOOPBACK = ("localhost", "127.0.0.1")
 """Names that every server certificate is valid for: its own programs reach it by them."""
@@ -154,12 +155,13 @@ def hosts_of(certificate: Path) -> list[str]:
     return [str(n.value) for n in names.value if str(n.value) not in LOOPBACK]
 
 
-def _loaded(path: Path) -> x509.Certificate:
+def _loaded(path: Path, advice: str = "") -> x509.Certificate:
+    """Return the first certificate in a file, all of whose are read."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificates(path.read_bytes())[0]
     except (OSError, ValueError) as error:
         reason = str(error).partition(".")[0]
-        raise SpcacwError(f"{path} holds no certificate ({reason}).") from error
+        raise SpcacwError(f"{path} holds no certificate ({reason}){advice}.") from error
 
 
 def _signed(
@@ -211,15 +213,8 @@ def public_text(path: Path, comment: str = "") -> str:
 
 def authority_in(path: Path) -> bytes:
     """Return the certificates of authorities in a PEM file; SpcacwError if it has none."""
-    try:
-        content = path.read_bytes()
-        x509.load_pem_x509_certificates(content)
-    except (OSError, ValueError) as error:
-        reason = str(error).partition(".")[0]
-        raise SpcacwError(
-            f"{path} holds no certificate ({reason}): ask the server's owner for ca.crt."
-        ) from error
-    return content
+    _loaded(path, ": ask the server's owner for ca.crt")
+    return path.read_bytes()
 
 
 def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -255,12 +250,11 @@ def served(address: str, authority: str | Path) -> bytes:
 
     OSError, or ValueError for a host name that cannot be one, says why there is none.
     """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = host_and_port(address)
     context = ssl.create_default_context(cafile=authority)
     context.set_alpn_protocols(["h2", "http/1.1"])  # or gRPC hangs up
     with (
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as line,
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS) as line,
         context.wrap_socket(line, server_hostname=host) as secured,
     ):
         return ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"").encode()
@@ -280,11 +274,9 @@ def why_unknown(error: Exception) -> str:
 
 def clock_of(address: str, authority: str | Path) -> datetime | None:
     """Return what the clock of the web server at ``host:port`` shows; None if it does not say."""
-    host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=authority)
-    line = http.client.HTTPSConnection(
-        host.strip("[]"), int(port), timeout=CONNECT_SECONDS, context=context
-    )
+    where = host_and_port(address)
+    line = http.client.HTTPSConnection(*where, timeout=CONNECT_SECONDS, context=context)
     with suppress(OSError, http.client.HTTPException, ValueError, TypeError):
         line.request("HEAD", "/")
         return parsedate_to_datetime(line.getresponse().headers["date"])
@@ -327,10 +319,8 @@ def _builder(
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
     with suppress(ValueError):
         if host:
             return x509.DNSName(host)

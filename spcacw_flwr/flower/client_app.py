@@ -1,11 +1,4 @@
-"""The Flower ClientApp of a silo: a thin shell around the silo functions.
-
-Query: which silos the node holds. Train: the clipped mini-batch gradient of each silo that is
-asked, with its loss and sample count, or its losses at several models, and L where the target is
-asked for it. Evaluate: metrics on a silo's test data, and the buffers that the model was evaluated
-with, if it has any (BatchNorm).
-Train, action ``alone``: the target's silo trains without peers. Train, action ``stream``: the node
-opens a gRPC stream to the target and answers there (:mod:`spcacw_flwr.flower.silo`).
+"""The Flower ClientApp of a silo: a thin shell around the silo functions, a handler a question.
 
 A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
 simulation, the nodes share the silos of the setting evenly by ``partition-id``. There, too, the
@@ -178,7 +171,11 @@ def query(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 
 def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
-    """Return gradients or losses of the silos that are asked, at the models that came along."""
+    """Return what the silos that are asked say at the models that came along.
+
+    That is the clipped mini-batch gradient of each, with its loss and sample count, or its losses
+    at several models; and L where the target is asked for it.
+    """
     content = message.content
     config, points = content.config_records[records.CONFIG], records.content_to_points(content)
     request = records.config_to_request(config, points)
@@ -188,7 +185,7 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 
 def evaluate(pool: SiloPool, message: Message, context: Context) -> RecordDict:
-    """Return how good a model is on the test data of one silo."""
+    """Return metrics of a model on the test data of one silo, and BatchNorm's buffers, if any."""
     (silo,) = records.whole_numbers(message.content.config_records[records.CONFIG], "silo")
     metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
     audit.told("evaluation", {silo: metrics}, buffers)

@@ -17,22 +17,10 @@ from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence
 from spcacw_flwr.engine.directory import claim_directory, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
-from spcacw_flwr.flower import certificates, federation
+from spcacw_flwr.flower import certificates, federation, joining, processes
 from spcacw_flwr.flower.federation import LOOPBACK, OLD_KEY, RUN_FILE, Server, Silo
-from spcacw_flwr.flower.joining import PORT as JOIN_PORT
-from spcacw_flwr.flower.joining import Desk
-from spcacw_flwr.flower.joining import join as joined
 from spcacw_flwr.flower.monitor import Monitor, serve
-from spcacw_flwr.flower.processes import (
-    POLL_SECONDS,
-    Program,
-    connected,
-    end,
-    free_port,
-    keep,
-    listens,
-)
-from spcacw_flwr.flower.service import host_of
+from spcacw_flwr.flower.processes import Program, connected, free_port, host_and_port, listens
 from spcacw_flwr.report.terminal import reported
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.setup import checked_setting
@@ -45,7 +33,7 @@ console = new_console()
 told = one_sentence()
 """Around a command: a user's error is told as its sentence."""
 say = partial(console.print, soft_wrap=True)
-"""Prints a Flower command, ready to be copied, or a sentence."""
+"""Prints a Flower command, ready to be copied, or a sentence; above what ``reported`` shows."""
 CLOSED = "No program of it calls anybody else: no telemetry, no update check, no download."
 PORT = 9092
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
@@ -166,10 +154,10 @@ def until_ctrl_c(
         for program in programs:
             say(f"{program.name} runs; its log is {program.log}.")
         while True:
-            keep(programs, say)
-            time.sleep(POLL_SECONDS)
+            processes.keep(programs, say)
+            time.sleep(processes.POLL_SECONDS)
     finally:
-        end(home)
+        processes.end(home)
 
 
 @app.command()
@@ -218,7 +206,9 @@ def invite(
         str, typer.Option(help="by which silos reach the server; by default its certificate's name")
     ] = "",
     port: Port = PORT,
-    join_port: Annotated[int, typer.Option(min=1, max=65535, help="where silos join")] = JOIN_PORT,
+    join_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="where silos join")
+    ] = joining.PORT,
     minutes: Annotated[float, typer.Option(min=0, help="how long the tokens are good")] = 60.0,
 ) -> None:
     """Let silos join by a token, which is good for once; the server must be running. Waits."""
@@ -228,7 +218,7 @@ def invite(
     named = [host, *certificates.hosts_of(directory / certificates.SERVER_CERTIFICATE)]
     host = next(filter(None, named), "127.0.0.1")
     host = f"[{host}]" if ":" in host else host
-    desk = Desk(place, silo, f"{host}:{join_port}", f"{host}:{port}", minutes, say)
+    desk = joining.Desk(place, silo, f"{host}:{join_port}", f"{host}:{port}", minutes, say)
     with desk.open(join_port):
         for number, token in desk.tokens.items():
             say(f"Silo {number}, for {minutes:g} minutes: spcacw deploy join my-silo {token}")
@@ -243,7 +233,7 @@ def join(
     data: SiloData = "data",
 ) -> None:
     """Make a silo's directory, and have its key admitted by a token."""
-    superlink = joined(Silo(directory), token, data)
+    superlink = joining.join(Silo(directory), token, data)
     say(f"Its key is admitted. Start it: spcacw deploy silo {directory} --superlink {superlink}")
 
 
@@ -278,7 +268,7 @@ def run(
 ) -> None:
     """Train on the silos of a running server, on the server's host, and wait."""
     end_like_ctrl_c()
-    host_of(stream, "--stream")
+    host_and_port(stream, "--stream")
     place = Server(directory.resolve(), port)
     flat = flat_keys(config, set_, {"output": absolute(str(output))})
     resolved = claimed(Config.from_flat(place.streaming(flat, stream)))

@@ -35,7 +35,6 @@ from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import audit, certificates, members, node, policy, processes
 from spcacw_flwr.flower.launch import CONNECTION, Died, Link, Show, follow
 from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, listens, program_runs
-from spcacw_flwr.flower.service import host_of
 from spcacw_flwr.silos.setting import Setting, write_silo
 
 DATA, RUN_FILE = "data", "run.toml"
@@ -201,7 +200,7 @@ class Silo(Place):
             "the key comes from 'spcacw deploy key', the certificate of the authority from "
             "whoever runs the server."
         )
-        host_of(superlink, "--superlink")
+        processes.host_and_port(superlink, "--superlink")
         key = self._file(certificates.SILO_KEY, advice)
         authority = self._file(certificates.CA_CERTIFICATE, advice)
         certificates.private_key(Path(key))

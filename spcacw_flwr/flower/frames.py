@@ -123,7 +123,7 @@ def _parsed(raw: bytes) -> tuple[Exchange, Described, memoryview]:
     end = 4 + int.from_bytes(raw[:4])
     try:
         kind, id_, told, arrays = json.loads(raw[4:end])
-        described = [(str(name), _dtype(dtype), _shape(shape)) for name, dtype, shape in arrays]
+        described = [_described(*one) for one in arrays]
     except (ValueError, TypeError, RecursionError) as error:
         raise FrameError(f"the head of a message cannot be read ({error})") from error
     if end > len(raw) or type(id_) is not int or not isinstance(told, dict):
@@ -131,16 +131,12 @@ def _parsed(raw: bytes) -> tuple[Exchange, Described, memoryview]:
     return Exchange(str(kind), id_, told), described, memoryview(raw)[end:]
 
 
-def _dtype(name: Any) -> np.dtype[Any]:
-    if name not in DTYPES:
-        raise ValueError(f"an array is of type {name!r}")
-    return np.dtype(name)
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
+def _described(name: Any, dtype: Any, shape: Any) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+    if dtype not in DTYPES:
+        raise ValueError(f"an array is of type {dtype!r}")
     if not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"an array has shape {shape!r}")
-    return tuple(shape)
+    return str(name), np.dtype(dtype), tuple(shape)
 
 
 def _fill(data: NDArray[np.uint8], have: int, more: bytes | memoryview) -> int:

@@ -91,28 +91,26 @@ class Gathering:
         losses = [self._found[silo][1] for silo in silos]
         table = torch.stack(losses).to(rows.device) if losses else rows.new_empty(0)
         if self.request.want == LOSSES:
-            self._note(silos, [0.0] * len(silos))
-            return Answers(Replies(silos, rows[: len(silos), :0], table), self.faults)
+            replies = Replies(silos, rows[: len(silos), :0], table)
+            self._note(replies, torch.zeros(len(silos)))
+            return Answers(replies, self.faults)
         for k, silo in enumerate(silos):
             rows[k] = self._found[silo][0]
         samples = tuple(self._samples.get(silo, 0) for silo in silos)
         replies = Replies(silos, rows[: len(silos)], table, self._smoothness, samples=samples)
         norms = torch.linalg.vector_norm(replies.gradients, dim=1)
-        self._note(silos, norms.tolist())
+        self._note(replies, norms)
         return Answers(replies, self.faults, norms)
 
-    def _note(self, silos: Sequence[int], norms: Sequence[float]) -> None:
+    def _note(self, replies: Replies, norms: Tensor) -> None:
         """Add a line to the host's audit log, if it has one: who was sent what, who said what."""
         if log := audit.here():
-            request, shape, shares = self.request, self.request.points.shape, {}
-            size, numbers = (0, shape[-2]) if request.want == LOSSES else (shape[-1], 1)
-            for silo, norm in zip(silos, norms, strict=True):
-                also = silo == self.target and self._smoothness is not None
-                shares[str(silo)] = audit.share(size, norm, numbers + also, self.how)
+            request = self.request
             shared = request.of([request.silos[0]]) if request.silos else request.points[:0]
             log.note(
-                audit.HEARD, **audit.question(request), sent=shared.numel(), silos=shares,
-                silent=[silo for silo in request.silos if silo not in silos],
+                audit.HEARD, **audit.question(request), sent=shared.numel(),
+                silos=audit.shares(replies, norms, self.target, self.how),
+                silent=[silo for silo in request.silos if silo not in replies.silos],
             )  # fmt: skip
 
     def _open(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:

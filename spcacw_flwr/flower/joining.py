@@ -24,8 +24,8 @@ from spcacw_flwr.config.declare import SpcacwError, numbers_in
 from spcacw_flwr.config.keys import MOST_SILOS
 from spcacw_flwr.flower import audit, certificates, members
 from spcacw_flwr.flower.federation import Server, Silo, register
-from spcacw_flwr.flower.processes import POLL_SECONDS, Say
-from spcacw_flwr.flower.service import digest_of, host_of
+from spcacw_flwr.flower.processes import POLL_SECONDS, Say, host_and_port
+from spcacw_flwr.flower.service import digest_of
 
 PORT, MOST_BYTES, SECONDS = 9093, 1 << 16, 10.0
 AUTHORITY, JOIN = "/ca.crt", "/join"
@@ -195,17 +195,15 @@ def _parts(token: str) -> tuple[str, int, str]:
     silos = numbers_in(parts[1], MOST_SILOS) if len(parts) == 4 else None
     if not silos or len(silos) > 1:
         raise SpcacwError(f"{token!r} is no token: copy what 'spcacw deploy invite' printed.")
-    host_of(parts[0], "The token's address")
+    host_and_port(parts[0], "The token's address")
     return parts[0], silos[0], parts[3]
 
 
 def _asked(
     address: str, context: ssl.SSLContext, how: str, what: str, told: Any = None
 ) -> tuple[int, bytes]:
-    host, _, port = address.rpartition(":")
-    line = http.client.HTTPSConnection(
-        host.strip("[]"), int(port), timeout=6 * SECONDS, context=context
-    )
+    where = host_and_port(address)
+    line = http.client.HTTPSConnection(*where, timeout=6 * SECONDS, context=context)
     try:
         line.request(how, what, None if told is None else json.dumps(told))
         reply = line.getresponse()

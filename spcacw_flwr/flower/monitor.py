@@ -20,8 +20,7 @@ import psutil
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit
-from spcacw_flwr.flower.processes import family
-from spcacw_flwr.flower.service import host_of
+from spcacw_flwr.flower.processes import family, host_and_port
 
 OF_SILO = ("side", "silo")
 """``side`` is who says it: the ``silo`` what it let out, the ``target`` what it heard."""
@@ -211,9 +210,7 @@ def serve(address: str, monitor: Monitor) -> ThreadingHTTPServer:
             """Say nothing of who looked."""
 
     try:
-        found = ThreadingHTTPServer(
-            (host_of(address, "--metrics"), int(address.rpartition(":")[2])), Pages
-        )
+        found = ThreadingHTTPServer(host_and_port(address, "--metrics"), Pages)
     except OSError as error:
         raise SpcacwError(f"--metrics {address} cannot be listened at ({error}).") from error
     threading.Thread(target=found.serve_forever, name="metrics", daemon=True).start()

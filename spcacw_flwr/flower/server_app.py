@@ -12,7 +12,7 @@ A ClientApp of another make must speak our records (``records.py``; docs/app.md)
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -109,14 +109,14 @@ class Audited(Recorder):
 
 
 @contextmanager
-def reported(recorder: Recorder) -> Iterator[None]:
-    """Finish a run's artefacts after the block, or note what ended it; write the report."""
+def reported(history: History) -> Iterator[None]:
+    """Finish a run's artefacts, if it leaves any, or note what ended it; write the report."""
     try:
-        with recorder.failing():
+        with history.failing():
             yield
-            recorder.finish()
+            history.finish()
     finally:
-        if warning := write_report_if_possible(recorder.directory):
+        if history.directory and (warning := write_report_if_possible(history.directory)):
             log(logging.WARNING, "%s", warning)
 
 
@@ -193,12 +193,11 @@ class SPCACW(GradientStrategy):
         """Train for so many rounds, as Flower's Strategy does, and leave the artefacts."""
         show_log()
         engine, place = "ray" if hurry(grid) else "deployment", self._directory
-        history = Audited(place, self.config, engine) if place else History(self.config)
-        self.history = history
-        with reported(history) if isinstance(history, Audited) else nullcontext():
+        self.history = Audited(place, self.config, engine) if place else History(self.config)
+        with reported(self.history):
             epochs = -(-num_rounds // self.discover(grid).rounds_per_epoch)
             self.config = replace(self.config, run=replace(self.config.run, epochs=epochs))
-            history.config = self.config
+            self.history.config = self.config
             return super().start(grid, initial_arrays, num_rounds, *args, **more)
 
 

@@ -24,6 +24,7 @@ import grpc
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import TransportKeys
 from spcacw_flwr.flower import audit, frames
+from spcacw_flwr.flower.processes import host_and_port
 
 log = logging.getLogger(__name__)
 BESIDE = 1 << 20
@@ -32,19 +33,9 @@ GRACE_SECONDS = 5.0
 """How long streams have to end by themselves when the service closes."""
 
 
-def host_of(address: str, what: str = "stream-address") -> str:
-    """Return the host of ``host:port``; SpcacwError if it is not of that form."""
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise SpcacwError(
-            f"{what} = {address!r} is not of the form host:port, such as 'silo0.example.org:7443'."
-        )
-    return host.strip("[]")
-
-
 def is_loopback(address: str) -> bool:
     """Say whether ``host:port`` can be reached from its own machine only."""
-    host = host_of(address)
+    host, _ = host_and_port(address)
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -69,7 +60,7 @@ def server_credentials(keys: TransportKeys) -> grpc.ServerCredentials | None:
                 "stream-key."
             )
         return None
-    host_of(keys.stream_address)
+    host_and_port(keys.stream_address)
     paths = [Path(name).expanduser() for name in (private, certificate)]
 
     def pair() -> grpc.ServerCertificateConfiguration:
@@ -139,7 +130,7 @@ class Service:
             maximum_concurrent_rpcs=room,
         )
         self.tls = credentials is not None
-        host = host_of(address)
+        host, _ = host_and_port(address)
         try:
             if credentials is None:
                 port = self._server.add_insecure_port(address)

@@ -21,7 +21,7 @@ from spcacw_flwr.flower.service import is_loopback, silos_text
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.accounting import Ledger
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import LOSSES, Federation, Replies, Request, SiloInfo
+from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, SiloInfo
 
 Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Metrics, and arrays as they travel."""
@@ -38,7 +38,11 @@ def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Sa
         if how != wire.FLOAT32 and request.want != LOSSES:  # what leaves is what is noted
             shape = len(replies.silos), replies.gradients.shape[1]
             norms = torch.linalg.vector_norm(wire.unpack(parts, how, shape), dim=1)
-        audited(log, pool, request, replies, norms, ledger)
+        shares = audit.shares(replies, norms, pool.config.run.target, how)
+        for silo in replies.silos:
+            if ledger and silo in ledger.answers:
+                shares[str(silo)]["epsilon"] = ledger.epsilon(silo)
+        log.note(audit.ANSWER, **audit.question(request), silos=shares)
     metrics: dict[str, Any] = {
         "round": request.round, "draw": request.draw, "silos": list(replies.silos),
         "loss": replies.losses.flatten().tolist(),
@@ -82,22 +86,6 @@ def note_told(pool: SiloPool, request: Request, context: Context) -> Ledger:
     context.state[records.PRIVACY] = MetricRecord(dict(ledger.state()))
     log_told(ledger)
     return ledger
-
-
-def audited(
-    log: audit.Log, pool: SiloPool, request: Request, replies: Replies, norms: Tensor,
-    ledger: Ledger | None,
-) -> None:  # fmt: skip
-    """Note in the host's audit log what is about to leave."""
-    how, spent = pool.config.transport.wire, ledger.answers if ledger else {}
-    size, numbers = replies.gradients.shape[1], replies.losses.numel() // len(replies.silos)
-    shares = {}
-    for silo, norm in zip(replies.silos, norms.tolist(), strict=True):
-        also = replies.smoothness is not None and silo == pool.config.run.target
-        shares[str(silo)] = share = audit.share(size, norm, numbers + also, how)
-        if ledger and silo in spent:
-            share["epsilon"] = ledger.epsilon(silo)
-    log.note(audit.ANSWER, **audit.question(request), silos=shares)
 
 
 def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Iterator[bytes]:

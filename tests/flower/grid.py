@@ -22,7 +22,7 @@ Spoil = Callable[[Message, RecordDict], RecordDict | None]
 
 
 class LocalGrid(Grid):
-    """Nodes 101, 102, … in this process; node k is partition k − 101 unless it has a config."""
+    """Nodes 101, 102, … in this process; the last is partition 0 unless they have configs."""
 
     def __init__(
         self, config: Config, nodes: int, node_configs: list[dict[str, Any]] | None = None
@@ -30,10 +30,10 @@ class LocalGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         run_config = config.to_flat()
         shared = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
-        # Ids are in reverse, so that nothing can rely on the order of nodes.
+        ids = range(100 + nodes, 100, -1)  # in reverse, so that nothing can rely on their order
         self.contexts = {
-            101 + nodes - 1 - i: Context(1, 101 + i, node_config, RecordDict(), run_config)
-            for i, node_config in enumerate(node_configs or shared)
+            node: Context(1, node, node_config, RecordDict(), run_config)
+            for node, node_config in zip(ids, node_configs or shared, strict=True)
         }
         self.spoil: dict[int, Spoil] = {}
         self.apps: dict[int, ClientApp] = {}

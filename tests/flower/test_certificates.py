@@ -2,10 +2,9 @@
 
 import re
 import shutil
-import socket
 import ssl
 import stat
-import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -27,29 +26,17 @@ def server(tmp_path_factory):
 
 def handshake(server, name: str, authority) -> None:
     """Connect to a TLS server under a name, trusting an authority."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(server / "server.crt", server / "server.key")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            try:
-                context.wrap_socket(connection, server_side=True).close()
-            except (ssl.SSLError, OSError):
-                connection.close()
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        client = ssl.create_default_context(cafile=authority)
-        client.verify_flags |= ssl.VERIFY_X509_STRICT
-        try:
-            with (
-                socket.create_connection(listener.getsockname(), timeout=10) as connection,
-                client.wrap_socket(connection, server_hostname=name),
-            ):
-                pass
-        finally:
-            thread.join()
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(server / "server.crt", server / "server.key")
+    own = ssl.create_default_context(cafile=authority)
+    own.verify_flags |= ssl.VERIFY_X509_STRICT
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = own.wrap_bio(back, there, server_hostname=name)
+    host = theirs.wrap_bio(there, back, server_side=True)
+    for side in (client, host, client):
+        with suppress(ssl.SSLWantReadError):  # until the other side has gone on
+            side.do_handshake()
+    host.do_handshake()
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "fl.example.org", "10.1.2.3"])

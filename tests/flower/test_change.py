@@ -171,16 +171,11 @@ def test_a_silo_joins_by_a_token_takes_part_and_is_revoked(federation, run, tmp_
     server, data = federation.server, federation.silos[3].directory / "data"
     place, port = Silo(tmp_path_factory.mktemp("joined") / "silo"), free_port()
     stopped(federation, 3)
-    with inviting(server, port, 3, 9) as ((token, _), process):
+    with inviting(server, port, 3) as ((token,), process):
         done = deploy("join", place.directory, token, "--data", data)
         assert done.exit_code == 0, done.output
         assert f"--superlink 127.0.0.1:{server.port}" in done.output
-        again = deploy("join", place.directory.with_name("again"), token)
-        assert again.exit_code == 1
-        assert "refuses: the token was used before. Ask" in " ".join(again.output.split())
-        wrong = deploy("join", place.directory, token.replace("/3/", "/0/"))
-        assert "is another silo's than 0" in " ".join(wrong.output.split())
-        assert process.poll() is None
+        assert process.wait(timeout=30) == 0  # all have joined
     late = deploy("join", place.directory, token)
     assert "cannot be reached" in late.output
     assert late.exit_code == 1

@@ -283,4 +283,8 @@ def test_prometheus_shows_what_the_logs_say(day):
         assert found == counts
     shown, last = seen(monitor_of(federation.server.directory)), metrics(run.output)[-1]
     assert shown["spcacw_loss"] == [({}, last["loss"])]
+    (*_, weights) = (run.output / "alpha.csv").read_text().splitlines()
+    assert [str(value) for _, value in shown["spcacw_alpha"]] == weights.split(",")[1:]
+    (*_, heard) = lines_of(federation.server, audit.HEARD)
+    assert ({"side": "target", "silo": "0"}, heard["round"]) in shown["spcacw_round"]
     assert sum(value for _, value in shown["spcacw_quarantined"]) == last["quarantined"]

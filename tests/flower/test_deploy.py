@@ -9,7 +9,7 @@ import ssl
 import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +25,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
-from spcacw_flwr.flower.federation import Server, Silo, alone, as_node_config, going_on
+from spcacw_flwr.flower.federation import Server, Silo
 from spcacw_flwr.flower.launch import Died
 from spcacw_flwr.flower.processes import Program, family, free_port, listens, program_runs
 from spcacw_flwr.partitions.files import silo_file
@@ -52,6 +52,31 @@ deploy = partial(spcacw, "deploy")
 def authority(tmp_path):
     assert deploy("ca", tmp_path / "fed", "--host", "fl.example.org").exit_code == 0
     return tmp_path / "fed" / "ca" / "ca.crt"
+
+
+@pytest.fixture
+def place(authority, tmp_path):
+    """The directory of silo 0."""
+    found = Silo(tmp_path / "silo")
+    found.make(0, authority, "data")
+    return found
+
+
+def said_by(place: Silo, superlink: str, most: int = 9) -> list[str]:
+    """What a silo says while it waits for its server: all of it, or so many sentences."""
+    said: list[str] = []
+
+    class Enough(Exception):
+        pass
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == most:
+            raise Enough
+
+    with suppress(Enough):
+        place.wait_for(superlink, say)
+    return said
 
 
 def test_a_run_whose_whole_server_died_waits_until_it_listens_again(tmp_path, monkeypatch):
@@ -96,15 +121,19 @@ def test_each_threat_is_stopped_by_what_a_test_shows_or_by_nothing():
 
 def test_a_server_and_a_silo_are_made_on_hosts_of_their_own(authority, tmp_path):
     silo = tmp_path / "elsewhere" / "my silo"
-    done = deploy("key", silo, "--silo", 3, "--ca", authority, "--data", "/srv/study")
+    data = "/srv/a b/c#=d"
+    done = deploy("key", silo, "--silo", 3, "--ca", authority, "--data", data)
     assert done.exit_code == 0, done.output
     assert f"Send {silo / 'silo.pub'} to the server's owner" in done.output
     assert (silo / "ca.crt").read_bytes() == authority.read_bytes()
+    with (silo / "node.toml").open("a") as file:
+        file.write("group = 1.0\nprivacy-seeded = true\n")
     command = Silo(silo).supernode("fl.example.org:9092", 9094)
     assert command[command.index("--auth-supernode-private-key") + 1] == str(silo / "silo.key")
     text = command[command.index("--node-config") + 1]
     assert parse_config_args([text]) == {
-        "silos": "3", "root-certificates": str(silo / "ca.crt"), "data-dir": "/srv/study",
+        "silos": "3", "root-certificates": str(silo / "ca.crt"), "data-dir": data, "group": 1.0,
+        "privacy-seeded": True,
     }  # fmt: skip
     server = Server(tmp_path / "fed" / "server", 9092)
     superlink = server.superlink("0.0.0.0")
@@ -115,11 +144,6 @@ def test_a_server_and_a_silo_are_made_on_hosts_of_their_own(authority, tmp_path)
     assert flat["stream-certificate"] == str(tmp_path / "fed" / "server" / "server.crt")
     assert server.streaming({"exchange": "message"}, "") == {"exchange": "message"}
     assert server.streaming(flat, "other:1") == flat
-
-
-def test_what_a_node_config_may_hold_reaches_flower():
-    table = {"silos": "3", "group": 1.0, "full": True, "data-dir": "/a b/c#=d"}
-    assert parse_config_args([as_node_config(table)]) == table
 
 
 @pytest.mark.parametrize(
@@ -152,6 +176,7 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
         (["key", "silo", "--silo", "0", "--ca", "server/server.key"], "holds no certificate"),
         (["server", "nothing"], "nothing/ca.crt is missing"),
         (["register", "server", "none.pub"], "none.pub cannot be read"),
+        (["revoke", "server", "good/silo.pub"], "is no key that"),
         (["register", "server", "binary"], "binary cannot be read"),
         (["silo", "good", "--superlink", "localhost"], "is not of the form host:port"),
         (["silo", "good", "--superlink", ":9092"], "is not of the form host:port"),
@@ -208,68 +233,39 @@ def served(server: Path) -> tuple[grpc.Server, str]:
     return found, f"127.0.0.1:{port}"
 
 
-def test_a_silo_says_why_it_cannot_reach_its_server(authority, tmp_path, monkeypatch):
+def test_a_silo_says_why_it_cannot_reach_its_server(place, tmp_path, monkeypatch):
     """Nobody there, no such host, another authority's server; then its own, which policy names."""
     monkeypatch.setattr("spcacw_flwr.flower.processes.PATIENCE", 0.01)
     deploy("ca", tmp_path / "other")
     (other, address), (own, right) = (served(tmp_path / x / "server") for x in ("other", "fed"))
-    place, said = Silo(tmp_path / "silo"), []
-    place.make(0, authority, "data")
-
-    class Enough(Exception):
-        pass
-
-    def say(text: str) -> None:
-        said.append(text)
-        if len(said) == 3:
-            raise Enough
-
     for superlink, why in (
         (f"127.0.0.1:{free_port()}", "refused"), ("no..host:1", "cannot be reached"),
         (address, "certificate verify failed"),
     ):  # fmt: skip
-        said.clear()
-        with pytest.raises(Enough):
-            place.wait_for(superlink, say)
+        said = said_by(place, superlink, 3)
         assert all(why in text for text in said)
         pauses = [float(re.search(r"in (\S+) s\.", text)[1]) for text in said]
         assert pauses == [0.01, 0.02, 0.04]
-    said.clear()
-    place.wait_for(right, say)
-    assert [re.sub(r"until .*", "until", text) for text in said] == [
+    assert [re.sub(r"until .*", "until", text) for text in said_by(place, right)] == [
         f"{place.directory / 'ca.crt'} is valid until",
         f"The certificate of {right} is valid until",
     ]
-    said.clear()
     key = fingerprint((tmp_path / "fed" / "server" / "server.crt").read_bytes())
     (place.directory / "policy.toml").write_text(f"targets = '{key}'")
-    place.wait_for(right, say)
-    said.clear()
+    assert len(said_by(place, right)) == 2
     (place.directory / "policy.toml").write_text(f"targets = '{'0' * 64}'")
     with pytest.raises(SpcacwError, match=f"The key of {right}, {key}, is not in 'targets'"):
-        place.wait_for(right, say)
-    assert said == []
+        said_by(place, right, 1)
     for one in (other, own):
         one.stop(0)
 
 
-class Clock(BaseHTTPRequestHandler):
-    """A web server that says what time it is."""
-
-    def do_HEAD(self) -> None:
-        self.send_response(404)
-        self.end_headers()
-
-    def log_message(self, *words: object) -> None:
-        pass
-
-
 @pytest.fixture
 def shown(authority):
-    """The address of a web server with the server's certificate."""
+    """The address of a web server with the server's certificate; its errors say what time it is."""
     context, place = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), authority.parents[1] / "server"
     context.load_cert_chain(place / "server.crt", place / "server.key")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Clock) as listener:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as listener:
         listener.socket = context.wrap_socket(listener.socket, server_side=True)
         threading.Thread(target=listener.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{listener.server_address[1]}"
@@ -283,21 +279,10 @@ def shown(authority):
         (8, "is . s ahead of"), (-310, "is 3.. s behind"), (0, ""), (-200, ""),
     ],
 )  # fmt: skip
-def test_a_silo_whose_clock_flower_would_refuse_says_so(
-    seconds, words, shown, authority, tmp_path, monkeypatch
-):
+def test_a_silo_whose_clock_flower_would_refuse_says_so(seconds, words, shown, place, monkeypatch):
     now = certificates.now
     monkeypatch.setattr(certificates, "now", lambda: now() + timedelta(seconds=seconds))
-    place, said = Silo(tmp_path / "silo"), []
-    place.make(0, authority, "data")
-
-    def say(text: str) -> None:
-        said.append(text)
-        if words:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt) if words else nullcontext():
-        place.wait_for(shown, say)
+    said = said_by(place, shown, 1 if words else 9)
     if words:
         assert re.search(f"^The clock of this host {words}", said[0])
         assert "set the clocks of both. The next try is in 5 s." in said[0]
@@ -313,22 +298,16 @@ def test_a_silo_whose_clock_flower_would_refuse_says_so(
     ],
 )
 def test_a_certificate_out_of_its_time_is_said_with_what_to_do(
-    days, words, authority, tmp_path, monkeypatch
+    days, words, authority, place, tmp_path, monkeypatch
 ):
-    place, now = Silo(tmp_path / "silo"), certificates.now
-    place.make(0, authority, "data")
+    now = certificates.now
     with monkeypatch.context() as patch:
         patch.setattr(certificates, "now", lambda: now() + timedelta(days=days))
         patch.setattr(certificates, "term", lambda *given: "")  # the authority is younger
         certificates.make_server(authority.parent, tmp_path / "server")
     listener, address = served(tmp_path / "server")
-
-    def say(text: str) -> None:
-        assert re.search(words, text)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        place.wait_for(address, say)
+    (said,) = said_by(place, address, 1)
+    assert re.search(words, said)
     listener.stop(0)
 
 
@@ -338,23 +317,6 @@ def test_a_server_whose_certificate_has_expired_does_not_start(authority, monkey
     done = deploy("server", authority.parents[1] / "server", "--port", free_port())
     assert done.exit_code == 1
     assert "renew it with 'spcacw deploy renew'" in " ".join(done.output.split())
-
-
-def test_only_a_key_that_was_admitted_is_revoked(authority, tmp_path):
-    place = Silo(tmp_path / "silo")
-    place.make(0, authority, "data")
-    done = deploy("revoke", authority.parents[1] / "server", place.public_key)
-    assert done.exit_code == 1
-    assert "is no key that" in done.output
-
-
-def test_a_second_run_of_a_server_is_refused(authority):
-    server = Server(authority.parents[1] / "server", 9092)
-    words = "A run is on at .*, and silos answer one run at a time"
-    with alone(server), pytest.raises(SpcacwError, match=words), alone(server):
-        pass
-    with alone(server):
-        pass
 
 
 def test_why_a_program_ended_is_said_in_its_words(tmp_path):
@@ -374,14 +336,6 @@ def test_exported_silos_are_what_their_config_says(tmp_path):
     assert (config.transport.exchange, config.partition.input_shape) == ("stream", "1,8,8")
     for silo in range(3):
         assert silo_file(tmp_path / f"silo-{silo}" / "data", silo).is_file()
-
-
-def test_a_run_goes_on_where_there_is_a_checkpoint(tmp_path):
-    config = Config.from_keys(output=str(tmp_path))
-    assert going_on(config).run.resume == ""
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / "checkpoint.json").touch()
-    assert going_on(config).run.resume == str(tmp_path)
 
 
 def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, monkeypatch):
@@ -420,7 +374,7 @@ def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
         wait_until(lambda: family(place.home), 10)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spcacw_flwr.flower.deploy.keep", keep)
+    monkeypatch.setattr("spcacw_flwr.flower.processes.keep", keep)
     done = deploy("silo", place.directory, "--superlink", "h:1")
     assert done.exit_code == 130, done.output
     assert f"sleep runs; its log is {place.directory / 'silo.log'}." in done.output

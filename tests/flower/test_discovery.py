@@ -12,16 +12,21 @@ from spcacw_flwr.flower.discovery import Found, discover
 from spcacw_flwr.flower.members import Members
 from spcacw_flwr.flower.records import VERSION
 from tests.flower.grid import LocalGrid
-from tests.flower.test_strategy import play, small
+from tests.flower.test_strategy import ONE_EACH, play, small
 
-NODES = [{"silos": str(silo)} for silo in range(7)]
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """The members of the server that this process belongs to."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    return Members(tmp_path)
 
 
 class Changing(LocalGrid):
     """Nodes that change in some rounds: {round: what to do to the grid}."""
 
     def __init__(self, config: Config, changes: dict) -> None:
-        super().__init__(config, 7, NODES)
+        super().__init__(config, 7, ONE_EACH)
         target = self.node_of(0)
 
         def note(message, content):
@@ -148,7 +153,7 @@ def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, caplog):
         grid.add(900, silo)
 
     grid = Changing(config, {2: change})
-    before = dict(play(config, LocalGrid(config, 7, NODES), rounds=1).nodes.found.nodes)
+    before = dict(play(config, LocalGrid(config, 7, ONE_EACH), rounds=1).nodes.found.nodes)
     strategy = play(config, grid, rounds=6)
     assert strategy.nodes.found.nodes == before
     assert grid.asked(900) == []
@@ -160,7 +165,7 @@ def test_a_silo_is_never_taken_from_a_node_that_is_there(silo, caplog):
 def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch):
     """Flower believes it to be there for a while, and then answers in its place."""
     config = small(node_timeout=5)
-    grid = LocalGrid(config, 7, NODES)
+    grid = LocalGrid(config, 7, ONE_EACH)
     answer, dead = grid._answer, []
 
     def unavailable(message):
@@ -175,11 +180,8 @@ def test_a_node_that_was_just_killed_is_asked_again_when_it_is_back(monkeypatch)
     assert 103 in strategy.nodes.found.nodes.values()
 
 
-def test_a_key_that_was_admitted_for_a_silo_claims_no_other(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-    config = small()
-    grid = LocalGrid(config, 7, NODES)
-    server = Members(tmp_path)
+def test_a_key_that_was_admitted_for_a_silo_claims_no_other(server):
+    grid = LocalGrid(small(), 7, ONE_EACH)
     for silo in range(7):
         server.admit(str(grid.node_of(silo)), f"ecdsa-sha2-nistp384 AAAA{silo} silo-{silo}")
     assert set(discover(grid, 7, 5.0).nodes) == set(range(7))
@@ -190,9 +192,8 @@ def test_a_key_that_was_admitted_for_a_silo_claims_no_other(tmp_path, monkeypatc
         discover(grid, 7, 5.0)
 
 
-def test_a_run_goes_on_without_a_silo_that_was_revoked_and_says_so(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-    config, server = small(), Members(tmp_path)
+def test_a_run_goes_on_without_a_silo_that_was_revoked_and_says_so(server, caplog):
+    config = small()
 
     def revoke(grid):
         node, _ = grid.leave(6)
@@ -208,10 +209,9 @@ def test_a_run_goes_on_without_a_silo_that_was_revoked_and_says_so(tmp_path, mon
     assert strategy.history.gate.report()["rejected"] == 0
 
 
-def test_a_run_that_resumes_knows_what_a_revoked_silo_had_told(tmp_path, monkeypatch):
+def test_a_run_that_resumes_knows_what_a_revoked_silo_had_told(server):
     """Another run does not begin without it; one that resumes takes its silo with a new key."""
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-    grid, server = Changing(small(), {}), Members(tmp_path)
+    grid = Changing(small(), {})
     node = grid.node_of(6)
     server.admit(str(node), "ecdsa-sha2-nistp384 AAAA silo-6")
     infos = discover(grid, 7, 5.0).infos
@@ -242,7 +242,7 @@ def test_a_target_of_another_version_is_refused_before_training(version, monkeyp
         return message
 
     monkeypatch.setattr(Found, "_query", other)
-    grid = LocalGrid(config, 7, NODES)
+    grid = LocalGrid(config, 7, ONE_EACH)
     words = f"the target has spcacw-flwr {version or 'an older one'}, and this silo "
     with pytest.raises(SpcacwError, match=re.escape(words)):
         discover(grid, 7, 5.0)

@@ -11,14 +11,13 @@ from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.flower import client_app, records
 from spcacw_flwr.flower.mods import private_gradients
 from spcacw_flwr.silos.protocol import LOSSES, Request
 from spcacw_flwr.silos.streams import seeded
-from tests.conftest import make_method, make_pool
+from tests.conftest import make_pool
 from tests.flower.grid import LocalGrid
-from tests.flower.test_strategy import play, small
+from tests.flower.test_strategy import in_process, play, small
 
 NODES = [f"{i}" for i in range(7)]
 
@@ -31,14 +30,6 @@ def grid_of(config: Config, held=NODES, seeded: bool = True, **owners: dict) -> 
     shared = {"privacy-seeded": seeded}
     nodes = [{"silos": silos, **shared, **owners.get(f"silo_{silos}", {})} for silos in held]
     return LocalGrid(config, len(held), nodes)
-
-
-def in_process(config: Config):
-    """The same training without Flower."""
-    pool, history = make_pool(config), History(config)
-    method = make_method(config, pool)
-    train(pool, method, history)
-    return method, history
 
 
 def modded(app_noise: dict) -> ClientApp:

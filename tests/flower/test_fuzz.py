@@ -102,18 +102,14 @@ def silent(method: str, rounds: tuple[int, ...]) -> dict[str, Any]:
 # What can be wrong with the content of a reply. Each spoils it in one way, whatever came before.
 
 
-def metrics_of(content: RecordDict) -> dict[str, Any]:
-    return dict(content.metric_records.get(records.METRICS, MetricRecord()))
-
-
 def forget(content: RecordDict, record: str) -> None:
     content.pop(record, None)
 
 
 def say(content: RecordDict, name: str, value: Any) -> None:
     """Say another number; with None, no number."""
-    metrics = {k: v for k, v in (metrics_of(content) | {name: value}).items() if v is not None}
-    content[records.METRICS] = MetricRecord(metrics)
+    said = {**content.metric_records.get(records.METRICS, MetricRecord()), name: value}
+    content[records.METRICS] = MetricRecord({k: v for k, v in said.items() if v is not None})
 
 
 def other_kind(content: RecordDict, record: str) -> None:
@@ -171,10 +167,6 @@ def reshape(content: RecordDict, how: str) -> None:
     change(content, lambda array: np.asarray(shapes[how](array)))
 
 
-def nothing(content: RecordDict) -> None:
-    content.clear()
-
-
 def complain(content: RecordDict, words: str) -> None:
     content[records.CONFIG] = ConfigRecord({records.ERROR: words})
 
@@ -212,7 +204,7 @@ SPOILS = {
     "too long": build(lengthen, norm=st.floats(1.001, 1e38)),
     "wrong type": build(cast, dtype=st.sampled_from(DTYPES)),
     "wrong shape": build(reshape, how=st.sampled_from(SHAPES)),
-    "nothing": build(nothing),
+    "nothing": build(RecordDict.clear),
     "complaint": build(complain, words=st.text(max_size=30)),
 }  # fmt: skip
 

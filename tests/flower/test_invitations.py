@@ -30,8 +30,6 @@ class StreamGrid(LocalGrid):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, NODES)
-        for node, context in self.contexts.items():
-            context.node_id = node
         self.invited: list[int] = []
         self.answered: list[Message] = []
         self.gone: set[int] = set()
@@ -83,26 +81,22 @@ def small(output, **keys) -> Config:
     return Config.from_keys(output=str(output), **keys)
 
 
-def run(grid: StreamGrid, config: Config, recorder: Recorder | None = None) -> Recorder:
-    recorder = recorder or Recorder(Path(config.run.output), config, "deployment")
+def run(grid: StreamGrid, config: Config, strike=lambda made: None) -> Recorder:
+    """Train; ``strike`` does something to the exchange service after round 5."""
+    recorder = Recorder(Path(config.run.output), config, "deployment")
+    progress = recorder.progress
+
+    def striking(round_: int) -> None:
+        progress(round_)
+        if round_ == 5:
+            strike(services[-1])
+
+    recorder.progress = striking
     with recorder.failing():
         train(grid, config, recorder)
         recorder.finish()
     assert len(recorder.epochs) == config.run.epochs
     return recorder
-
-
-class Striking(Recorder):
-    """Does something to the exchange service after round 5."""
-
-    def __init__(self, output: Path, config: Config, strike) -> None:
-        super().__init__(output, config, "deployment")
-        self.strike = strike
-
-    def progress(self, round_: int) -> None:
-        super().progress(round_)
-        if round_ == 5:
-            self.strike(services[-1])
 
 
 services: list[service.Service] = []
@@ -137,7 +131,7 @@ def test_a_node_whose_stream_broke_is_invited_anew_with_another_token(tmp_path, 
         wait_until(lambda: made.alive(victim) not in (None, link))
         seen.extend([link, made.links[victim]])
 
-    run(grid, config, Striking(tmp_path / "run", config, strike))
+    run(grid, config, strike)
     assert sorted(grid.invited) == sorted([*grid.contexts, victim])
     tokens = {
         str(m.content.config_records[records.CONFIG]["token"])
@@ -163,7 +157,7 @@ def test_a_node_started_again_under_a_new_id_takes_its_place(tmp_path, caplog):
         looks = grid.looks
         wait_until(lambda: grid.looks > looks + 3)
 
-    run(grid, config, Striking(tmp_path / "run", config, strike))
+    run(grid, config, strike)
     assert grid.invited.count(new) == 1
     assert not grid.again
     assert f"Node {new} holds silos" in caplog.text

@@ -14,22 +14,22 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.separate import NODE
+from benchmarks.separate import NODE, Separate
 from spcacw_flwr.flower import audit, certificates
 from spcacw_flwr.flower.audit import LOG, Log
+from spcacw_flwr.flower.auditing import reconciled
 from spcacw_flwr.flower.json_lines import as_object
 from spcacw_flwr.flower.monitor import METRICS, Figures, Monitor, serve
 from spcacw_flwr.flower.processes import Program, end, free_port
 from tests.conftest import one_sentence
 from tests.flower.test_audit import (
-    SHARES,
     answered,
-    killed_and_back,
     lines_of,
     log_in,
     run_audited,
 )
 from tests.flower.test_strategy import small
+from tests.flower.test_streams import SHARES, come_back, kill
 from tests.watching import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -118,11 +118,25 @@ def test_every_query_of_the_dashboard_names_a_metric_and_labels_that_are_there(
 
 
 def test_figures_are_of_the_right_silo_after_a_node_of_two_came_back(tmp_path):
-    """Silos 1 and 4 share a node, which is killed in between; not everybody is asked each time."""
+    """Silos 1 and 4 share a node, which is killed in between; not everybody is asked each time.
+
+    It goes on with its log.
+    """
     config = small(epochs=2, update_every=1, participation=0.6)
     before = Figures(tmp_path / str(NODE + 1) / LOG)
-    run_audited(config, SHARES, tmp_path, lambda *given: (before.read(), killed_and_back(*given)))
+
+    def killed_after_3_and_back_in_7(made: Separate, round_: int) -> None:
+        before.read()
+        if round_ == 3:
+            kill(made, NODE + 1)
+        if round_ == 6:
+            come_back(made, NODE + 1)
+
+    run_audited(config, tmp_path, killed_after_3_and_back_in_7)
     lines = [line for line in lines_of(tmp_path) if line["event"] == audit.HEARD]
+    assert [line["round"] for line in lines if line["silent"]] == [4, 5, 6]
+    _, _, wrong = reconciled(lines_of(tmp_path / str(NODE + 1)), lines)
+    assert wrong == []
     heard = Counter(silo for line in lines for silo in line["silos"])
     assert heard["1"] != heard["4"]
     target = Figures(tmp_path / LOG).read()

@@ -241,19 +241,14 @@ def stock() -> ClientApp:
     return app
 
 
-def test_a_stock_client_app_is_named(caplog):
+def test_a_stock_client_app_is_named(caplog, tmp_path):
     """Flower prints the traceback of what ends a ServerApp: one line of it is ours."""
     with one_sentence("No query function registered", "silo_app", "docs/app.md") as error:
-        start(stock())
+        start(stock(), output=tmp_path)
     assert [entry.path.name for entry in error.traceback if "spcacw_flwr" in entry.path.parts] == [
         "server_app.py"
     ]
     assert caplog.messages[-1] == str(error.value)
-
-
-def test_a_run_that_finds_no_silo_leaves_the_reason(tmp_path):
-    with one_sentence("No query function registered"):
-        start(stock(), output=tmp_path)
     status = json.loads((tmp_path / "status.json").read_text())
     assert "No query function registered" in status["error"]
     assert (tmp_path / "report.html").exists()

@@ -17,14 +17,12 @@ from hypothesis import strategies as st
 from spcacw_flwr import SPCACW
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import certificates, client_app, frames, policy, records
 from spcacw_flwr.flower.policy import KINDS, Asked, Policy, Told
 from spcacw_flwr.flower.silo import framed, ledger_of
 from spcacw_flwr.silos.accounting import gaussian_epsilon
 from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.protocol import GRADIENTS, LOSSES, Request
-from tests.conftest import one_sentence
 from tests.flower.grid import LocalGrid
 from tests.flower.test_invitations import StreamGrid, run, small
 
@@ -326,7 +324,7 @@ def test_a_silo_answers_only_the_target_whose_key_its_policy_names(tmp_path, cap
             "policy": str(place / "policy.toml"),
             "root-certificates": str(tmp_path / "ca" / "ca.crt"),
         }  # fmt: skip
-    recorder = run(grid, config, Recorder(Path(config.run.output), config, "deployment"))
+    recorder = run(grid, config)
     last = grid.node_of(6)
     assert "site forbids its gradients: targets" in caplog.text
     assert recorder.federation is not None
@@ -334,9 +332,3 @@ def test_a_silo_answers_only_the_target_whose_key_its_policy_names(tmp_path, cap
     assert 6 in away
     assert last == min(grid.contexts)
     assert all((recorder.alpha[i] == 0) == (i in away) for i in (0, *away))
-
-
-def test_one_sentence_is_what_the_target_hears(tmp_path):
-    node = Node(tmp_path, {}, {"parameters": 10})
-    with one_sentence("parameters = 10"):
-        raise SpcacwError(node.ask(Request(1, (1,), node.pool.initial_parameters()), True)[0])

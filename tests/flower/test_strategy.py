@@ -2,13 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 from safetensors.torch import load_file
+from torch import nn
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -16,6 +18,7 @@ from spcacw_flwr.engine.loop import Alone, History
 from spcacw_flwr.engine.loop import play as play_round
 from spcacw_flwr.engine.loop import train as train_in_process
 from spcacw_flwr.engine.recorder import Recorder
+from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.client_app import silos_of_node
 from spcacw_flwr.flower.server_app import main, train
@@ -33,13 +36,16 @@ def small(**keys) -> Config:
 
 
 def initial_arrays(config: Config) -> ArrayRecord:
-    model = parameters_of(make_model((1, 8, 8), 10, config.training.hidden, config.run.seed))
+    training, seed = config.training, config.run.seed
+    model = parameters_of(make_model((1, 8, 8), 10, training.hidden, seed, training.model))
     layout = Layout.of(model)
     return records.model_to_arrays(layout, layout.flatten(model))
 
 
-def play(config: Config, grid: LocalGrid, rounds: int = ROUNDS) -> GradientStrategy:
-    strategy = GradientStrategy(config, 7)
+def play(
+    config: Config, grid: LocalGrid, rounds: int = ROUNDS, history: History | None = None
+) -> GradientStrategy:
+    strategy = GradientStrategy(config, 7, history)
     strategy.start(grid=grid, initial_arrays=initial_arrays(config), num_rounds=rounds, timeout=5)
     return strategy
 
@@ -51,6 +57,14 @@ def bare(config: Config, rounds: int = ROUNDS):
     for t in range(1, rounds + 1):
         play_round(pool, method, t)
     return method
+
+
+def in_process(config: Config):
+    """All of the same training without Flower: the method, and what happened."""
+    pool, history = make_pool(config), History(config)
+    method = make_method(config, pool)
+    train_in_process(pool, method, history)
+    return method, history
 
 
 @pytest.mark.parametrize(
@@ -93,9 +107,7 @@ def test_a_guarded_method_has_one_trajectory(keys, accepted):
     """Judgement, model, weights, costs, and the accuracy after every epoch."""
     config = small(guard=5, **keys)
     strategy = play(config, LocalGrid(config, 2), 7 * config.run.epochs)
-    pool, history = make_pool(config), History(config)
-    loop = make_method(config, pool)
-    train_in_process(pool, loop, history)
+    loop, history = in_process(config)
     flower = strategy.method
     assert flower.accepted is loop.accepted
     assert accepted in (None, loop.accepted)
@@ -277,14 +289,6 @@ def test_artefacts_of_a_run(tmp_path, capsys):
         Recorder(directory, config, "test")
 
 
-def test_a_record_of_nonsense_is_refused():
-    with pytest.raises(SpcacwError, match="silo is"):
-        records.record_to_info(MetricRecord({"num-examples": 3}))
-    content = RecordDict({records.CONFIG: ConfigRecord({"round": "one"})})
-    with pytest.raises(SpcacwError, match="round is 'one'"):
-        records.whole_numbers(content.config_records["config"], "round")
-
-
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -298,6 +302,67 @@ def test_a_node_that_tells_nonsense_of_itself_is_refused(nonsense):
     sane = {"silo": 1, "num-examples": 5, "label-counts": [2, 3], "oracle": [1]}
     with pytest.raises(SpcacwError, match="what a silo tells of itself cannot be read"):
         records.record_to_info(MetricRecord(sane | nonsense))
+    del sane["silo"]
+    with pytest.raises(SpcacwError, match="silo is None where numbers were expected"):
+        records.record_to_info(MetricRecord(sane))
+    with pytest.raises(SpcacwError, match="round is 'one'"):
+        records.whole_numbers({"round": "one"}, "round")
+
+
+# A model with BatchNorm and dropout: the same run, the same file
+
+
+def normed(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout2d(0.3),
+        nn.Flatten(), nn.Linear(144, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True),
+        nn.Dropout(0.5), nn.Linear(16, classes),
+    )  # fmt: skip
+
+
+NORMED = small(method="spcacw-plus", model="tests.flower.test_strategy:normed", update_every=5)
+
+
+@pytest.mark.parametrize("nodes", [1, 7])
+def test_both_engines_evaluate_and_save_the_same_model(nodes, tmp_path):
+    """One node computes in one pooled pass, as in process: the same bits; seven round apart."""
+    recorder = Recorder(tmp_path / "flower", NORMED, "test")
+    strategy = play(NORMED, LocalGrid(NORMED, nodes), history=recorder)
+    result = simulate(replace(NORMED, run=replace(NORMED.run, output=str(tmp_path / "process"))))
+    files = [tmp_path / name / "model.safetensors" for name in ("flower", "process")]
+    saved, expected = map(load_file, files)
+    accuracies = [line["accuracy"] for line in strategy.history.epochs]
+    model = make_model((1, 8, 8), 10, 64, 5, NORMED.training.model)
+    assert set(saved) == set(expected) == set(model.state_dict()) == set(result.parameters)
+    assert all(torch.equal(expected[name], part) for name, part in result.parameters.items())
+    if nodes == 1:
+        assert accuracies == result.accuracy
+        np.testing.assert_array_equal(strategy.method.alpha, result.alpha)
+        assert files[0].read_bytes() == files[1].read_bytes()
+    else:
+        assert accuracies == pytest.approx(result.accuracy, abs=0.3)
+        np.testing.assert_allclose(strategy.method.alpha, result.alpha, atol=1e-4)
+        for name in expected:
+            torch.testing.assert_close(saved[name], expected[name], rtol=1e-2, atol=1e-3)
+
+    # The file is a model: loaded into the architecture, it is as accurate as the run says.
+    model.load_state_dict(saved)
+    data = make_pool(NORMED).setting.test(0)
+    right = model.eval()(data.x).argmax(1) == data.y
+    assert 100 * right.double().mean().item() == pytest.approx(accuracies[-1])
+
+
+def test_a_clientapp_without_buffers_is_as_good(tmp_path):
+    """Of a user's own ClientApp no buffers are asked."""
+    grid = LocalGrid(NORMED, 1)
+
+    def without(message, content):
+        content.pop(records.BUFFERS, None)
+        return content
+
+    grid.spoil[101] = without
+    layout = play(NORMED, grid, history=Recorder(tmp_path, NORMED, "test")).nodes.layout
+    assert set(load_file(tmp_path / "model.safetensors")) == set(dict(layout.shapes))
 
 
 # The ServerApp
