@@ -8,7 +8,6 @@ import logging
 import math
 from functools import cache
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -66,6 +65,10 @@ def free_bytes(device: torch.device) -> float:
     """Return how much memory a device has left; infinite where nothing says."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    try:
+        import psutil
+    except ImportError:  # the engine needs PyTorch and the scientific stack alone
+        return math.inf
     return psutil.virtual_memory().available if device.type == "cpu" else math.inf
 
 

@@ -77,7 +77,7 @@ def test_questions_go_out_while_the_target_learns_unless_something_may_change_th
     early = {}
     with separate(config, SHARES) as made:
         method, answer, now = made.method(), made.asker.answer, []
-        track = method.track
+        costs = method.costs
 
         def told(request):
             answers = answer(request)
@@ -86,12 +86,12 @@ def test_questions_go_out_while_the_target_learns_unless_something_may_change_th
             now.append(request.round)
             return answers
 
-        def tracked(replies):
+        def reckoned(request, replies):
             waiting, _ = made.asker._early
             early[now[-1]] = waiting.round if waiting else None
-            return track(replies)
+            return costs(request, replies)
 
-        made.asker.answer, method.track = told, tracked
+        made.asker.answer, method.costs = told, reckoned
         train(made.asker, method, History(config))
     epoch = method.federation.rounds_per_epoch
     assert len(early) == 2 * epoch
