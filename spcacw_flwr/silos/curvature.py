@@ -10,7 +10,7 @@ of single samples.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -56,12 +56,31 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
         torch.backends.cudnn.enabled = before
 
 
-def hessian(loss: Callable[[Tensor], Tensor], vector: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return v ↦ Hv, with the Hessian H of ``loss`` at w.
+SMOOTH = (nn.LSTM, nn.GRU, nn.Linear, nn.Embedding, nn.Dropout, nn.Flatten, nn.Sequential)
+"""Layers without a kink: however short the step, differences are near the second derivative."""
 
-    The gradient's graph is built once; each product is one pass back through it. Of a model with an
-    operator that PyTorch cannot derive twice, products are differences of gradients.
+
+def by_differences(model: nn.Module) -> bool:
+    """Whether differences are as good as second derivatives, which take three times as long.
+
+    They do in recurrent layers (benchmarks/models.csv), which PyTorch derives twice step by step.
     """
+    modules = [*model.modules()]
+    recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
+    return recurrent and all(isinstance(module, SMOOTH) for module in modules)
+
+
+def hessian(
+    model: nn.Module, loss: Callable[[Tensor], Tensor], vector: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """Return v ↦ Hv, with the Hessian H of a model's ``loss`` at w.
+
+    The gradient's graph is built once; each product is one pass back through it. Of recurrent
+    models, and where PyTorch cannot derive an operator twice, products are differences of
+    gradients.
+    """
+    if by_differences(model):
+        return partial(difference, loss, vector, relative=SHORT)
     leaf = vector.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
 
@@ -84,18 +103,23 @@ def _say_once(reason: str) -> None:
                 "(%s)", reason)  # fmt: skip
 
 
-STEP = 1e-3
-"""Length of a difference's step, relative to 1 + ‖w‖; a short one may measure a ReLU's kink."""
+STEP, SHORT = 1e-3, 3e-5
+"""Length of a difference's step, relative to 1 + ‖w‖: a short one may measure a ReLU's kink.
+
+By the long one the L of a trained CharLSTM is far too low.
+"""
 
 
-def difference(loss: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor) -> Tensor:
+def difference(
+    loss: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor, relative: float = STEP
+) -> Tensor:
     """Return (∇ℓ(w + εv) − ∇ℓ(w − εv)) / 2ε, which is Hv up to terms in ε²."""
 
     def gradient(w: Tensor) -> Tensor:
         leaf = w.detach().requires_grad_()
         return torch.autograd.grad(loss(leaf), leaf)[0]
 
-    step = STEP * (1 + float(vector.norm())) / max(float(v.norm()), 1e-30)
+    step = relative * (1 + float(vector.norm())) / max(float(v.norm()), 1e-30)
     return (gradient(vector + step * v) - gradient(vector - step * v)) / (2 * step)
 
 

@@ -108,7 +108,8 @@ class SiloGradients:
     def _one_loss(self, vector: Tensor, x: Tensor, y: Tensor, seed: int) -> Tensor:
         """Return the loss of one silo, drawing from ``seed``, on copies of the buffers."""
         with torch.random.fork_rng(devices=[vector.device] if vector.is_cuda else []):
-            torch.manual_seed(seed)
+            # torch.manual_seed() keeps the stack for a GPU that was not used yet: 1.7 ms.
+            (torch if vector.is_cuda else torch.default_generator).manual_seed(seed)
             buffers = {name: b.clone() for name, b in self.model.named_buffers()}
             return self._loss(self.layout.unflatten(vector), buffers, x, y)
 

@@ -278,7 +278,7 @@ class SiloPool:
             start = torch.from_numpy(rng.standard_normal(self.layout.size)).float().to(self.device)
         loss = frozen_loss(self.model, self.layout, self.loss, vector, x, y)
         with evaluating(self.model), twice_differentiable(self.model):
-            product = self.compute.hessian(vector, x, y) or hessian(loss, vector)
+            product = self.compute.hessian(vector, x, y) or hessian(self.model, loss, vector)
             try:
                 if along_noise:
                     return noise_curvature(product, start)

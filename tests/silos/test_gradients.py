@@ -248,7 +248,7 @@ def test_products_are_those_of_autograd_linear_and_symmetric(model, samples):
     x = torch.randn(shape, generator=rng(8), dtype=torch.float64)
     y = torch.randint(3, (samples,), generator=rng(9))
     product = ChainHessian(steps_of(model), layout, draw[0], x, y)
-    expected = hessian(frozen_loss(model, layout, losses_of, draw[0], x, y), draw[0])
+    expected = hessian(model, frozen_loss(model, layout, losses_of, draw[0], x, y), draw[0])
     u, v = draw[1:]
     for direction in (u, v):
         close(product(direction), expected(direction), rtol=1e-12, atol=1e-12)

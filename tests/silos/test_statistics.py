@@ -165,7 +165,7 @@ class Tokens(Sorted):
 
 
 def test_smoothness_and_accuracy_of_a_recurrent_model():
-    """Second derivatives go through the LSTM; accuracy counts every position."""
+    """L is measured through the LSTM; accuracy counts every position."""
     tokens = {"setting": f"{__name__}:Tokens", "model": "char-lstm", "width": 1 / 128}
     pool = pool_of(smoothness_iterations=500, **tokens)
     vector = 2 * pool.initial_parameters()

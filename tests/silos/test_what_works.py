@@ -15,6 +15,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import curvature
 from spcacw_flwr.silos.layout import others_of, parameters_of
+from spcacw_flwr.silos.models import SequenceLSTM
 from spcacw_flwr.silos.protocol import Request
 from tests.conftest import make_pool
 
@@ -59,6 +60,12 @@ class Scores(nn.Module):
 
     def forward(self, x):
         return SimpleNamespace(loss=None, logits=self.body(x))
+
+
+def recurrent(shape, classes):
+    """An LSTM over the rows of an image."""
+    rows = nn.Flatten(1, 2), SequenceLSTM(shape[-1], 8, batch_first=True)
+    return nn.Sequential(*rows, nn.Flatten(), nn.Linear(8 * shape[-2], classes))
 
 
 def group_norm(shape, classes):
@@ -159,15 +166,19 @@ def smoothness(model: str) -> float:
     return pool.smoothness(pool.initial_parameters(), 1, 0)
 
 
-@pytest.mark.parametrize("model", ["Attention", "group_norm"])
-def test_differences_measure_the_same_curvature(model, monkeypatch):
-    exact = smoothness(model)
-
-    def by_differences(loss, at):
-        return partial(curvature.difference, loss, at)
-
-    monkeypatch.setattr("spcacw_flwr.silos.pool.hessian", by_differences)
-    assert smoothness(model) == pytest.approx(exact, rel=0.1)
+@pytest.mark.parametrize(("model", "step", "near"), [
+    ("Attention", curvature.STEP, 0.1), ("group_norm", curvature.STEP, 0.1),
+    ("recurrent", curvature.SHORT, 0.001),
+])  # fmt: skip
+def test_differences_measure_the_same_curvature(model, step, near, monkeypatch):
+    """They are the rule for recurrent models, of which second derivatives take longer."""
+    chosen = smoothness(model)
+    monkeypatch.setattr(curvature, "SHORT", step)
+    for by_differences in (False, True):
+        monkeypatch.setattr(curvature, "by_differences", lambda _, yes=by_differences: yes)
+        found = smoothness(model)
+        assert found == pytest.approx(chosen, rel=near)
+        assert (found == chosen) == (by_differences == (model == "recurrent"))
 
 
 def test_differences_are_said_once(caplog):
@@ -197,6 +208,6 @@ def test_another_error_of_the_second_derivative_is_not_hidden():
             return Broken.apply(g, 2), None
 
     w = torch.ones(3)
-    product = curvature.hessian(lambda w: Broken.apply(w, 1).square().sum(), w)
+    product = curvature.hessian(nn.Identity(), lambda w: Broken.apply(w, 1).square().sum(), w)
     with pytest.raises(RuntimeError, match="out of memory"):
         product(w)
