@@ -4,9 +4,11 @@
 
 One round of 20 silos × 32 images (VGG16) and of 15 silos × 32 windows × 50 symbols (CharLSTM), on
 random samples that lie ready, in turn within each repetition: our gradients, a row for each silo,
-in float32 and in bfloat16; a loop of plain PyTorch over the silos, which gives the same rows; and
-one ordinary backward pass over the same samples, which gives one gradient of them all and is what
-the arithmetic costs. The time of one thread is the processor's.
+in float32 and in bfloat16; a loop of plain PyTorch over the silos, which gives the same rows; one
+ordinary backward pass over the same samples, which gives one gradient of them all and is what the
+arithmetic costs; and ten Hessian products of one silo, from which L is estimated in every tenth
+round, by second derivatives and by differences of gradients. The time of one thread is the
+processor's.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,6 +22,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from benchmarks.workload import clock_of, medians, write
+from spcacw_flwr.silos.curvature import difference, frozen_loss, hessian, twice_differentiable
+from spcacw_flwr.silos.evaluation import evaluating
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import losses_of, make_model
@@ -77,6 +81,22 @@ def together(model: nn.Module, x: Tensor, y: Tensor) -> Work:
     return work
 
 
+def products(model: nn.Module, x: Tensor, y: Tensor, exact: bool) -> Work:
+    """Return ten products with the Hessian of the first silo's loss."""
+    layout = Layout.of(parameters_of(model))
+    vector = layout.flatten(parameters_of(model))
+    loss = frozen_loss(model, layout, losses_of, vector, x[0], y[0])
+
+    def work() -> None:
+        with evaluating(model), twice_differentiable(model):
+            derived = hessian(nn.Identity(), loss, vector) if exact else None
+            product = derived or partial(difference, loss, vector)
+            for _ in range(10):
+                product(vector)
+
+    return work
+
+
 def measure(name: str, width: float, device: str, threads: int, repetitions: int) -> Iterator[dict]:
     """Yield a row per way to compute, of one network."""
     torch.set_num_threads(threads)
@@ -85,7 +105,11 @@ def measure(name: str, width: float, device: str, threads: int, repetitions: int
     x, y = (part.to(device) for part in samples(torch.Generator().manual_seed(0)))
     model = make_model(shape, classes, 64, 0, name, width).to(device)
     low = partial(ours, low=True)
-    ways = {"ours": ours, "ours, bf16": low, "loop over silos": loop, "one pooled pass": together}
+    ways = {
+        "ours": ours, "ours, bf16": low, "loop over silos": loop, "one pooled pass": together,
+        "ten products, second derivatives": partial(products, exact=True),
+        "ten products, differences": partial(products, exact=False),
+    }  # fmt: skip
     found = medians({way: f(model, x, y) for way, f in ways.items()}, repetitions, device, clock)
     for way, ms in found.items():
         yield {

@@ -132,6 +132,12 @@ def test_what_calibration_chose():
     assert said("With seven roles it is {:.1f} points low", seven)
     like = "Seeds, which draw the roles, differ {:.1f} and {:.1f} times as much as the paper's"
     assert said(like, *run["std"] / run["paper_std"])
+    ends = pd.read_csv(RESULTS / "shakespeare.csv").pivot_table(
+        "last_accuracy", ["column", "method", "seed"], "precision"
+    )
+    assert len(ends) == 2
+    gap = (ends["bf16"] - ends["float32"]).abs().max()
+    assert said("In bfloat16 last epochs differ by {:.1f} points at most", gap)
     table = table[~full].reset_index(drop=True)
     keys = keys_of(table)
     points = table["points"].set_axis(
