@@ -238,7 +238,7 @@ def public_key(content: bytes) -> ec.EllipticCurvePublicKey:
             key: object = x509.load_pem_x509_certificate(content).public_key()
         else:
             key = pem.load_ssh_public_key(content)
-    except UnsupportedAlgorithm as error:
+    except (UnsupportedAlgorithm, NotImplementedError) as error:  # a compressed point
         raise ValueError(error) from error
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("it is of another kind")

@@ -1,5 +1,6 @@
 """The federation's own certificates hold in a TLS handshake, and keys are their owner's alone."""
 
+import base64
 import re
 import shutil
 import ssl
@@ -62,6 +63,11 @@ def test_a_silo_has_a_key_pair_that_flower_takes(tmp_path):
     assert isinstance(key.curve, ec.SECP384R1)
     public = load_ssh_public_key((tmp_path / "silo.pub").read_bytes())
     assert public == key.public_key()
+    kind, point = (tmp_path / "silo.pub").read_bytes().split()[:2]
+    raw = bytearray(base64.b64decode(point))
+    raw[-97] = 2  # the first byte of a point on P-384 that would be compressed
+    with pytest.raises(ValueError, match="uncompressed"):
+        certificates.public_key(kind + b" " + base64.b64encode(raw))
 
 
 def test_private_files_are_their_owners_alone_and_never_overwritten(server, tmp_path):
