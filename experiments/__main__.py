@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from spcacw_flwr.config.config import absolute, parse_assignments
+from spcacw_flwr.config.config import absolute, parse_assignments, read_toml
 from spcacw_flwr.config.declare import SpcacwError, names_in
 from spcacw_flwr.console import new_console, one_sentence, say
 
@@ -97,7 +97,7 @@ def selfish(
     ray: Ray = "",
 ) -> list[Path]:  # fmt: skip
     """Gain over Local, and harm, on real federations: every silo as the target, few data or all."""
-    listed = conf.read(conf.CONF / "federations.toml")
+    listed = read_toml(conf.CONF / "federations.toml")
     default, other, trials = (listed.pop(name) for name in ("methods", "other", "trials"))
     of = list(dict.fromkeys(["local", *(names_in(methods) or default)]))
     asked = {"seeds": seeds, "sizes": sizes and conf.numbers(sizes)}
@@ -125,7 +125,7 @@ def run_studies(
     """Run what the tables of the studies lack, a line of CSV for each run."""
     console, more = new_console(), more_keys(data_dir, "in-process", set_)
     where = Where(runs, tuple(names_in(device)), workers, report_only, ray=ray)
-    listed = conf.read(file)
+    listed = read_toml(file)
     made: list[Path] = []
     failed = 0
     for name in conf.chosen(which or [], listed, "study"):

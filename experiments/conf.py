@@ -12,14 +12,13 @@ paper, and not which method is best. With ``tuned`` every method that has a choi
 was given the same number of candidates, and chose on held-out training data.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from spcacw_flwr.config.config import Config, flattened
+from spcacw_flwr.config.config import Config, flattened, read_toml
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean
 
 CONF = Path(__file__).parent / "conf"
@@ -74,14 +73,6 @@ class Job:
         return Config.from_flat(self.keys)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return a TOML file's tables; SpcacwError if it cannot be read."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SpcacwError(f"{path} cannot be read: {error}.") from error
-
-
 def chosen(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
     """Return ``names``, all known ones if there are none; SpcacwError names an unknown one."""
     known = list(known)
@@ -94,7 +85,7 @@ def chosen(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
 
 def columns(names: Sequence[str] = ()) -> list[Column]:
     """Return columns by name, or by the path of a TOML file, also of ours; none: the paper's."""
-    paper = read(CONF / "paper.toml")
+    paper = read_toml(CONF / "paper.toml")
     files = (Path(name) for name in names if name.endswith(".toml"))
     own = {f.stem: CONF / f if (CONF / f).exists() and not f.exists() else f for f in files}
     stems = [Path(name).stem if name.endswith(".toml") else name for name in names]
@@ -103,14 +94,14 @@ def columns(names: Sequence[str] = ()) -> list[Column]:
     for name in chosen(stems or list(paper), known, "column"):
         table = dict(paper.get(name, {}))
         title = table.pop("title", name)
-        keys = flattened(read(own.get(name, COLUMNS / f"{name}.toml")))
+        keys = flattened(read_toml(own.get(name, COLUMNS / f"{name}.toml")))
         found.append(Column(name, title, keys, {row: tuple(x) for row, x in table.items()}))
     return found
 
 
 def rows(names: Sequence[str] = (), path: Path = CONF / "rows.toml") -> list[Row]:
     """Return rows of the table, in the order of the file, then methods by their import paths."""
-    tables, own = read(path), [name for name in names if ":" in name]
+    tables, own = read_toml(path), [name for name in names if ":" in name]
     wanted = chosen([name for name in names if name not in own], tables, "row")
     wanted = wanted if len(own) < len(names) or not names else []
     found = []
@@ -137,7 +128,7 @@ def tuned_keys(column: str, row: str, method: str, directory: Path = TUNED) -> d
     SpcacwError if it chose for neither: default keys beside tuned ones would be no fair row.
     """
     path = directory / f"{column}.toml"
-    choices = read(path) if path.exists() else {}
+    choices = read_toml(path) if path.exists() else {}
     for name in (row, method):
         if name in choices:
             return flattened(choices[name])

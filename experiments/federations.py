@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from spcacw_flwr.config.config import Config, flattened
+from spcacw_flwr.config.config import Config, flattened, read_toml
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, setting_class
 from spcacw_flwr.engine import plots
@@ -33,7 +33,7 @@ from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS, Metric
 from spcacw_flwr.silos.setup import checked_setting
 
-from .conf import CONF, Job, Keys, Row, numbers, read, rows
+from .conf import CONF, Job, Keys, Row, numbers, rows
 from .pages import NONE, table
 from .results import Table
 from .scores import clustered, unharmed, worst_decile
@@ -51,7 +51,7 @@ def row(name: str) -> Row:
     if name.endswith(TUNED):
         plain = row(name.removesuffix(TUNED))
         return Row(name, f"{plain.title}, tuned", plain.keys)
-    known = name in read(CONF / "rows.toml") or ":" in name or name not in METHODS
+    known = name in read_toml(CONF / "rows.toml") or ":" in name or name not in METHODS
     return rows([name])[0] if known else Row(name, name, {"method": name})
 
 

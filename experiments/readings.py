@@ -20,11 +20,11 @@ from typing import Any
 
 from rich.console import Console
 
-from spcacw_flwr.config.config import flattened
+from spcacw_flwr.config.config import flattened, read_toml
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import write_atomically
 
-from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, read, rows
+from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, rows
 from .pages import NONE, table
 from .results import grouped, paired, read_csv, write_csv
 from .runs import FINISHED, Run
@@ -40,7 +40,7 @@ def calibration_jobs(
     path: Path = CONF / "calibration.toml",
 ) -> list[Job]:  # fmt: skip
     """Return Local's runs for every combination of the columns' lists."""
-    grids = read(path)
+    grids = read_toml(path)
     jobs = []
     for column in columns:
         axes = flattened(grids.get(column.name, {}))
@@ -56,7 +56,7 @@ def variant_jobs(
     names: Sequence[str] = (), path: Path = CONF / "variants.toml",
 ) -> tuple[list[Job], dict[str, int]]:  # fmt: skip
     """Return the runs as they are and under each variant, and each variant's reading."""
-    tables = {AS_IS: {"reading": 0}, **read(path)}
+    tables = {AS_IS: {"reading": 0}, **read_toml(path)}
     wanted = {AS_IS, *chosen(names, list(tables)[1:], "variant")}
     jobs, readings = [], {}
     for name, listed in tables.items():

@@ -26,14 +26,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from spcacw_flwr.config.config import flattened
+from spcacw_flwr.config.config import flattened, read_toml
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.silos.setup import setting_of
 
-from .conf import CONF, Job, Keys, columns, read, tuned_keys
+from .conf import CONF, Job, Keys, columns, tuned_keys
 from .pages import NONE, cell, fields, table
 from .results import Table
 from .runs import FINISHED, Run
@@ -150,7 +150,7 @@ LOOKS = {
 
 def options(lines: pd.DataFrame) -> str:
     """Return the page: a table a study and column, means over seeds (± sample deviation)."""
-    titles = {grid["study"]: grid["title"] for grid in read(STUDIES)["options"]["grid"]}
+    titles = {grid["study"]: grid["title"] for grid in read_toml(STUDIES)["options"]["grid"]}
     parts = []
     for study, rows in lines.groupby("study", sort=False):
         parts += [f"## {titles[study]}", ""]

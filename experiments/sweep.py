@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import track
 from threadpoolctl import threadpool_limits
@@ -40,7 +39,7 @@ from threadpoolctl import threadpool_limits
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
-from spcacw_flwr.engine.directory import Stopped, write_atomically
+from spcacw_flwr.engine.directory import Stopped, held, write_atomically
 from spcacw_flwr.engine.recorder import as_json
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
@@ -161,17 +160,6 @@ def stop(processes: Sequence[BaseProcess | Away]) -> None:
             process.join()
 
 
-def only_sweep(root: Path) -> FileLock:
-    """Return a held lock; SpcacwError if another sweep is at work in ``root``."""
-    root.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(root / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise SpcacwError(f"Another sweep is at work in {root}: wait for it.") from None
-    return lock
-
-
 def sweep(
     runs: Sequence[Run], places: Sequence[str], root: Path, show: Display,
     seconds: float = math.inf, note: Callable[[Run], None] | None = None,
@@ -180,10 +168,10 @@ def sweep(
     """Make all runs that are not finished, one on each of ``places`` at a time.
 
     What is not finished after ``seconds`` is stopped, and goes on with the next sweep. ``note``
-    hears of each run that has ended, in this sweep or before it. SpcacwError if another sweep is at
-    work in ``root``.
+    hears of each run that has ended, in this sweep or before it. SpcacwError if another process
+    is at work in ``root``.
     """
-    lock = only_sweep(root)
+    lock = held(root)
     running: dict[BaseProcess | Away, tuple[Run, str]] = {}
     try:
         for run in dict.fromkeys(runs):
@@ -257,7 +245,7 @@ class Where:
     ) -> list[Run]:
         """Return the run of each job, once it is made; ``note`` is that of :func:`sweep`.
 
-        SpcacwError if a device is not there, or another sweep is at work.
+        SpcacwError if a device is not there, or another process is at work there.
         """
         root = self.output / "runs"
         runs = plan(jobs, root)
@@ -288,7 +276,7 @@ class Where:
         For runs of a second or so: they share processes, or a cluster. What is not begun in time,
         or when the caller stops, is left. SpcacwError as of :meth:`make`.
         """
-        lock = only_sweep(self.output)
+        lock = held(self.output)
         crew = self.cluster or ProcessPoolExecutor(len(self.places()), CONTEXT, _begin)
         try:
             ends = {crew.submit(make, job.keys): job for job in jobs}

@@ -32,13 +32,13 @@ from typing import Any
 import tomli_w
 from rich.console import Console
 
-from spcacw_flwr.config.config import Config, flattened
+from spcacw_flwr.config.config import Config, flattened, read_toml
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
 from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.silos.metrics import METRICS
 
-from .conf import HOLDOUT, Job, Keys, chosen, columns, read, rows
+from .conf import HOLDOUT, Job, Keys, chosen, columns, rows
 from .results import Table
 from .runs import FINISHED, Run
 from .sweep import Where
@@ -64,7 +64,7 @@ def grids(own: Iterable[str] = ()) -> dict[str, Axes]:
 
     A method of one's ``own``, by its import path, brings its :attr:`Method.grid`.
     """
-    file = read(GRIDS)
+    file = read_toml(GRIDS)
     tables = file["methods"] | {name: method_class(name).grid for name in own if ":" in name}
     return {name: {"eta": file["eta"]} | flattened(table) for name, table in tables.items()}
 
@@ -228,7 +228,7 @@ def tune(
         (column,) = columns([setting])
         setting, of_setting = column.name, column.keys
     of_setting = {**of_setting, "data-dir": data_dir}
-    axes, ends = grids(methods), {m: flattened(end) for m, end in read(GRIDS)["local"].items()}
+    axes, ends = grids(methods), {m: flattened(end) for m, end in read_toml(GRIDS)["local"].items()}
     names = chosen(methods, axes, "grid of method")
     first = {name: defaults(axes[name], keys_of(name, of_setting, {})) for name in names}
     table = Table(output / f"{setting}.csv", COLUMNS, PLACE)

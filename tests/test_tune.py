@@ -128,9 +128,9 @@ def test_what_makes_it_local_hides_no_better_candidate():
     assert tune.best(tried["tied"]) == {"eta": 0.1, "rho": 0.1}
 
 
-@pytest.mark.parametrize("name", tune.read(tune.GRIDS)["local"])
+@pytest.mark.parametrize("name", tune.read_toml(tune.GRIDS)["local"])
 def test_what_the_grids_call_local_is_local(name):
-    end = tune.flattened(tune.read(tune.GRIDS)["local"][name])
+    end = tune.flattened(tune.read_toml(tune.GRIDS)["local"][name])
     run = simulate(Config.from_flat({"method": name, "epochs": 2, "compare-alone": False} | end))
     local = simulate(Config.from_keys(method="local", epochs=2, compare_alone=False))
     assert distance(run, local) < 1e-5

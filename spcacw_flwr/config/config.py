@@ -268,12 +268,12 @@ def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str
     return table
 
 
-def read_toml(path: Path, option: str = "--config") -> dict[str, Any]:
-    """Read run-config keys from a TOML file, which an option names."""
+def read_toml(path: Path, what: str = "The file") -> dict[str, Any]:
+    """Return a TOML file's tables; SpcacwError, which says ``what`` it is, if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # it may be no text at all
-        raise SpcacwError(f"{option} {path} cannot be read: {error}.") from error
+        raise SpcacwError(f"{what} {path} cannot be read: {error}.") from error
 
 
 def absolute(path: str) -> str:
@@ -285,6 +285,6 @@ def flat_keys(
     config: Path | None, assignments: list[str] | None, named: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the keys of a file, then those of ``--set``, then options of their own; last wins."""
-    flat = read_toml(config) if config else {}
+    flat = read_toml(config, "--config") if config else {}
     flat |= parse_assignments(assignments or [])
     return flat | {name: value for name, value in named.items() if value is not None}

@@ -152,20 +152,19 @@ def is_own(directory: Path, flower_run: str) -> bool:
 
 
 def held(directory: Path) -> FileLock:
-    """Return a lock on a run's directory, which the end of the process opens, however it comes.
+    """Return a lock on a directory, which the end of the process opens, however it comes.
 
-    Raises SpcacwError if another process is at work on the run.
+    It makes the directory if there is none. Raises SpcacwError if another process is at work there.
     """
+    directory.mkdir(parents=True, exist_ok=True)
     lock = FileLock(directory / ".lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise SpcacwError(
-            f"Another process is at work on the run in {directory}: wait for its end."
-        ) from None
+        raise SpcacwError(f"Another process is at work in {directory}: wait for its end.") from None
     except (OSError, NotImplementedError) as error:  # some network file systems have no locks
-        log.warning("The directory %s cannot be locked (%s): see that nobody else goes on with "
-                    "this run.", directory, error)  # fmt: skip
+        log.warning("The directory %s cannot be locked (%s): see that nobody else is at "
+                    "work there.", directory, error)  # fmt: skip
     return lock
 
 

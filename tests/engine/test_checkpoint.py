@@ -401,7 +401,7 @@ def test_a_directory_without_a_run_and_two_directories_are_refused(run, tmp_path
 def test_one_process_at_a_time_goes_on_with_a_run(run):
     config = config_of(resume=str(run))
     first = recorder.Recorder(run, config, "in-process")
-    refused(run, f"Another process is at work on the run in {run}")
+    refused(run, f"Another process is at work in {run}")
     first.fail("over")
     simulate(config)
 

@@ -3,9 +3,10 @@
 import pytest
 from rich.console import Console
 
+from spcacw_flwr.config.config import read_toml
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.experiments import conf, federations
-from spcacw_flwr.experiments.conf import CONF, read
+from spcacw_flwr.experiments.conf import CONF
 from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.experiments.sweep import Where
 from tests import conftest
@@ -61,7 +62,7 @@ def test_other_keys_are_other_runs():
 
 
 def test_all_that_is_listed_can_be_planned():
-    listed = read(CONF / "federations.toml")
+    listed = read_toml(CONF / "federations.toml")
     for method in listed.pop("methods"):
         assert federations.row(method).keys["method"] == method
     assert set(listed.pop("trials")) == {"methods", "eta", "weight-decay"}
@@ -124,7 +125,7 @@ def test_short_runs_share_processes_and_one_that_fails_stops_nobody(tmp_path):
     assert not list(Where(tmp_path, workers=2, seconds=0.0).short(double, todo, quiet))
     first = where.short(double, todo, quiet)
     next(first)
-    with one_sentence("Another sweep is at work"):
+    with one_sentence("Another process is at work"):
         next(where.short(double, todo, quiet))
     first.close()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spcacw_flwr.experiments.conf import read
+from spcacw_flwr.config.config import read_toml
 from spcacw_flwr.experiments.shapley import (
     CHEAP,
     GAMES,
@@ -68,7 +68,7 @@ def test_the_values_of_a_run_add_up():
 
 
 def test_the_committed_table_is_whole_and_its_page_is_made_of_it():
-    places = {tuple(job.place.values()) for job in jobs_of(read(STUDIES)["shapley"], {})}
+    places = {tuple(job.place.values()) for job in jobs_of(read_toml(STUDIES)["shapley"], {})}
     found = LINES.groupby(["setting", "target", "seed"]).size()
     assert set(found.index) == places
     peers = {"heart": 3}

@@ -9,18 +9,17 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import Config, read_toml
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments import readings, studies
 from spcacw_flwr.experiments.__main__ import app
-from spcacw_flwr.experiments.conf import read
 from spcacw_flwr.experiments.results import read_csv
 from spcacw_flwr.experiments.runs import fingerprint
 from tests.experiments.small import COLUMN, ROWS, made
 
 ROOT = Path(__file__).parents[2]
 RESULTS, DOCS = ROOT / "experiments" / "results", ROOT / "docs"
-LISTED = read(studies.STUDIES)
+LISTED = read_toml(studies.STUDIES)
 GRIDS = [name for name, study in LISTED.items() if "kind" not in study]
 OWN = """
 [small]

@@ -109,7 +109,7 @@ def test_ctrl_c_ends_all_processes_and_leaves_what_can_go_on(tmp_path):
 
 
 def test_two_sweeps_do_not_share_a_directory(tmp_path):
-    with FileLock(tmp_path / ".lock"), pytest.raises(SpcacwError, match="Another sweep"):
+    with FileLock(tmp_path / ".lock"), pytest.raises(SpcacwError, match="Another process"):
         sweep([], ["cpu"], tmp_path, Silent())
 
 
