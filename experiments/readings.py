@@ -155,7 +155,8 @@ def calibrated(
         mean, std = theirs or (None, None)
         lines.append({
             "column": column, "keys": keys, "seeds": score.seeds, "mean": round(score.mean, 2),
-            "std": rounded(score.std), "paper_mean": mean, "paper_std": std,
+            "std": rounded(score.std), "epoch": score.epoch,
+            "last": round(curves.accuracy[:, -1].mean(), 2), "paper_mean": mean, "paper_std": std,
             "points": None if mean is None else round(score.mean - mean, 2),
             "standard_errors": rounded(difference(score, theirs), 1) if theirs else None,
         })  # fmt: skip
