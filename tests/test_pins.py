@@ -80,10 +80,11 @@ ON_DATA: dict[str, dict[str, Any]] = {
     "cifar-vgg": {"setting": "cifar100-clusters", "width": 1 / 32, "samples_per_silo": 64,
                   **NARROW, "epochs": 1},
     "shakespeare-narrow": {"setting": "shakespeare", "silos": 15, "roles_per_silo": 7,
-                           "width": 0.125, "eta": 1.0, "samples_per_silo": 96, **NARROW},
+                           "window_stride": 50, "width": 0.125, "eta": 1.0,
+                           "samples_per_silo": 96, **NARROW},
     "shakespeare-lstm-ditto": {"setting": "shakespeare", "silos": 30, "roles_per_silo": 3,
-                               "width": 0.125, "eta": 0.5, "samples_per_silo": 64, **NARROW,
-                               "method": "ditto"},
+                               "window_stride": 50, "width": 0.125, "eta": 0.5,
+                               "samples_per_silo": 64, **NARROW, "method": "ditto"},
 }  # fmt: skip
 THROUGH_MESSAGES = [
     "spcacw", "meritfed", "fedamp", "fedfomo", "ditto", "ifca", "fedrep", "per-fedavg", "fedala",

@@ -15,6 +15,7 @@ from spcacw_flwr.silos.models import make_model
 ROOT = Path(__file__).parents[2]
 APP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 COLUMNS = conf.columns()
+NARROW = sorted((conf.CONF / "narrow").glob("*.toml"))
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
@@ -85,7 +86,8 @@ def test_unknown_names_are_one_sentence(find, name, sentence):
 
 def test_every_variant_is_another_run_of_a_reading_we_list():
     listed = (ROOT / "docs" / "readings.md").read_text()
-    jobs, numbers = readings.variant_jobs(COLUMNS, conf.rows(["spcacw"]), [0], {})
+    columns = COLUMNS + conf.columns([str(path) for path in NARROW])
+    jobs, numbers = readings.variant_jobs(columns, conf.rows(["spcacw"]), [0], {})
     base = {job.column: fingerprint(job.config()) for job in jobs if job.note == readings.AS_IS}
     for job in jobs:
         if job.note != readings.AS_IS:
@@ -109,19 +111,21 @@ def test_a_row_may_be_a_method_of_ones_own():
     assert [row.name for row in conf.rows(["local", path])] == ["local", path]
 
 
-NARROW = sorted((conf.CONF / "narrow").glob("*.toml"))
 #: What makes a column small, and what its larger step asks of a method.
-MAY_DIFFER = {"epochs", "eta", "model", "width", "samples-per-silo", "test-samples"}
-MAY_DIFFER |= {"fedamp.lambda"}
+SHORT = {"epochs", "eta", "precision"}
+SMALL = {"epochs", "eta", "model", "width", "samples-per-silo", "test-samples", "fedamp.lambda",
+         "shakespeare.window-stride"}  # fmt: skip
 SHAPES = {"cifar100-clusters": ((3, 32, 32), 100), "shakespeare": ((50,), 80)}
 
 
 @pytest.mark.parametrize("path", NARROW, ids=lambda path: path.stem)
-def test_a_narrow_column_is_a_large_one_with_a_small_network(path):
-    (column,) = conf.columns([str(path)])
-    (full,) = conf.columns([path.stem.removesuffix("-narrow")])
+def test_a_columns_small_form_is_the_large_one_in_all_else(path):
+    (column,), (name, form) = conf.columns([str(path)]), path.stem.rsplit("-", 1)
+    (full,) = conf.columns([name])
     changed = {key for key, value in column.keys.items() if full.keys.get(key) != value}
-    assert changed <= MAY_DIFFER
+    assert changed <= (SHORT if form == "short" else SMALL)
+    if form == "short":
+        return
     (row,) = conf.rows(["local"])
     (job,) = conf.make_jobs([column], [row], [0], {})
     training = job.config().training
@@ -133,5 +137,5 @@ def test_a_narrow_column_is_a_large_one_with_a_small_network(path):
 
 
 def test_there_is_one_of_each_large_column():
-    names = {path.stem.removesuffix("-narrow") for path in NARROW}
+    names = {path.stem.rsplit("-", 1)[0] for path in NARROW}
     assert names == {c.name for c in conf.columns() if not c.name.startswith("mnist")}
