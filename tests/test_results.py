@@ -189,6 +189,22 @@ def test_who_is_first_on_the_narrow_columns():
         assert np.ptp(best.loc[averages, column]) < 0.3
 
 
+def test_on_a_short_column_the_gain_is_the_papers():
+    runs, best = pd.read_csv(RESULTS / "table1-short.csv"), cells("table1-short").loc["local"]
+    table = pd.read_csv(RESULTS / "calibration.csv")
+    table = table[table["keys"].str.contains('stride": 10')].set_index("column")["mean"]
+    further = best - table.rename(lambda column: f"{column}-short")
+    assert said("Local gets {:.1f} and {:.1f} points further in them", *further)
+    one = runs[(runs["column"] == "shakespeare-30x3-short") & (runs["seed"] == 0)]
+    one = one.set_index("method")
+    gains = one["last_accuracy"] - one.loc["local", "best_accuracy"]
+    with (ROOT / "experiments/conf/paper.toml").open("rb") as file:
+        paper = tomllib.load(file)["shakespeare-30x3"]
+    like = "SP-CACW ends {:.1f} points above Local's best epoch (the paper's is {:.1f} above)"
+    assert said(like, gains["spcacw"], paper["spcacw"][0] - paper["local"][0])
+    assert said("our `spcacw-plus` {:.1f}", gains["spcacw-plus"])
+
+
 def test_every_silo_as_the_target():
     runs = pd.read_csv(RESULTS / "silos.csv")
     last = runs.pivot_table("last_accuracy", ["column", "target", "seed"], "method")
