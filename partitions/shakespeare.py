@@ -41,7 +41,7 @@ class ShakespeareKeys:
     window_stride: int = key(
         10,
         "Characters from one window's start to the next one's; the paper is silent. With 10, "
-        "training alone is best after 40 epochs, as there; 1 is LEAF's way (READING row 20).",
+        "training alone is best halfway, then degrades, as there; 1 is LEAF's (READING row 20).",
         least=1,
     )
     test_share: float = key(
