@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr, ttest_rel
 
+from spcacw_flwr.experiments.conf import columns
 from spcacw_flwr.report.facts import facts_of
 
 ROOT = Path(__file__).parents[1]
@@ -198,8 +199,7 @@ def test_on_a_short_column_the_gain_is_the_papers():
     one = runs[(runs["column"] == "shakespeare-30x3-short") & (runs["seed"] == 0)]
     one = one.set_index("method")
     gains = one["last_accuracy"] - one.loc["local", "best_accuracy"]
-    with (ROOT / "experiments/conf/paper.toml").open("rb") as file:
-        paper = tomllib.load(file)["shakespeare-30x3"]
+    paper = columns(["shakespeare-30x3"])[0].paper
     like = "SP-CACW ends {:.1f} points above Local's best epoch (the paper's is {:.1f} above)"
     assert said(like, gains["spcacw"], paper["spcacw"][0] - paper["local"][0])
     assert said("our `spcacw-plus` {:.1f}", gains["spcacw-plus"])
