@@ -2,9 +2,9 @@
 
     setting = "files", data-dir = "/where/this/node's/data/is", silos = 7, input-shape = "1,28,28"
 
-``silo-<i>.safetensors`` holds ``train.x``, ``train.y`` and, of a silo that is tested (the target),
-``test.x``, ``test.y`` and perhaps ``test.weight``; what they may be is said in
-``own``. ``silos/setting.py`` writes one from tensors, or from a silo of any setting.
+``silo-<i>.safetensors`` holds ``train.x`` and ``train.y``, perhaps ``train.independent``, and, of a
+silo that is tested (the target), ``test.x``, ``test.y`` and perhaps ``test.weight``; what they may
+be is said in ``own``. ``silos/setting.py`` writes one from tensors, or from a silo of any setting.
 """
 
 from pathlib import Path
@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import SiloData, silo_file
 
 from .own import OwnSilos
@@ -29,21 +28,10 @@ class SiloFiles(OwnSilos):
 
     name = "files"
 
-    def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Check the keys; reads no file yet. SpcacwError without ``silos``."""
-        super().__init__(keys, seed)
-        self._weights: dict[int, Tensor | None] = {}
-        """The weights of the test data of each silo that was read."""
-
     def _named(self) -> str:
         if not self.keys.data_dir:
             return "setting = 'files' (no data-dir is set)"
         return self.keys.data_dir
-
-    def test(self, silo: int) -> SiloData:
-        """Return the test data of ``silo``; SpcacwError if its file has none."""
-        test = super().test(silo)
-        return SiloData(test.x, test.y, self._weights[silo])
 
     def _untested(self, silo: int) -> str:
         return f"{self._path(silo)} has no test.x and test.y"
@@ -51,9 +39,11 @@ class SiloFiles(OwnSilos):
     def _function(self, silo: int) -> Any:
         """Return (train, test) of a silo."""
         parts = self._read(silo)
-        self._weights[silo] = parts.get("test.weight")
-        test = (parts["test.x"], parts["test.y"]) if "test.x" in parts else None
-        return (parts["train.x"], parts["train.y"]), test
+        independent = parts["train.independent"].item() if "train.independent" in parts else None
+        train = SiloData(parts["train.x"], parts["train.y"], independent=independent)
+        if "test.x" not in parts:
+            return train, None
+        return train, SiloData(parts["test.x"], parts["test.y"], parts.get("test.weight"))
 
     def _path(self, silo: int) -> Path:
         return silo_file(Path(self.keys.data_dir).expanduser(), silo)

@@ -2,12 +2,12 @@
 
     setting = "own", silo = "my_package.data:load", silos = 3, classes = 10
 
-``load(silo)`` returns ``(train, test)``. Each is a pair of tensors (x, y), or a PyTorch Dataset of
-such pairs, which is read once: a random transform in it is frozen. ``x`` is float, (n, …) with the
-same shape everywhere, or whole numbers (n, L) for tokens; ``y`` holds whole numbers in 0 …
-``classes`` − 1, (n,), or (n, L) beside tokens of that shape; or, with ``classes`` = 1, numbers to
-be predicted, float (n,). In an app of one's own (``silo_app``) ``classes`` is 0: the model's
-outputs say how many they are. ``test`` is None of a peer that has none; the target needs it.
+``load(silo)`` returns ``(train, test)``. Each is a pair of tensors (x, y), a ``SiloData``, or a
+PyTorch Dataset of pairs, which is read once: a random transform in it is frozen. ``x`` is float,
+(n, …) with the same shape everywhere, or whole numbers (n, L) for tokens; ``y`` holds whole numbers
+in 0 … ``classes`` − 1, (n,), or (n, L) beside tokens of that shape; or, with ``classes`` = 1,
+numbers to be predicted, float (n,). In an app of one's own (``silo_app``) ``classes`` is 0: the
+model's outputs say how many they are. ``test`` is None of a peer without any; the target needs it.
 """
 
 from collections.abc import Callable
@@ -164,11 +164,20 @@ def _part(part: Any, num_classes: int, where: str) -> SiloData:
     flags = y.is_floating_point() or (y.dtype == torch.bool and y.shape != x.shape)
     many = flags and y.dim() == 2 and y.shape[1] > 1 and num_classes != 1
     labels = _several if many else _numbers if numbers else _labels
-    return SiloData(_inputs(x, where), labels(x, y, num_classes, where))
+    more = (part.weight, part.independent) if isinstance(part, SiloData) else (None, None)
+    found = SiloData(_inputs(x, where), labels(x, y, num_classes, where), *more)
+    if found.independent is not None and not 1 <= found.independent <= len(y):
+        raise SpcacwError(
+            f"{where}: independent is {found.independent:g}, but there are {len(y)} samples, of "
+            "which 1 at least and all at most are independent."
+        )
+    return found
 
 
 def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
     """Return a pair of tensors as it is, and stack the samples of a Dataset."""
+    if isinstance(part, SiloData):
+        return part.x, part.y
     if isinstance(part, Dataset):
         if not hasattr(part, "__len__"):
             raise SpcacwError(f"{where} is a Dataset without a length, so it cannot be batched.")

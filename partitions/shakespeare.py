@@ -145,9 +145,11 @@ class Shakespeare(Setting):
 
     def _data(self, part: str, silo: int, most: int, purpose: int) -> SiloData:
         cut = self._windows(part, silo)
+        apart = len(cut) * self.own.window_stride / self.own.window
         cut = cut[kept_rows(len(cut), most, stream(self.seed, purpose, silo))]
         tokens = torch.from_numpy(cut.astype(np.int64))
-        return SiloData(tokens[:, :-1], tokens[:, 1:])
+        overlap = part == "train" and apart < len(cut)
+        return SiloData(tokens[:, :-1], tokens[:, 1:], independent=apart if overlap else None)
 
     def _windows(self, part: str, silo: int) -> NDArray[np.uint8]:
         texts, stride = self._texts(part, silo)

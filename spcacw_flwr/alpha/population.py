@@ -46,12 +46,15 @@ class Population:
     """Biases between populations, noise, and errors of finite samples, and the weights they earn.
 
     ``noise`` is the caller's, who updates it first. ``passes`` (M,) are the rounds Rᵢ of a pass of
-    each silo over its data, ``sizes`` (M,) its nᵢ, ``told`` (M,) the variance of noise that silos
-    add on purpose, which is no error of their data.
+    each silo over its data, ``sizes`` (M,) its nᵢ, of which ``independent`` (M,) are independent,
+    ``told`` (M,) the variance of noise that silos add on purpose, which is no error of their data.
     """
 
-    def __init__(self, noise: NoiseTracker, passes: Vector, sizes: Vector, told: Vector) -> None:
-        self.noise, self.passes, self.sizes, self.told = noise, passes, sizes, told
+    def __init__(
+        self, noise: NoiseTracker, passes: Vector, sizes: Vector, independent: Vector, told: Vector
+    ) -> None:
+        self.noise, self.passes, self.independent, self.told = noise, passes, independent, told
+        self.alike = sizes / independent
         self.target, M = noise.target, len(passes)
         self._pass, self._same = np.zeros((2, M))  # s of the pass; pairs of rounds of one pass
         self._norm = 0.0
@@ -82,10 +85,10 @@ class Population:
         several = self.passes > 1
         noise = np.maximum(self.noise.variances() - self.told, 0.0)
         rounds = np.where(several, self.passes - 1.0 + self.repeats(), 1.0)
-        errors = np.where(several, noise / rounds, 0.0)
+        errors = np.where(several, self.alike * noise / rounds, 0.0)
         others = several & self.noise.peers & self.noise.known
-        least = (errors * self.sizes)[others].min(initial=np.inf)
-        least = np.where(np.isfinite(least), least, 0.0) / self.sizes
+        least = (errors * self.independent)[others].min(initial=np.inf)
+        least = np.where(np.isfinite(least), least, 0.0) / self.independent
         errors = np.where(several, errors, least)
         errors[self.target] = max(errors[self.target], least[self.target])
         return errors
@@ -105,7 +108,7 @@ class Population:
         self._weight += share * np.outer(known, known)
         self._noise += share * step * np.where(known, self.noise.variances() + sampling, 0.0)
         self._errors += share * errors
-        self._left += share * (1.0 - self.repeats()) * errors
+        self._left += share * (1.0 - self.repeats() / self.alike) * errors
         self._total += share
 
     def weights(self) -> Vector:

@@ -9,6 +9,7 @@ a row for each silo that was asked, its columns in the order of the model's para
 of the question, and the silos that the rows are of.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -142,6 +143,8 @@ def info_to_record(info: SiloInfo) -> MetricRecord:
     })  # fmt: skip
     if info.group is not None:
         record["group"] = float(info.group)
+    if info.independent is not None:
+        record["independent"] = float(info.independent)
     if info.privacy is not None:
         record[PRIVACY] = mechanism_to_numbers(info.privacy)
     return record
@@ -155,12 +158,22 @@ def record_to_info(record: MetricRecord) -> SiloInfo:
             silo=int(silo),
             size=int(size),
             label_counts=tuple(int(n) for n in numbers(record, "label-counts")),
-            group=float(numbers(record, "group")[0]) if "group" in record else None,
+            group=_number(record, "group"),
             oracle=tuple(int(i) for i in numbers(record, "oracle")),
             privacy=_mechanism(numbers(record, PRIVACY)) if PRIVACY in record else None,
+            independent=_number(record, "independent"),
         )
-    except (ValueError, OverflowError, IndexError) as error:
+    except (ValueError, OverflowError) as error:
         raise SpcacwError(f"what a silo tells of itself cannot be read: {error}") from error
+
+
+def _number(record: MetricRecord, name: str) -> float | None:
+    if name not in record:
+        return None
+    (value,) = numbers(record, name)
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {value}")
+    return float(value)
 
 
 def mechanism_to_numbers(one: Mechanism) -> list[float]:

@@ -68,6 +68,12 @@ class Guarded(Method):
                 f"guard = {count} is not allowed: of the {size} training samples of target silo "
                 f"{federation.target}, one in 2 to {size} can be kept apart, and 0 is off."
             )
+        if (alone := federation.independent[federation.target]) < size:
+            raise SpcacwError(
+                f"guard judges by samples that training has not seen, but of the {size} training "
+                f"samples of target silo {federation.target} only {alone:.0f} are independent: "
+                "give one of each (shakespeare: window-stride = window), or leave out guard."
+            )
         if config.run.epochs < 2:
             raise SpcacwError("guard needs at least 2 epochs: one with peers, and one after.")
 

@@ -44,7 +44,7 @@ class PlusSPCACW(SPCACWMethod):
         self.population = Population(
             self.book.evidence.noise,
             np.array([rounds_per_pass(int(n), size) for n in federation.sizes], dtype=float),
-            federation.sizes, np.array(told),
+            federation.sizes, federation.independent, np.array(told),
         )  # fmt: skip
 
     def _told(self, silo: int, dimension: int) -> float:

@@ -113,7 +113,8 @@ class SiloPool:
             private = self.private.mechanisms.get(silo)
             told = not private and not data.y.is_floating_point()
             counts = tuple(data.label_counts(setting.num_classes).tolist()) if told else ()
-            infos.append(SiloInfo(silo, len(data.y), counts, groups[silo], oracle, private))
+            size, group = len(data.y), groups[silo]
+            infos.append(SiloInfo(silo, size, counts, group, oracle, private, data.independent))
             if silo == self.config.run.target and not private:
                 name, y = self.config.run.metric, setting.test(silo).y
                 check_metric(name, y, setting.num_classes, silo)

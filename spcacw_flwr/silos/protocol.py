@@ -156,6 +156,8 @@ class SiloInfo:
     """The silos of the same true cluster, where the setting knows it."""
     privacy: Mechanism | None = None
     """What it does to its gradients to keep its data private."""
+    independent: float | None = None
+    """How many of its samples are independent; None is all of them."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,12 @@ class Federation:
     def sizes(self) -> NDArray[np.float64]:
         """n_i, the samples of each silo."""
         return np.array([info.size for info in self.silos], dtype=float)
+
+    @property
+    def independent(self) -> NDArray[np.float64]:
+        """How many of each silo's samples are independent of each other, 1 to n_i."""
+        found = [info.size if (n := info.independent) is None else n for info in self.silos]
+        return np.clip(found, 1.0, self.sizes)
 
     @property
     def shares(self) -> NDArray[np.float64]:

@@ -41,6 +41,14 @@ class SiloData:
     weight: Tensor | None = None
     """What each sample counts in an average, float32 (n,) ≥ 0 with a positive sum; None: all the
     same (READING row 13). Only test data have weights."""
+    independent: float | None = None
+    """How many of the n samples are independent: patients, if they have several images; None: n."""
+
+    def rows(self, at: NDArray[np.int64]) -> "SiloData":
+        """Return some of the training samples; as many of them, in proportion, are independent."""
+        n = self.independent
+        alone = None if n is None else max(1.0, n * len(at) / len(self.y))
+        return SiloData(self.x[at], self.y[at], independent=alone)
 
     def label_counts(self, num_classes: int) -> Tensor:
         """Count the labels of each class: int64 (num_classes,)."""
@@ -173,6 +181,8 @@ def write_silo(directory: Path, silo: int, train: SiloData, test: SiloData | Non
     SpcacwError if the file cannot be written.
     """
     parts = {"train.x": train.x, "train.y": train.y}
+    if train.independent is not None:
+        parts["train.independent"] = torch.tensor(train.independent, dtype=torch.float64)
     if test is not None:
         parts |= {"test.x": test.x, "test.y": test.y}
         if test.weight is not None:

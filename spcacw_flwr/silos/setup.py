@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, cast
 
-from torch import from_numpy
-
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PartitionKeys
@@ -91,5 +89,5 @@ class HeldOut:
                 f"holdout = {self.share:g} of the {len(whole.y)} training samples of target silo "
                 f"{self.target} leaves none to {lacks}: hold out {less}, or use more samples."
             )
-        kept, held = (SiloData(whole.x[at], whole.y[at]) for at in map(from_numpy, rows))
+        kept, held = map(whole.rows, rows)
         return kept, held

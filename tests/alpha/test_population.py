@@ -13,14 +13,23 @@ D = 20_000
 BETA = 0.1
 
 
-def played(means, sizes, batch, rounds, *, replace=False, scale=1.0, heard=None, weight=0.0):
-    """Return a Population after rounds of silos with ∇fᵢ = meansᵢ and samples of variance 1."""
+def played(
+    means, sizes, batch, rounds, *, replace=False, scale=1.0, heard=None, weight=0.0, copies=1
+):
+    """Return a Population after rounds of silos with ∇fᵢ = meansᵢ and samples of variance 1.
+
+    ``copies`` is how many of a silo's samples are the same one.
+    """
     rng = np.random.default_rng(0)
     M, sizes = len(means), np.array(sizes)
     passes = -(-sizes // batch)
     noise = NoiseTracker(M, 0)
-    found = Population(noise, passes.astype(float), sizes.astype(float), np.zeros(M))
-    samples = [rng.standard_normal((n, D)).astype(np.float32) / np.sqrt(D) for n in sizes]
+    n = sizes.astype(float)
+    found = Population(noise, passes.astype(float), n, n / copies, np.zeros(M))
+    samples = [
+        rng.standard_normal((n // copies, D)).astype(np.float32).repeat(copies, 0) / np.sqrt(D)
+        for n in sizes
+    ]
     full = np.zeros((M, D))
     full[:, : means.shape[1]] = means
     estimate, order = np.zeros((M, D)), [None] * M
@@ -71,6 +80,17 @@ def test_the_first_pass_is_fresh():
     assert found.noise.biases() == pytest.approx(BIASES, abs=0.02)
 
 
+@pytest.mark.parametrize("rounds", [20, 80])
+def test_samples_that_are_copies_make_errors_larger_and_so_they_are_found(rounds):
+    """Four copies of each of 80 samples: F = 1/80, of which U lacks ρ/320; a pass has 20 rounds."""
+    found = played(SHIFTED, [320] * 3, 16, rounds, copies=4)
+    errors, left = found.errors(), 1.0 - found.repeats() / 4
+    assert errors == pytest.approx([1 / 80] * 3, rel=0.15)
+    shared = left[0] * errors[0] + np.diag(left * errors)
+    shared[0] = shared[:, 0] = 0.0
+    assert found.noise.biases() == pytest.approx(BIASES + shared, abs=0.004)
+
+
 @pytest.mark.parametrize("sizes", [[32] * 4, [32, 32, 64, 128]])
 def test_silos_alike_share_in_proportion_to_their_samples_what_james_and_stein_move(sizes):
     """With Fᵢ = 1/nᵢ the mean of the peers has ‖b̂‖² = 1/n₀ + 1/Σnᵢ, and gets ¾F₀ / ‖b̂‖²."""
@@ -116,7 +136,8 @@ def exact(biases, variances, passes, sampling=(0.0, 0.0, 0.0)):
     spread = np.diag(variances).astype(float) + variances[0]
     spread[0] = spread[:, 0] = 0.0
     noise = NoiseTracker(M, 0)
-    found = Population(noise, np.full(M, passes), np.full(M, 8.0 * passes), np.zeros(M))
+    sizes = np.full(M, 8.0 * passes)
+    found = Population(noise, np.full(M, passes), sizes, sizes, np.zeros(M))
     for t in range(1, 31):
         s, c = s + BETA * (1 - s), (1 - BETA) ** 2 * c + BETA**2
         noise.update(s**2 * biases + c * spread, biases + spread, np.full(M, BETA))

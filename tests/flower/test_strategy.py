@@ -294,6 +294,7 @@ def test_artefacts_of_a_run(tmp_path, capsys):
     [
         {"silo": [1, 2]}, {"silo": []}, {"silo": math.nan}, {"num-examples": math.inf},
         {"label-counts": [math.nan]}, {"group": []}, {"oracle": [math.inf]},
+        {"independent": math.nan}, {"independent": [1.0, 2.0]},
     ],
     ids=str,
 )  # fmt: skip
@@ -302,6 +303,8 @@ def test_a_node_that_tells_nonsense_of_itself_is_refused(nonsense):
     sane = {"silo": 1, "num-examples": 5, "label-counts": [2, 3], "oracle": [1]}
     with pytest.raises(SpcacwError, match="what a silo tells of itself cannot be read"):
         records.record_to_info(MetricRecord(sane | nonsense))
+    assert records.record_to_info(MetricRecord(sane)).independent is None
+    assert records.record_to_info(MetricRecord(sane | {"independent": 2.5})).independent == 2.5
     del sane["silo"]
     with pytest.raises(SpcacwError, match="silo is None where numbers were expected"):
         records.record_to_info(MetricRecord(sane))

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.loop import play, train
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.methods.guard import Guarded, make_method
@@ -89,6 +90,14 @@ def test_until_the_judgement_and_when_refused_the_model_is_locals():
         assert torch.equal(guarded.personal, alone.personal)
     assert guarded.accepted is False
     assert guarded.epoch_report()["accepted"] == 0
+
+
+def test_samples_that_are_not_independent_cannot_be_kept_apart():
+    infos = (SiloInfo(0, 64, (64,), independent=13.0), SiloInfo(1, 64, (64,)))
+    with pytest.raises(SpcacwError, match=r"of the 64 .* target silo 0 only 13 are independent"):
+        make_method(digits(), Federation(infos, 0, 32), torch.zeros(2))
+    infos = (SiloInfo(0, 64, (64,)), SiloInfo(1, 64, (64,), independent=13.0))
+    make_method(digits(), Federation(infos, 0, 32), torch.zeros(2))
 
 
 def test_an_accepted_model_goes_on_alone_with_all_data():

@@ -27,12 +27,13 @@ def files(directory, **changes):
 def test_what_is_written_is_read(tmp_path):
     tested = SiloData(DATA.x[:2], DATA.y[:2], torch.tensor([1.0, 3.0]))
     write_silo(tmp_path, 0, DATA, tested)
-    write_silo(tmp_path, 1, DATA, None)
+    write_silo(tmp_path, 1, SiloData(DATA.x, DATA.y, independent=2.5), None)
     setting = files(tmp_path)
     setting.prepare()
     assert (setting.num_silos, setting.input_shape) == (3, (2, 2))
     torch.testing.assert_close(setting.train(1).x, DATA.x, rtol=0, atol=0)
     assert setting.train(1).y.tolist() == DATA.y.tolist()
+    assert (setting.train(0).independent, setting.train(1).independent) == (None, 2.5)
     test = setting.test(0)
     assert test.weight is not None
     assert (len(test.y), test.weight.tolist()) == (2, [1.0, 3.0])

@@ -1,5 +1,7 @@
 """Held out for tuning: a part of the target's training data in place of its test data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,14 @@ def test_the_targets_training_data_are_split_and_nothing_else_changes():
         assert held_out.train(silo) is setting.train(silo)
         assert held_out.test(silo) is setting.test(silo)
     assert held_out.train(2) is train
+
+
+def test_of_those_that_are_kept_as_large_a_share_is_independent():
+    class Twins(type(digits()[0])):
+        def train(self, silo):
+            return replace(super().train(silo), independent=100.0)
+
+    assert HeldOut(Twins(PartitionKeys(), 0), 2, 0.2).train(2).independent == 80
 
 
 def test_the_test_set_of_the_target_is_never_read():

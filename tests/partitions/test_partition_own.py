@@ -9,6 +9,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.silos.setting import SiloData
 from spcacw_flwr.silos.setup import make_setting
 from tests.conftest import make_pool
 
@@ -69,7 +70,7 @@ def test_a_sample_may_have_several_labels(kind):
 
 def test_tensors_and_datasets_are_the_same():
     returned[1] = (TensorDataset(X, Y), Samples(X.double().numpy(), Y))
-    returned[2] = ([X.double().numpy(), Y.int().numpy()], (X.tolist(), Y.tolist()))
+    returned[2] = ([X.double().numpy(), Y.int().numpy()], SiloData(X, Y))
     setting = own()
     setting.prepare()
     assert (setting.num_silos, setting.num_classes, setting.input_shape) == (3, 3, (2, 2))
@@ -125,6 +126,8 @@ BAD = [
     ((Endless(), GOOD), "training data is a Dataset without a length"),
     ((Samples([[1.0], [1.0, 2.0]], [0, 1]), GOOD), "a Dataset that cannot be read as pairs"),
     ((Samples([[1.0]], ["x"]), GOOD), "ValueError"),
+    ((SiloData(X, Y, independent=7.0), GOOD), "independent is 7, but there are 6 samples"),
+    ((SiloData(X, Y, independent=0.0), GOOD), "independent is 0,"),
     (KeyError("patients.csv"), "cannot be loaded .KeyError: 'patients.csv'"),
 ]
 

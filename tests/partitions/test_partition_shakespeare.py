@@ -161,6 +161,15 @@ def test_stride_1_is_leafs_way_and_leaves_the_test_alone(make):
     assert torch.equal(dense.test(0).x, plain.test(0).x)
 
 
+def test_windows_that_overlap_are_not_independent(make):
+    """Text that is 50 characters long is one sample, however many windows begin in it."""
+    dense, apart = make("shakespeare").train(0), make("shakespeare", window_stride=50).train(0)
+    assert dense.independent == pytest.approx(len(dense.y) / 5)
+    assert dense.independent == pytest.approx(len(apart.y), rel=0.01)
+    assert (apart.independent, make("shakespeare").test(0).independent) == (None, None)
+    assert make("shakespeare", samples_per_silo=20).train(0).independent is None
+
+
 def test_more_roles_than_the_text_has_are_refused_before_training(make):
     with pytest.raises(SpcacwError, match=r"50 silos × 7 roles are 350, but only 268 of the 1129"):
         make("shakespeare", silos=50).prepare()
