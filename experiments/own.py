@@ -1,13 +1,25 @@
-"""Networks that columns and studies name by their import path.
+"""Networks and a setting that columns and studies name by their import path.
 
     spcacw run --setting cifar100-clusters --data-dir DIR \\
         --set model=spcacw_flwr.experiments.own:network
     spcacw run --set model=spcacw_flwr.experiments.own:resnet18
+    spcacw run --setting spcacw_flwr.experiments.own:Photographs
 """
 
+from dataclasses import dataclass
+
+import numpy as np
+import torch
 from torch import Tensor, nn
 from torchvision.models import resnet18 as torchvision_resnet18
 
+from spcacw_flwr.config.declare import key
+from spcacw_flwr.partitions.allocation import made_once
+from spcacw_flwr.partitions.relabel import DigitsRelabel
+from spcacw_flwr.silos.setting import SiloData
+
+PHOTOGRAPHS = 103
+"""Purpose of a setting's random stream, apart from those of the core."""
 WIDTHS = (16, 32, 64)
 """Channels of the convolutions of ``network``."""
 
@@ -72,3 +84,26 @@ def resnet18(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     model.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
     model.maxpool = nn.Identity()
     return model
+
+
+@dataclass(frozen=True)
+class PhotographsKeys:
+    """Own keys of photographs."""
+
+    told: bool = key(True, "Whether a silo tells how many of its samples are independent.")
+
+
+class Photographs(DigitsRelabel):
+    """The digits, of each of which a silo has four noisy photographs, as of a patient."""
+
+    name = "photographs"
+    Keys = PhotographsKeys
+
+    @made_once
+    def train(self, silo: int) -> SiloData:
+        """Return four times as many samples as digits, pixels off by .1 standard deviations."""
+        digits = super().train(silo)
+        x, y = (part.repeat_interleave(4, 0) for part in (digits.x, digits.y))
+        noise = 0.1 * np.random.default_rng((PHOTOGRAPHS, self.seed, silo)).standard_normal(x.shape)
+        independent = float(len(digits.y)) if self.own.told else None
+        return SiloData(x + torch.from_numpy(noise).float(), y, independent=independent)
