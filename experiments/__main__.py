@@ -16,7 +16,7 @@ from spcacw_flwr.config.config import absolute, parse_assignments, read_toml
 from spcacw_flwr.config.declare import SpcacwError, names_in
 from spcacw_flwr.console import new_console, one_sentence, say
 
-from . import conf, federations, pages, ranks, readings, shapley, studies, table1
+from . import conf, federations, gains, pages, ranks, readings, shapley, studies, table1
 from .attacks import ATTACKS, study
 from .sweep import Where
 
@@ -175,7 +175,7 @@ def fill_pages(
     ),
 ) -> list[Path]:
     """Fill the tables of docs/*.md from the committed results, in the repository's root."""
-    made = [] if check else [ranks.write(RESULTS)]
+    made = [] if check else [ranks.write(RESULTS), gains.write(RESULTS)]
     return made + pages.pages(Path(), check)
 
 

@@ -95,6 +95,16 @@ def test_noise_that_silos_say_they_add_by_hand():
     assert made.population.told.tolist() == pytest.approx([0, 2 * (3 / 32) ** 2, 2 * (3 / 16) ** 2])
 
 
+def test_what_silos_say_of_their_samples_is_used():
+    """Of 64 samples 16 are independent; no more than all can be, nor less than one."""
+    said = (None, 16.0, 100.0, 0.1)
+    silos = tuple(SiloInfo(i, 64, (), independent=n) for i, n in enumerate(said))
+    made = PlusSPCACW(
+        Config.from_keys(method="spcacw-plus"), Federation(silos, 0, 32), torch.zeros(2)
+    )
+    assert made.population.alike.tolist() == [1, 4, 1, 64]
+
+
 def test_sampling_leaves_weights_at_the_cluster():
     """p = .3: seldom asked is not useless, and not free."""
     found = run(participation=0.3, epochs=20, eta=0.05)
