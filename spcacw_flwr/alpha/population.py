@@ -13,7 +13,8 @@ means of gᵢ − g₀, and D, those of a round.
   of whole gradients, if rounds are independent. Within a pass they are not: drawn without
   replacement, deviations cancel, and U has only 1 − ρ of the F in it, ρ being the share of pairs of
   rounds of one pass.
-* The mean of the R batches of a pass has the variance Fᵢ = σᵢ² / (Rᵢ − 1 + ρᵢ).
+* The mean of the R batches of a pass has the variance Fᵢ = σᵢ² / (Rᵢ − 1 + ρᵢ). If but n′ of the n
+  samples are independent, F is a = n/n′ times that, and U has 1 − ρ/a of it.
 """
 
 import numpy as np

@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 from torch import nn
 
-from spcacw_flwr import SPCACW, silo_app
+from spcacw_flwr import SPCACW, SiloData, silo_app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import records
@@ -71,11 +71,22 @@ def test_each_side_of_the_example_has_ten_lines_at_most():
     assert lines == {"client": 3, "server": 10}
 
 
+def pairs_of_images(silo):
+    """Return data of which half as many samples are independent as there are."""
+    (x, y), test = load(silo)
+    return SiloData(x, y, independent=len(y) / 2), test
+
+
 @pytest.mark.parametrize("nodes", [SILOS, 2])
 def test_the_same_run_as_in_process(nodes, tmp_path, monkeypatch):
-    """Batch size, clipping and seed reach the silos; the model has BatchNorm's buffers."""
+    """Batch size, clipping and seed reach the silos, and what is independent the method.
+
+    The model has BatchNorm's buffers.
+    """
     arrays, strategy = initial(), SPCACW(**KEYS, output=tmp_path / "run")
-    result = strategy.start(grid_of(silo_app(load, network), nodes), arrays, num_rounds=12)
+    grid = grid_of(silo_app(pairs_of_images, network), nodes)
+    result = strategy.start(grid, arrays, num_rounds=12)
+    assert strategy.method.population.alike.tolist() == [2.0] * SILOS
 
     start = {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
 
@@ -84,7 +95,7 @@ def test_the_same_run_as_in_process(nodes, tmp_path, monkeypatch):
         model.load_state_dict(start)
         return model
 
-    monkeypatch.setitem(sys.modules, "same", SimpleNamespace(load=load, model=same))
+    monkeypatch.setitem(sys.modules, "same", SimpleNamespace(load=pairs_of_images, model=same))
     expected = simulate(Config.from_keys(
         setting="own", silo="same:load", silos=SILOS, classes=2, model="same:model",
         epochs=4, **{name: value for name, value in KEYS.items() if name != "num_silos"},
