@@ -15,6 +15,7 @@ import typer
 from spcacw_flwr.config.config import absolute, parse_assignments, read_toml
 from spcacw_flwr.config.declare import SpcacwError, names_in
 from spcacw_flwr.console import new_console, one_sentence, say
+from spcacw_flwr.engine.directory import write_atomically
 
 from . import conf, federations, gains, pages, ranks, readings, shapley, studies, table1
 from .attacks import ATTACKS, study
@@ -22,6 +23,8 @@ from .sweep import Where
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 RESULTS = Path("experiments/results")
+OVERVIEWS = {"ranks": ranks.table, "gains": gains.table}
+"""Tables that are made of others' CSV."""
 
 Columns = Annotated[str, typer.Option(help="comma-separated, or TOML files; empty is all")]
 Rows = Annotated[str, typer.Option(help="comma-separated; empty is all")]
@@ -175,8 +178,10 @@ def fill_pages(
     ),
 ) -> list[Path]:
     """Fill the tables of docs/*.md from the committed results, in the repository's root."""
-    made = [] if check else [ranks.write(RESULTS), gains.write(RESULTS)]
-    return made + pages.pages(Path(), check)
+    made = {} if check else {RESULTS / f"{name}.csv": of for name, of in OVERVIEWS.items()}
+    for path, of in made.items():
+        write_atomically(path, of(RESULTS).to_csv(index=False).encode())
+    return [*made, *pages.pages(Path(), check)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from spcacw_flwr.engine.directory import write_atomically
-
 from .conf import columns, rows
 
 VERSIONS = {"": "ours", "-short": "ours, short", "-narrow": "ours, narrow"}
@@ -24,8 +22,7 @@ def table(results: Path) -> pd.DataFrame:
     titles, lines = {row.name: row.title for row in rows()}, []
     runs = {more: pd.read_csv(results / f"table1{more}.csv") for more in VERSIONS}
     for column in columns():
-        found = pd.DataFrame({row: [mean] for row, (mean, _) in column.paper.items()})
-        of = {"paper": found}
+        of = {"paper": pd.DataFrame({row: [mean] for row, (mean, _) in column.paper.items()})}
         for more, whose in VERSIONS.items():
             here = runs[more][runs[more]["column"] == column.name + more]
             of[whose] = here.pivot_table("best_accuracy", "seed", "method")
@@ -34,10 +31,3 @@ def table(results: Path) -> pd.DataFrame:
                 gains = (best[row] - best["local"]).dropna().round(3)
                 lines += [(column.title, whose, titles[row], gain) for gain in gains]
     return pd.DataFrame(lines, columns=["column", "whose", "method", "gain"])
-
-
-def write(results: Path) -> Path:
-    """Write ``gains.csv`` beside the tables that it is made of."""
-    path = results / "gains.csv"
-    write_atomically(path, table(results).to_csv(index=False).encode())
-    return path

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.silos.metrics import METRICS
 
 from .scores import holm, paired_p
@@ -88,10 +87,3 @@ def table(results: Path) -> pd.DataFrame:
     """Return the ranks of the committed runs, and what each method costs."""
     beside = costs(pd.read_csv(results / "table1.csv"))
     return ranks(read_cells(results)).join(beside, on="method").reset_index(drop=True)
-
-
-def write(results: Path) -> Path:
-    """Write ``ranks.csv`` beside the tables that it is made of."""
-    path = results / "ranks.csv"
-    write_atomically(path, table(results).to_csv(index=False).encode())
-    return path

@@ -72,7 +72,7 @@ class Guarded(Method):
             raise SpcacwError(
                 f"guard judges by samples that training has not seen, but of the {size} training "
                 f"samples of target silo {federation.target} only {alone:.0f} are independent: "
-                "give one of each (shakespeare: window-stride = window), or leave out guard."
+                "give one image of a patient, windows that do not overlap, or leave out guard."
             )
         if config.run.epochs < 2:
             raise SpcacwError("guard needs at least 2 epochs: one with peers, and one after.")
