@@ -1,9 +1,9 @@
 """Networks and a setting that columns and studies name by their import path.
 
-    spcacw run --setting cifar100-clusters --data-dir DIR \\
-        --set model=spcacw_flwr.experiments.own:network
-    spcacw run --set model=spcacw_flwr.experiments.own:resnet18
-    spcacw run --setting spcacw_flwr.experiments.own:Photographs
+    spcacw run --engine in-process --set model=spcacw_flwr.experiments.own:resnet18
+    spcacw run --engine in-process --setting spcacw_flwr.experiments.own:Photographs
+
+The app that Flower ships has no experiments, so that Ray's processes do not find them.
 """
 
 from dataclasses import dataclass
