@@ -100,6 +100,12 @@ def test_silos_alike_share_in_proportion_to_their_samples_what_james_and_stein_m
     assert found.weights() == pytest.approx(by_hand, abs=0.05)
 
 
+def test_copies_are_no_bias():
+    """In a single pass ρ = 1, but of four copies U has ¾F: taken for bias, it would leave α = e₀."""
+    found = played(np.ones((4, 1)), [256] * 4, 16, 16, copies=4)
+    assert found.weights() == pytest.approx([0.4375, 0.1875, 0.1875, 0.1875], abs=0.05)
+
+
 def test_a_peer_gets_the_step_of_james_and_stein():
     """One peer, of so many samples that it has no error: α₁ = ¾F₀ / (B² + F₀), if B² ≤ ½F₀."""
     means = np.array([[1.0, 0.0], [1.0, 0.1]])
