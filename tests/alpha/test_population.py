@@ -101,7 +101,7 @@ def test_silos_alike_share_in_proportion_to_their_samples_what_james_and_stein_m
 
 
 def test_copies_are_no_bias():
-    """In a single pass ρ = 1, but of four copies U has ¾F: taken for bias, it would leave α = e₀."""
+    """In a single pass ρ = 1, but U has ¾F of four copies: taken for bias, it leaves α = e₀."""
     found = played(np.ones((4, 1)), [256] * 4, 16, 16, copies=4)
     assert found.weights() == pytest.approx([0.4375, 0.1875, 0.1875, 0.1875], abs=0.05)
 
