@@ -70,7 +70,8 @@ def test_a_sample_may_have_several_labels(kind):
 
 def test_tensors_and_datasets_are_the_same():
     returned[1] = (TensorDataset(X, Y), Samples(X.double().numpy(), Y))
-    returned[2] = ([X.double().numpy(), Y.int().numpy()], SiloData(X, Y))
+    returned[2] = ([X.double().numpy(), Y.int().numpy()], (X.tolist(), Y.tolist()))
+    returned[0] = (SiloData(X, Y), SiloData(X, Y))
     setting = own()
     setting.prepare()
     assert (setting.num_silos, setting.num_classes, setting.input_shape) == (3, 3, (2, 2))
