@@ -205,9 +205,17 @@ def test_on_a_short_column_the_gain_is_the_papers():
         "{:.1f} and {:.1f} points above Local's best epoch (the paper's is {:.1f} and {:.1f} above)"
     )
     assert said(f"SP-CACW ends {like}", *gains["spcacw"], *paper)
+    thirty = gains.loc["shakespeare-30x3-short"]
+    assert said("our `spcacw-plus` {:.1f} with 30 silos", thirty["spcacw-plus"])
+    order = ["spcacw", "feddisco", "fedcluster", "fedamp", "ditto"]
+    assert thirty[order].is_monotonic_decreasing
+    (paper,) = (one.paper for one in columns(names[1:]))
+    assert pd.Series([paper[row][0] for row in order[:3]]).is_monotonic_decreasing
+    assert paper["fedcluster"][0] > max(paper[row][0] for row in ("ditto", "fedamp"))
     assert said(
-        "our `spcacw-plus` {:.1f} with 30 silos", gains.loc["shakespeare-30x3-short", "spcacw-plus"]
-    )
+        "FedDisco ({:.1f}) and Federated Clustering ({:.1f}) follow, before FedAMP ({:.1f}) and "
+        "Ditto ({:.1f}). FedAvg has {:.1f}.", *thirty[[*order[1:], "fedavg"]],
+    )  # fmt: skip
 
 
 def test_every_silo_as_the_target():
