@@ -9,7 +9,7 @@ Three ways, one result (up to the order of float32 sums):
 *loop*
     a silo at a time, for the rest. Of convolutions and recurrent layers that is as fast on a CPU as
     one pass with a gradient kept for each silo (benchmarks/models.csv: VGG16 8.2 against 8.3 s,
-    CharLSTM 1.0 against 1.0 s), and it bounds the memory.
+    CharLSTM 1.0 against 1.0 s), and it bounds the memory. On a GPU it is recorded (``graphs.py``).
 
 A silo's random numbers come from a seed of its own, its BatchNorm statistics from its own batch.
 """
@@ -26,6 +26,7 @@ from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.alpha.products import low_precision
 from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, mean_by_silo, steps_of
 from spcacw_flwr.silos.curvature import ChainHessian
+from spcacw_flwr.silos.graphs import Graphs
 from spcacw_flwr.silos.layout import Layout, call
 from spcacw_flwr.silos.models import Loss, losses_of
 
@@ -61,6 +62,7 @@ class SiloGradients:
         self._steps = steps_of(model)
         alone = any(isinstance(module, ONE_BY_ONE) for module in model.modules())
         self.way = "chain" if self._steps else "loop" if alone else "vmap"
+        self._graphs = Graphs(model, self._pass)
 
     def __call__(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
@@ -110,8 +112,18 @@ class SiloGradients:
         with torch.random.fork_rng(devices=[vector.device] if vector.is_cuda else []):
             # torch.manual_seed() keeps the stack for a GPU that was not used yet: 1.7 ms.
             (torch if vector.is_cuda else torch.default_generator).manual_seed(seed)
-            buffers = {name: b.clone() for name, b in self.model.named_buffers()}
-            return self._loss(self.layout.unflatten(vector), buffers, x, y)
+            return self._drawn_loss(vector, x, y)
+
+    def _drawn_loss(self, vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of one silo, on copies of the buffers."""
+        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+        return self._loss(self.layout.unflatten(vector), buffers, x, y)
+
+    def _pass(self, vector: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient (d,) and the loss of one silo, drawing from PyTorch's generator."""
+        leaf = vector.detach().requires_grad_()
+        loss = self._drawn_loss(leaf, x, y)
+        return torch.autograd.grad(loss, leaf)[0], loss.detach()
 
     def _in_groups(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """Write the gradients of a chain, the silos in groups that fit the memory."""
@@ -144,6 +156,8 @@ class SiloGradients:
     def _loop(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
+        if graph := self._graphs.of(vector, x, y):
+            return graph(vector, x, y, rows, seed_of)
         leaf, losses = vector.detach().requires_grad_(), []
         for k in range(len(x)):
             loss = self._one_loss(leaf, x[k], y[k], seed_of(k))
