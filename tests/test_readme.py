@@ -96,8 +96,8 @@ def test_ratios_of_a_round_are_those_of_the_committed_table():
     whole = [times["1", silos, "whole round"] for silos in ("7", "20", "89")]
     low = times["1", "89", "whole round, bf16"]
     for said in (
-        f"seven silos cost {whole[0]:.1f} times bare", f"20 silos {whole[1]:.1f} (1.3)",
-        f"and 89 {whole[2]:.1f} (1.5), in bfloat16 {low:.1f} (1.1)",
+        f"seven silos cost {whole[0]:.1f} times bare", f"20 silos {whole[1]:.1f}",
+        f"and 89 {whole[2]:.1f}, in bfloat16 {low:.1f}",
         f"alone is {times['1', '89', 'arithmetic floor']:.2f} times",
     ):  # fmt: skip
         assert said in words
@@ -161,8 +161,9 @@ def test_every_method_was_run_with_its_defaults_and_tuned():
     apart = round(means["fedamp"] - means[ours], 2)
     assert f"default keys, {apart}".replace("0.", ".") in " ".join(METHODS_PAGE.split())
     assert [*best.index[:2], *sorted(best.index[2:4])] == [ours, "fedcluster", "cobo", "fedamp"]
-    assert (best[ours] - best.iloc[1:4]).round(1).tolist() == [0.2, 0.3, 0.3]
-    assert min(ttest_rel(tuned[ours], tuned[name]).pvalue for name in best.index[1:4]) > 0.065
+    assert (best[ours] - best.iloc[1:4]).round(1).tolist() == [0.4, 0.5, 0.5]
+    p = min(ttest_rel(tuned[ours], tuned[name]).pvalue for name in best.index[1:4])
+    assert f"(p ≥ {p:.2f}".replace("0.", ".") in METHODS_PAGE
     worse = (best - means).sort_values()
     assert (worse.index[0], round(worse.iloc[0], 1), sum(worse < 0)) == ("spcacw", -1.5, 7)
 

@@ -204,8 +204,11 @@ class WeightedGradients(Method):
 
     def weighted(self, replies: Replies) -> Tensor:
         """Return Σ α_{t−1} g̃ (d,); silos that did not report contribute nothing."""
-        weights = self.alpha[list(replies.silos)] * self.factors(replies.silos)
-        return weighted_sum(weights, replies.gradients)
+        return weighted_sum(self.shares(replies), replies.gradients)
+
+    def shares(self, replies: Replies) -> Weights:
+        """Return the weights α_{t−1} z/p (k,) of the silos that reported."""
+        return self.alpha[list(replies.silos)] * self.factors(replies.silos)
 
     def factors(self, silos: tuple[int, ...]) -> Weights:
         """Return z/p, (k,), of silos that reported: g̃ = g z/p (Prop. partial participation).

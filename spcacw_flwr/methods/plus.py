@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,12 +19,15 @@ from spcacw_flwr.alpha import Population
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import SPCACWKeys
+from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.methods.spcacw import SPCACWMethod
 from spcacw_flwr.silos.batches import rounds_per_pass
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 LARGEST_STEP = 1 / 8
 """Of ηκ/(1 − μ): the theorems are about ηL ≤ 1/8."""
+AGAINST = -1 / 2
+"""Cosine to the target's gradient below which a peer's of the same round is not stepped along."""
 NOT_ITS = ("solver", "g_max")
 """Keys of SP-CACW that have no meaning here."""
 
@@ -38,6 +42,7 @@ class PlusSPCACW(SPCACWMethod):
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         self.book.regret = None  # that of another cost
+        self.refused = 0
         size = config.samples_per_round
         told = [self._told(silo, len(parameters)) for silo in range(federation.num_silos)]
         assert self.book.evidence is not None
@@ -63,6 +68,24 @@ class PlusSPCACW(SPCACWMethod):
                     f"{name.replace('_', '-')} does not go with spcacw-plus, which needs no "
                     "options: leave it out, or use method = 'spcacw'."
                 )
+
+    def shares(self, replies: Replies) -> Weights:
+        """Return the weights of a step; those of gradients that go against the target's, to it.
+
+        α rests on many rounds, and would follow a peer that turns for many more. The bias estimates
+        learn from such a gradient all the same.
+        """
+        weights, own = super().shares(replies), replies.silos.index(self.target)
+        rows = replies.gradients
+        lengths = torch.linalg.vector_norm(rows, dim=1)
+        against = (rows @ rows[own] < AGAINST * lengths * lengths[own]).cpu().numpy()
+        self.refused += int((against & (weights > 0)).sum())
+        weights[own] += weights[against].sum()
+        return np.where(against, 0.0, weights)
+
+    def epoch_report(self) -> dict[str, float]:
+        """Add how many gradients with weight were not stepped along since training began."""
+        return super().epoch_report() | {"refused": self.refused}
 
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
         """Update b̂ and what is known of populations; the matrix, for the log, is the paper's."""

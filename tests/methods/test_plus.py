@@ -6,9 +6,10 @@ import torch
 
 from spcacw_flwr import simulate
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.experiments.attacks.study import run as attack
 from spcacw_flwr.methods.plus import PlusSPCACW
 from spcacw_flwr.silos.privacy import Mechanism
-from spcacw_flwr.silos.protocol import Federation, SiloInfo
+from spcacw_flwr.silos.protocol import Federation, Replies, SiloInfo
 from spcacw_flwr.silos.setup import setting_of
 from tests.baselines.by_hand import make
 from tests.methods.test_method import play
@@ -103,6 +104,41 @@ def test_what_silos_say_of_their_samples_is_used():
         Config.from_keys(method="spcacw-plus"), Federation(silos, 0, 32), torch.zeros(2)
     )
     assert made.population.alike.tolist() == [1, 4, 1, 64]
+
+
+def test_a_gradient_against_the_targets_is_not_stepped_along_and_its_weight_is_the_targets():
+    """Cosines to (1, 0) are 0.6, −0.45 and −0.55: −½ is between the last two."""
+    method = make("spcacw-plus", sizes=(64, 32, 32, 32), eta=1.0)
+    method.alpha = np.array([0.1, 0.2, 0.3, 0.4])
+    rows = torch.tensor([[1.0, 0], [3, 4], [-9, 17.86], [-0.55, 0.835]])
+    gradients = Replies((0, 1, 2, 3), rows, torch.ones(4), 1.0)
+    assert method.shares(gradients).tolist() == pytest.approx([0.5, 0.2, 0.3, 0])
+    assert method.refused == 1
+    expected = -(0.5 * rows[0] + 0.2 * rows[1] + 0.3 * rows[2])
+    play(method, 1, rows, (0, 1, 2, 3))
+    assert method.parameters.tolist() == pytest.approx(expected.tolist())
+    learned = 0.1 * (rows[3] - rows[0])
+    assert method.bias.estimate[3].tolist() == pytest.approx(learned.tolist())
+    assert method.epoch_report()["refused"] == 2
+
+
+def test_what_has_no_weight_or_no_length_is_not_counted_as_refused():
+    method = make("spcacw-plus")
+    method.alpha = np.array([0.5, 0.0, 0.5])
+    rows = torch.tensor([[1.0, 0], [-1, 0], [0, 0]])
+    assert method.shares(Replies((0, 1, 2), rows, torch.ones(3))).tolist() == [0.5, 0, 0.5]
+    assert method.refused == 0
+
+
+@pytest.mark.slow
+def test_who_was_of_help_and_turns_at_the_end_does_no_harm():
+    """Both of the target's true helpers attack in the last epoch, with weights of a good peer."""
+    keys = {"engine": "in-process", "compare_alone": False}
+    alone = run("local").accuracy[-1]
+    attacked = attack(Config.from_keys(method="spcacw-plus", **keys), "copycat-last", 0.3)
+    assert attacked.attackers == (1, 2)
+    assert attacked.accuracy[-1] > alone
+    assert attacked.alpha[[1, 2]].sum() > 0.3
 
 
 def test_sampling_leaves_weights_at_the_cluster():
