@@ -42,7 +42,8 @@ class PlusSPCACW(SPCACWMethod):
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         self.book.regret = None  # that of another cost
-        self.refused = 0
+        self.refused = np.zeros(federation.num_silos)
+        """(M,) how many gradients of each, with weight, were not stepped along."""
         size = config.samples_per_round
         told = [self._told(silo, len(parameters)) for silo in range(federation.num_silos)]
         assert self.book.evidence is not None
@@ -79,13 +80,13 @@ class PlusSPCACW(SPCACWMethod):
         rows = replies.gradients
         lengths = torch.linalg.vector_norm(rows, dim=1)
         against = (rows @ rows[own] < AGAINST * lengths * lengths[own]).cpu().numpy()
-        self.refused += int((against & (weights > 0)).sum())
+        self.refused[list(replies.silos)] += against & (weights > 0)
         weights[own] += weights[against].sum()
         return np.where(against, 0.0, weights)
 
-    def epoch_report(self) -> dict[str, float]:
-        """Add how many gradients with weight were not stepped along since training began."""
-        return super().epoch_report() | {"refused": self.refused}
+    def silo_figures(self) -> dict[str, NDArray[np.float64]]:
+        """Add how many of each silo's gradients were refused since training began."""
+        return super().silo_figures() | {"refused": self.refused.copy()}
 
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
         """Update b̂ and what is known of populations; the matrix, for the log, is the paper's."""

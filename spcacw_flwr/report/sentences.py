@@ -241,6 +241,8 @@ CARRY = 0.8
 """The named peers carry at least this share of what all peers have."""
 EQUAL = 1e-9
 """Weights that differ by less are the same but for rounding."""
+OFTEN = 0.1
+"""Share of the rounds in which a peer must have gone against the target to be named."""
 
 
 def helpers(weights: Weights) -> Sentences:
@@ -273,7 +275,7 @@ def helpers(weights: Weights) -> Sentences:
 
 
 def unlike(weights: Weights) -> Sentences:
-    """Name the peers who look unlike the target, with the evidence; nothing where it has none."""
+    """Name the peers who look unlike the target, or went against it; nothing without evidence."""
     if far := weights.unlike:
         bias, own = weights.figures["bias"], weights.figures["sigma"][weights.target]
         one, ends = len(far) == 1, dict.fromkeys(f"{bias[i]:.2f}" for i in (far[0], far[-1]))
@@ -282,6 +284,13 @@ def unlike(weights: Weights) -> Sentences:
             f"target: {'its' if one else 'their'} gradients stray from the target's by "
             f"{' to '.join(ends)} on average, more than its own mini-batches vary ({own:.2f}). "
             "Ask whether cases are selected, measured and labelled there as at the target's."
+        )
+    shares = weights.figures.get("refused", np.zeros(0)) / max(1, weights.rounds[-1])
+    if often := np.flatnonzero(shares > OFTEN).tolist():
+        most = percent(float(shares.max()))
+        yield (
+            f"{silos(weights.called(often), capital=True)} often went against the target: in up to "
+            f"{most} of the rounds the gradient was not followed."
         )
 
 
