@@ -464,3 +464,32 @@ def test_what_was_begun_at_full_size():
     assert abs(plus["alpha_cluster"].iloc[-1] - 0.4) < 0.02
     both = min(of["feddisco"]["accuracy"][len(plus)], ours["accuracy"][len(plus)])
     assert plus["accuracy"].iloc[-1] < both
+
+
+def test_what_federations_gain():
+    page = " ".join((ROOT / "docs" / "federations.md").read_text().split())
+    found, setting = {}, ""
+    for line in (RESULTS / "federations.md").read_text().splitlines():
+        setting = line[4:] if line.startswith("### ") else setting
+        if line.startswith("| ") and " ± " in line:
+            size, method, *_, gain, unharmed, _, _ = (
+                cell.strip() for cell in line.split("|")[1:-1]
+            )
+            found[setting, size, method] = float(gain.partition(" ")[0]), float(unharmed)
+    ours, plain = "SP-CACW plus", {"SP-CACW", "SP-CACW reg", "MeritFed", "FedAvg", "FedAMP"}
+    few = {size: found["heart", size, ours] for size in ("20", "40")}
+    for size, (gain, _) in few.items():
+        assert gain > max(found["heart", size, method][0] for method in plain)
+        tuned = (found["heart", size, f"{method}, tuned"][0] for method in (ours, "Local"))
+        assert round(next(tuned) - next(tuned)) == 3
+    assert round(1 - few["20"][1], 2) == 0.1
+    assert "With 20 patients every tenth run is still worse than alone" in page
+    best = max(gain for (name, size, _), (gain, _) in found.items()
+               if (name, size) == ("heart", "all data"))  # fmt: skip
+    assert best == found["heart", "all data", "Local, tuned"][0]
+    mines, theirs = (found["landmine", "all sizes", method] for method in (ours, "MeritFed"))
+    assert theirs[0] > mines[0]
+    assert theirs[1] < mines[1]
+    assert (
+        "On `landmine` MeritFed gives more than ours, and over all sizes harms more often" in page
+    )

@@ -24,6 +24,8 @@ MOST_SILOS = 12
 THEORY = "closed_form"
 """A figure that people are not shown: the weight that a peer would earn alone by the lemma "Optimal
 Weights", 0 for all that are useful together only. It is in ``silos.csv``."""
+REFUSED = "refused"
+"""A figure that a sentence tells: how many of a silo's gradients were not stepped along."""
 SETTLED = 0.01
 """Share of the weight below which an update counts as small."""
 Interval = tuple[float, float]

@@ -17,7 +17,15 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.gate import REASONS
 from spcacw_flwr.report import sentences
-from spcacw_flwr.report.facts import MOST_SILOS, Course, Facts, LeaveOneOut, Weights, facts_of
+from spcacw_flwr.report.facts import (
+    MOST_SILOS,
+    REFUSED,
+    Course,
+    Facts,
+    LeaveOneOut,
+    Weights,
+    facts_of,
+)
 from spcacw_flwr.report.words import called, duration, metric_rows, percent, signed, span
 
 if TYPE_CHECKING:
@@ -123,7 +131,7 @@ def _silo_table(weights: Weights) -> Table:
     """List the target and the heaviest peers, and sum up the rest."""
     known = any(group is not None for group in weights.groups)
     title, unit = ("true angle", "°") if weights.group_kind == "angle" else ("true group", "")
-    figures = weights.figures
+    figures = {name: column for name, column in weights.figures.items() if name != REFUSED}
     head = ["silo", "weight", "mean", *(COLUMNS.get(name, name) for name in figures)]
     head += [title] * known
     rest, rows = weights.peers[MOST_SILOS:], []

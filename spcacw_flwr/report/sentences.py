@@ -10,7 +10,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from spcacw_flwr.config.keys import RunKeys
-from spcacw_flwr.report.facts import ENOUGH_SEEDS, SETTLED, Course, Facts, LeaveOneOut, Weights
+from spcacw_flwr.report.facts import (
+    ENOUGH_SEEDS,
+    REFUSED,
+    SETTLED,
+    Course,
+    Facts,
+    LeaveOneOut,
+    Weights,
+)
 from spcacw_flwr.report.words import called, counted, duration, listed, percent, silos, size, span
 from spcacw_flwr.silos.metrics import METRICS
 
@@ -285,7 +293,7 @@ def unlike(weights: Weights) -> Sentences:
             f"{' to '.join(ends)} on average, more than its own mini-batches vary ({own:.2f}). "
             "Ask whether cases are selected, measured and labelled there as at the target's."
         )
-    shares = weights.figures.get("refused", np.zeros(0)) / max(1, weights.rounds[-1])
+    shares = weights.figures.get(REFUSED, np.zeros(0)) / max(1, weights.rounds[-1])
     if often := np.flatnonzero(shares > OFTEN).tolist():
         most = percent(float(shares.max()))
         yield (

@@ -22,7 +22,7 @@ from rich.table import Table
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import write_atomically
-from spcacw_flwr.report.facts import MOST_SILOS, THEORY, facts_of
+from spcacw_flwr.report.facts import MOST_SILOS, REFUSED, THEORY, facts_of
 from spcacw_flwr.report.page import absence_table, write_report_if_possible
 from spcacw_flwr.report.sentences import advice
 from spcacw_flwr.report.words import called, counted, metric_rows
@@ -109,7 +109,7 @@ def alpha_table(summary: dict[str, Any]) -> Table:
     alpha, groups = summary["alpha"], summary["groups"]
     some = f", the {MOST_SILOS} heaviest" if len(alpha) > MOST_SILOS else ""
     known = summary.get("figures") or {}
-    figures = {name: values for name, values in known.items() if name != THEORY}
+    figures = {name: values for name, values in known.items() if name not in (THEORY, REFUSED)}
     table = Table(title=f"final α of {len(alpha)} silos{some}")
     truth = ["true group"] if any(group is not None for group in groups) else []
     for name in ("silo", *truth, "α", *(COLUMNS.get(name, name) for name in figures)):
