@@ -51,7 +51,7 @@ class RandomPictures(Setting):
 def gradients(pool: SiloPool, vector: Tensor, rows: Tensor, streams: int) -> Callable[[], object]:
     """Return one call for all silos' gradients; ``streams`` 0 launches each kernel by itself."""
     (batch,) = pool.data.batches(1, pool.silos)
-    recorded = graphs.Graphs(pool.model, pool.compute._pass)
+    recorded = graphs.Graphs(pool.model, pool.compute._one_gradient)
     recorded.on = streams > 0
 
     def work() -> None:

@@ -15,8 +15,9 @@ A silo's random numbers come from a seed of its own, its BatchNorm statistics fr
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,7 @@ class SiloGradients:
         self._steps = steps_of(model)
         alone = any(isinstance(module, ONE_BY_ONE) for module in model.modules())
         self.way = "chain" if self._steps else "loop" if alone else "vmap"
-        self._graphs = Graphs(model, self._pass)
+        self._graphs = Graphs(model, self._one_gradient)
 
     def __call__(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
@@ -99,7 +100,7 @@ class SiloGradients:
             with low_precision(self.low):
                 outputs = forward(self._steps, self.layout.unflatten(vector), x.flatten(0, 1))[-1]
             return mean_by_silo(self.loss(outputs, y.flatten(0, 1)), len(x))
-        return torch.stack([self._one_loss(vector, x[k], y[k], seed_of(k)) for k in range(len(x))])
+        return torch.stack([*self._in_turn(self._one_loss, vector, x, y, seed_of)])
 
     def hessian(self, vector: Tensor, x: Tensor, y: Tensor) -> ChainHessian | None:
         """Return v ↦ ∇²ℓ(w) v on samples (b, …), where it is written out; None elsewhere."""
@@ -107,22 +108,27 @@ class SiloGradients:
             return ChainHessian(self._steps, self.layout, vector, x, y)
         return None
 
-    def _one_loss(self, vector: Tensor, x: Tensor, y: Tensor, seed: int) -> Tensor:
-        """Return the loss of one silo, drawing from ``seed``, on copies of the buffers."""
-        with torch.random.fork_rng(devices=[vector.device] if vector.is_cuda else []):
-            # torch.manual_seed() keeps the stack for a GPU that was not used yet: 1.7 ms.
-            (torch if vector.is_cuda else torch.default_generator).manual_seed(seed)
-            return self._drawn_loss(vector, x, y)
+    def _in_turn(
+        self, one: Callable[..., Any], vector: Tensor, x: Tensor, y: Tensor,
+        seed_of: Callable[[int], int],
+    ) -> Iterator[Any]:  # fmt: skip
+        """Yield ``one`` (w, x, y) of each silo, drawing from its seed; others' draws stay."""
+        for k in range(len(x)):
+            with torch.random.fork_rng(devices=[vector.device] if vector.is_cuda else []):
+                # torch.manual_seed() keeps the stack for a GPU that was not used yet: 1.7 ms.
+                (torch if vector.is_cuda else torch.default_generator).manual_seed(seed_of(k))
+                found = one(vector, x[k], y[k])
+            yield found
 
-    def _drawn_loss(self, vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _one_loss(self, vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss of one silo, on copies of the buffers."""
         buffers = {name: b.clone() for name, b in self.model.named_buffers()}
         return self._loss(self.layout.unflatten(vector), buffers, x, y)
 
-    def _pass(self, vector: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradient (d,) and the loss of one silo, drawing from PyTorch's generator."""
+    def _one_gradient(self, vector: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient (d,) and the loss of one silo."""
         leaf = vector.detach().requires_grad_()
-        loss = self._drawn_loss(leaf, x, y)
+        loss = self._one_loss(leaf, x, y)
         return torch.autograd.grad(loss, leaf)[0], loss.detach()
 
     def _in_groups(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
@@ -158,9 +164,9 @@ class SiloGradients:
     ) -> Tensor:
         if graph := self._graphs.of(vector, x, y):
             return graph(vector, x, y, rows, seed_of)
-        leaf, losses = vector.detach().requires_grad_(), []
-        for k in range(len(x)):
-            loss = self._one_loss(leaf, x[k], y[k], seed_of(k))
-            rows[k] = torch.autograd.grad(loss, leaf)[0]
-            losses.append(loss.detach())
+        losses = []
+        each = self._in_turn(self._one_gradient, vector, x, y, seed_of)
+        for row, (gradient, loss) in zip(rows, each, strict=True):
+            row.copy_(gradient)
+            losses.append(loss)
         return torch.stack(losses)
