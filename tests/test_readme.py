@@ -123,6 +123,16 @@ def test_a_loop_over_silos_costs_what_the_rules_of_layers_cost():
         assert ms[model, "loop over silos"] <= 1.01 * ms[model, "ours"]
 
 
+def test_a_gpu_computes_what_is_said():
+    found = {(r["precision"], r["part"]): r for r in rows("gpu.csv", BENCHMARKS)}
+    assert {r["off"] for r in found.values()} == {"", "0.0e+00"}  # bit for bit
+    for precision in ("tf32", "bf16"):
+        ms = {part: float(r["median_ms"]) for (of, part), r in found.items() if of == precision}
+        assert ms["gradients, 5 streams"] < ms["gradients, one by one"] / 5
+        assert ms["L, ten products"] > ms["ten rounds of spcacw"] / 2
+    assert "More than half of SP-CACW's time is L" in ENGINE
+
+
 def test_a_round_holds_about_three_matrices():
     found = {(r["silos"], r["sketch"]): r for r in rows("growth.csv", BENCHMARKS)}
     for silos in ("1000", "2000"):
