@@ -1,7 +1,8 @@
 """SP-CACW plus: SP-CACW for targets with few data, without options (ours; docs/plus.md).
 
-The rounds, the bias estimates and the step are those of Algorithm 1. α minimises another estimate
-of the same error, :mod:`spcacw_flwr.alpha.population`, with three differences from Eq. (CostDef):
+The rounds and the bias estimates are those of Algorithm 1, and so is the step, but for gradients
+that go against the target's. α minimises another estimate of the same error,
+:mod:`spcacw_flwr.alpha.population`, with three differences from Eq. (CostDef):
 biases are those between populations, free of noise; each silo has the error of its finite sample;
 and noise meets the curvature κ along it, not the largest, with the step that momentum makes. It
 asks for no gradient, message or byte more than SP-CACW does.
