@@ -295,9 +295,9 @@ def unlike(weights: Weights) -> Sentences:
         )
     shares = weights.figures.get(REFUSED, np.zeros(0)) / max(1, weights.rounds[-1])
     if often := np.flatnonzero(shares > OFTEN).tolist():
-        most = percent(float(shares.max()))
+        most = "up to " * (len(often) > 1) + percent(float(shares.max()))
         yield (
-            f"{silos(weights.called(often), capital=True)} often went against the target: in up to "
+            f"{silos(weights.called(often), capital=True)} often went against the target: in "
             f"{most} of the rounds the gradient was not followed."
         )
 

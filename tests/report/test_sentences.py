@@ -83,6 +83,8 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
     ("helpers", NAMED, "Silo 1 Cleveland carries 25 %. Silo 2 Zürich has no weight at all."),
     ("replies", {"rejections": {"2": {"shape": 1}}, "lines": {"rejected": 1}, **NAMED},
      "1 reply was not used; training went on without. They came from silo 2 Zürich."),
+    ("unlike", {"figures": {"refused": [0, 0, 7, 0]}}, "Silo 2 often went against the target: in "
+     "33 % of the rounds the gradient was not followed."),
     # Of 21 rounds, of which a tenth is 2.1.
     ("unlike", {"figures": {"refused": [0, 2, 14, 3]}, **NAMED}, "Silos 2 Zürich and 3 Basel often "
      "went against the target: in up to 67 % of the rounds the gradient was not followed."),
