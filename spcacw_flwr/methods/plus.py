@@ -20,7 +20,6 @@ from spcacw_flwr.alpha import Population
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import SPCACWKeys
-from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.methods.spcacw import SPCACWMethod
 from spcacw_flwr.silos.batches import rounds_per_pass
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
@@ -43,7 +42,7 @@ class PlusSPCACW(SPCACWMethod):
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         self.book.regret = None  # that of another cost
-        self.refused = np.zeros(federation.num_silos)
+        self.refused = parameters.new_zeros(federation.num_silos, dtype=torch.float64)
         """(M,) how many gradients of each, with weight, were not stepped along."""
         size = config.samples_per_round
         told = [self._told(silo, len(parameters)) for silo in range(federation.num_silos)]
@@ -71,23 +70,29 @@ class PlusSPCACW(SPCACWMethod):
                     "options: leave it out, or use method = 'spcacw'."
                 )
 
-    def shares(self, replies: Replies) -> Weights:
+    def weighted(self, replies: Replies) -> Tensor:
+        """Return Σ of the gradients with the weights that are :meth:`taken`."""
+        return self.taken(replies).to(replies.gradients) @ replies.gradients
+
+    def taken(self, replies: Replies) -> Tensor:
         """Return the weights of a step; those of gradients that go against the target's, to it.
 
         α rests on many rounds, and would follow a peer that turns for many more. The bias estimates
-        learn from such a gradient all the same.
+        learn from such a gradient all the same. A GPU is not waited for.
         """
-        weights, own = super().shares(replies), replies.silos.index(self.target)
-        rows = replies.gradients
+        rows, own = replies.gradients, replies.silos.index(self.target)
+        weights = torch.from_numpy(self.shares(replies)).to(rows.device)
         lengths = torch.linalg.vector_norm(rows, dim=1)
-        against = (rows @ rows[own] < AGAINST * lengths * lengths[own]).cpu().numpy()
-        self.refused[list(replies.silos)] += against & (weights > 0)
-        weights[own] += weights[against].sum()
-        return np.where(against, 0.0, weights)
+        against = rows @ rows[own] < AGAINST * lengths * lengths[own]
+        refused = torch.where(against, weights, 0.0)
+        self.refused[list(replies.silos)] += refused > 0
+        weights = weights - refused
+        weights[own] += refused.sum()
+        return weights
 
     def silo_figures(self) -> dict[str, NDArray[np.float64]]:
         """Add how many of each silo's gradients were refused since training began."""
-        return super().silo_figures() | {"refused": self.refused.copy()}
+        return super().silo_figures() | {"refused": self.refused.cpu().numpy().copy()}
 
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
         """Update b̂ and what is known of populations; the matrix, for the log, is the paper's."""

@@ -112,7 +112,7 @@ def test_a_gradient_against_the_targets_is_not_stepped_along_and_its_weight_is_t
     method.alpha = np.array([0.1, 0.2, 0.3, 0.4])
     rows = torch.tensor([[1.0, 0], [3, 4], [-9, 17.86], [-0.55, 0.835]])
     gradients = Replies((0, 1, 2, 3), rows, torch.ones(4), 1.0)
-    assert method.shares(gradients).tolist() == pytest.approx([0.5, 0.2, 0.3, 0])
+    assert method.taken(gradients).tolist() == pytest.approx([0.5, 0.2, 0.3, 0])
     assert method.refused.tolist() == [0, 0, 0, 1]
     expected = -(0.5 * rows[0] + 0.2 * rows[1] + 0.3 * rows[2])
     play(method, 1, rows, (0, 1, 2, 3))
@@ -126,7 +126,7 @@ def test_what_has_no_weight_or_no_length_is_not_counted_as_refused():
     method = make("spcacw-plus")
     method.alpha = np.array([0.5, 0.0, 0.5])
     rows = torch.tensor([[1.0, 0], [-1, 0], [0, 0]])
-    assert method.shares(Replies((0, 1, 2), rows, torch.ones(3))).tolist() == [0.5, 0, 0.5]
+    assert method.taken(Replies((0, 1, 2), rows, torch.ones(3))).tolist() == [0.5, 0, 0.5]
     assert not method.refused.any()
 
 
