@@ -15,37 +15,20 @@ import torch
 import typer
 from torch import Tensor
 
-from benchmarks.workload import make_method, make_pool, medians, train, write
+from benchmarks.workload import RandomImages, make_method, make_pool, medians, train, write
 from spcacw_flwr.alpha import grams
 from spcacw_flwr.silos import graphs
 from spcacw_flwr.silos.pool import SiloPool, clip_rows
-from spcacw_flwr.silos.setting import Setting, SiloData
 
 SILOS, STREAMS = 20, (1, 2, 5, 10, 20)
 METHODS = "spcacw", "spcacw-plus", "local"
 
 
-class RandomPictures(Setting):
+class RandomPictures(RandomImages):
     """Silos of ``samples-per-silo`` random images of 3 × 32 × 32 each."""
 
-    name, num_classes, input_shape, group_kind = "random", 100, (3, 32, 32), "cluster"
-    defaults = {"samples_per_silo": 320, "model": "vgg16", "eta": 0.1}  # noqa: RUF012
-
-    @property
-    def groups(self) -> list[float]:
-        """One cluster."""
-        return [0.0] * self.keys.silos
-
-    def prepare(self) -> None:
-        """Nothing to prepare."""
-
-    def train(self, silo: int) -> SiloData:
-        """Return the silo's random images."""
-        rng, size = torch.Generator().manual_seed(silo), self.keys.samples_per_silo
-        x = torch.randn(size, *self.input_shape, generator=rng)
-        return SiloData(x, torch.randint(self.num_classes, (size,), generator=rng))
-
-    test = train
+    num_classes, input_shape = 100, (3, 32, 32)
+    defaults = RandomImages.defaults | {"model": "vgg16", "eta": 0.1}
 
 
 def gradients(pool: SiloPool, vector: Tensor, rows: Tensor, streams: int) -> Callable[[], object]:

@@ -38,8 +38,8 @@ class RandomImages(Setting):
     def train(self, silo: int) -> SiloData:
         """Return the silo's random images."""
         rng, size = torch.Generator().manual_seed(silo), self.keys.samples_per_silo
-        x = torch.rand(size, 1, 28, 28, generator=rng)
-        return SiloData(x, torch.randint(10, (size,), generator=rng))
+        x = torch.rand(size, *self.input_shape, generator=rng)
+        return SiloData(x, torch.randint(self.num_classes, (size,), generator=rng))
 
     test = train
 
