@@ -8,6 +8,7 @@ and noise meets the curvature κ along it, not the largest, with the step that m
 asks for no gradient, message or byte more than SP-CACW does.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -26,8 +27,9 @@ from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 LARGEST_STEP = 1 / 8
 """Of ηκ/(1 − μ): the theorems are about ηL ≤ 1/8."""
-AGAINST = -1 / 2
-"""Cosine to the target's gradient below which a peer's of the same round is not stepped along."""
+AGAINST, BY_CHANCE = 1 / 2, 3.0
+"""A peer's gradient is not stepped along where its cosine to the target's of the same round is
+below −½, and below −3/√d: random directions in d dimensions have cosines of about ±1/√d."""
 NOT_ITS = ("solver", "g_max")
 """Keys of SP-CACW that have no meaning here."""
 
@@ -83,7 +85,8 @@ class PlusSPCACW(SPCACWMethod):
         rows, own = replies.gradients, replies.silos.index(self.target)
         weights = torch.from_numpy(self.shares(replies)).to(rows.device)
         lengths = torch.linalg.vector_norm(rows, dim=1)
-        against = rows @ rows[own] < AGAINST * lengths * lengths[own]
+        least = max(AGAINST, BY_CHANCE / math.sqrt(rows.shape[1]))
+        against = rows @ rows[own] < -least * lengths * lengths[own]
         refused = torch.where(against, weights, 0.0)
         self.refused[list(replies.silos)] += refused > 0
         weights = weights - refused

@@ -106,11 +106,16 @@ def test_what_silos_say_of_their_samples_is_used():
     assert made.population.alike.tolist() == [1, 4, 1, 64]
 
 
+def wide(rows, dimension):
+    """Rows of two numbers, with zeros up to so many."""
+    return torch.nn.functional.pad(torch.tensor(rows), (0, dimension - 2))
+
+
 def test_a_gradient_against_the_targets_is_not_stepped_along_and_its_weight_is_the_targets():
     """Cosines to (1, 0) are 0.6, −0.45 and −0.55: −½ is between the last two."""
-    method = make("spcacw-plus", sizes=(64, 32, 32, 32), eta=1.0)
+    method = make("spcacw-plus", (0.0,) * 36, sizes=(64, 32, 32, 32), eta=1.0)
     method.alpha = np.array([0.1, 0.2, 0.3, 0.4])
-    rows = torch.tensor([[1.0, 0], [3, 4], [-9, 17.86], [-0.55, 0.835]])
+    rows = wide([[1.0, 0], [3, 4], [-9, 17.86], [-0.55, 0.835]], 36)
     gradients = Replies((0, 1, 2, 3), rows, torch.ones(4), 1.0)
     assert method.taken(gradients).tolist() == pytest.approx([0.5, 0.2, 0.3, 0])
     assert method.refused.tolist() == [0, 0, 0, 1]
@@ -122,10 +127,20 @@ def test_a_gradient_against_the_targets_is_not_stepped_along_and_its_weight_is_t
     assert method.figures()["refused"].tolist() == [0, 0, 0, 2]
 
 
+def test_with_few_parameters_a_cosine_must_be_rarer_than_chance_to_be_refused():
+    """3/√25 is .6: −.59 is stepped along, −.61 is not. With nine parameters nothing is refused."""
+    for dimension, refused in ((25, [0, 0, 1]), (9, [0, 0, 0])):
+        method = make("spcacw-plus", (0.0,) * dimension)
+        method.alpha = np.array([0.2, 0.3, 0.5])
+        rows = wide([[1.0, 0], [-0.59, 0.8074], [-0.61, 0.7924]], dimension)
+        method.taken(Replies((0, 1, 2), rows, torch.ones(3)))
+        assert method.refused.tolist() == refused
+
+
 def test_what_has_no_weight_or_no_length_is_not_counted_as_refused():
-    method = make("spcacw-plus")
+    method = make("spcacw-plus", (0.0,) * 36)
     method.alpha = np.array([0.5, 0.0, 0.5])
-    rows = torch.tensor([[1.0, 0], [-1, 0], [0, 0]])
+    rows = wide([[1.0, 0], [-1, 0], [0, 0]], 36)
     assert method.taken(Replies((0, 1, 2), rows, torch.ones(3))).tolist() == [0.5, 0, 0.5]
     assert not method.refused.any()
 
