@@ -215,7 +215,8 @@ def test_on_a_short_column_the_gain_is_the_papers():
     assert papers[1]["fedcluster"] > papers[1][order[3:]].max()
     assert said(
         "FedDisco ({:.1f}) and Federated Clustering ({:.1f}) follow, before FedAMP ({:.1f}) and "
-        "Ditto ({:.1f}). FedAvg has {:.1f}.", *thirty[[*order[1:], "fedavg"]],
+        "Ditto ({:.1f}). FedAvg has {:.1f}, MeritFed {:.1f}.",
+        *thirty[[*order[1:], "fedavg", "meritfed"]],
     )  # fmt: skip
 
 
