@@ -217,6 +217,10 @@ def test_on_a_short_column_the_gain_is_the_papers():
         f"Clustering {like}; with 30 silos MeritFed {{:.1f}}, FedAMP {{:.1f}} and "
         "Ditto {:.1f}.", *ends, *thirty,
     )  # fmt: skip
+    order = ["spcacw", "feddisco", "fedcluster", "fedamp", "ditto"]
+    assert gains.loc["shakespeare-30x3-short", order].is_monotonic_decreasing
+    assert papers[1][order[:3]].is_monotonic_decreasing
+    assert papers[1]["fedcluster"] > papers[1][order[3:]].max()
     assert tops.idxmax(axis="columns").tolist() == ["feddisco", "spcacw"]
     assert said("By best epochs FedDisco is first with 15.")
 
