@@ -3,6 +3,7 @@
 A run's directory is called by a hash of its resolved configuration and the package's version, and
 so finds itself again: a sweep that was interrupted goes on with the runs that are not finished, and
 two tables that share a run make it once. A run is finished when its ``status.json`` says so.
+:func:`keep` puts what finished runs logged into one file, which can go to another machine.
 
 :class:`Display` shows them: a live picture on a terminal, a line per run elsewhere.
 """
@@ -11,7 +12,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -24,6 +25,8 @@ from rich.table import Table
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import whole_lines, write_atomically
+from spcacw_flwr.engine.recorder import as_json
 from spcacw_flwr.flower.launch import read_status
 from spcacw_flwr.silos.setup import checked_setting
 
@@ -149,6 +152,42 @@ def prepare(runs: Sequence[Run]) -> None:
                 said[data] = str(error)
         if said[data]:
             run.fail(said[data])
+
+
+KEPT = ("accuracy", "seconds", "target_gradients", "bytes")
+"""What :func:`keep` keeps of an epoch."""
+
+
+def keep(path: Path, runs: Iterable[Run]) -> None:
+    """Add to ``path`` a line of JSON for each finished run: its summary, epochs and weights.
+
+    Tables, figures and more seeds need no more of it.
+    """
+    lines = {json.loads(line)["run"]: line for line in whole_lines(path)} if path.exists() else {}
+    for run in runs:
+        if run.done:
+            name, alpha = run.directory.name, (run.directory / "alpha.csv").read_text()
+            epochs = [{name: epoch[name] for name in KEPT} for epoch in run.logged()]
+            of = {"run": name, "summary": run.summary(), "epochs": epochs, "alpha": alpha}
+            lines[name] = as_json(of) + "\n"
+    write_atomically(path, "".join(lines[name] for name in sorted(lines)).encode())
+
+
+def restore(path: Path, root: Path) -> None:
+    """Make directories in ``root`` of the runs that a file of :func:`keep` has and it lacks."""
+    for line in whole_lines(path) if path.exists() else ():
+        of = json.loads(line)
+        directory = root / of["run"]
+        if (directory / "status.json").exists():
+            continue
+        directory.mkdir(parents=True, exist_ok=True)
+        files = {
+            "alpha.csv": of["alpha"], "summary.json": as_json(of["summary"]),
+            "metrics.jsonl": "".join(as_json(epoch) + "\n" for epoch in of["epochs"]),
+            "status.json": as_json({"state": FINISHED}),  # the last: it makes it a run
+        }  # fmt: skip
+        for name, text in files.items():
+            write_atomically(directory / name, text.encode())
 
 
 LAST_FAILURES = 8

@@ -7,8 +7,9 @@ tear a live display apart. A run that was begun and not finished goes on from it
 
 With a Ray cluster they are its tasks instead (:mod:`.cluster`).
 
-Table 1 keeps the directories of its runs (:meth:`Where.run`). A study keeps a line of CSV for each
-run, and its directory goes when that line is written (:meth:`Where.fill`).
+Table 1 keeps the directories of its runs, and one file that another machine can go on from
+(:meth:`Where.run`). A study keeps a line of CSV for each run, and its directory goes when that line
+is written (:meth:`Where.fill`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from spcacw_flwr.silos.setup import checked_setting
 
 from .conf import Job, Keys
 from .results import Table
-from .runs import FAILED, FINISHED, RUNNING, WAITING, Display, Run, plan, prepare
+from .runs import FAILED, FINISHED, RUNNING, WAITING, Display, Run, keep, plan, prepare, restore
 
 if TYPE_CHECKING:
     from .cluster import Away, Cluster
@@ -262,10 +263,16 @@ class Where:
         return [self.cluster.device] * (self.workers or self.cluster.places)
 
     def run(self, jobs: Sequence[Job], console: Console) -> list[Run]:
-        """Do as :meth:`make`; SpcacwError if then no run at all is finished, too."""
+        """Do as :meth:`make`, and go on from runs.jsonl, which gets what the runs logged.
+
+        SpcacwError if then no run at all is finished, too.
+        """
+        kept = self.output / "runs.jsonl"
+        restore(kept, self.output / "runs")
         runs = self.make(jobs, console)
         if not any(run.done for run in runs):
             raise SpcacwError(f"None of the {len(runs)} runs in {self.output} is finished.")
+        keep(kept, runs)
         return runs
 
     def short(

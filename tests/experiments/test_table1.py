@@ -1,5 +1,6 @@
 """From a small sweep on digits to tables and figures; what they say is worked out anew here."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from spcacw_flwr.experiments.results import (
     run_lines,
     six_digits,
 )
-from spcacw_flwr.experiments.runs import plan
+from spcacw_flwr.experiments.runs import FINISHED, WAITING, plan
 from spcacw_flwr.experiments.sweep import Where
 from spcacw_flwr.experiments.table1 import latex, markdown, report
 from tests.experiments.small import COLUMN, ROWS, made, small_jobs
@@ -95,6 +96,32 @@ def test_the_files_and_pictures(swept):
             pixels = np.asarray(Image.open(file).convert("L"))
             assert min(pixels.shape) > 150
             assert (pixels < 250).mean() > 0.01  # something is drawn
+
+
+def test_another_machine_goes_on_from_the_one_file_of_what_was_logged(swept, tmp_path):
+    output, jobs, _, files = swept
+    shutil.copy(output / "runs.jsonl", tmp_path)
+    begun = plan(jobs, tmp_path / "runs")[0].directory
+    begun.mkdir(parents=True)  # by a machine that died before it wrote that the run is finished
+    runs = Where(tmp_path, report_only=True).run(jobs, Console())
+    assert report(jobs, runs, [COLUMN], ROWS, tmp_path)
+    for file in files:
+        assert (tmp_path / file.relative_to(output)).read_bytes() == file.read_bytes()
+    more = make_jobs([COLUMN], ROWS[1:], [2], {})
+    Where(tmp_path, workers=1).run(more, Console())
+    kept = (tmp_path / "runs.jsonl").read_text().splitlines()
+    assert len(kept) == len(jobs) + 1
+    assert set(kept) > set((output / "runs.jsonl").read_text().splitlines())
+
+
+def test_a_run_that_goes_on_here_is_not_taken_from_the_file(swept, tmp_path):
+    output, jobs, _, _ = swept
+    shutil.copy(output / "runs.jsonl", tmp_path)
+    mine = plan(jobs, tmp_path / "runs")[0]
+    mine.directory.mkdir(parents=True)
+    (mine.directory / "status.json").write_text('{"state": "training"}')
+    runs = Where(tmp_path, report_only=True).run(jobs, Console())
+    assert [run.state for run in runs] == [WAITING] + [FINISHED] * (len(jobs) - 1)
 
 
 def read(name):
