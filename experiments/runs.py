@@ -158,36 +158,48 @@ KEPT = ("accuracy", "seconds", "target_gradients", "bytes")
 """What :func:`keep` keeps of an epoch."""
 
 
+def kept_runs(path: Path) -> dict[str, dict[str, Any]]:
+    """Return what :func:`keep` wrote, by the runs' names; SpcacwError for a line that is not so."""
+    found = {}
+    for number, line in enumerate(whole_lines(path) if path.exists() else (), 1):
+        try:
+            of = json.loads(line)
+            found[Path(of["run"]).name] = of  # no path that leads elsewhere
+        except (ValueError, KeyError, TypeError):
+            raise SpcacwError(f"{path}, line {number}, is not that of a run: delete it.") from None
+    return found
+
+
 def keep(path: Path, runs: Iterable[Run]) -> None:
     """Add to ``path`` a line of JSON for each finished run: its summary, epochs and weights.
 
     Tables, figures and more seeds need no more of it.
     """
-    lines = {json.loads(line)["run"]: line for line in whole_lines(path)} if path.exists() else {}
+    found = kept_runs(path)
     for run in runs:
         if run.done:
             name, alpha = run.directory.name, (run.directory / "alpha.csv").read_text()
             epochs = [{name: epoch[name] for name in KEPT} for epoch in run.logged()]
-            of = {"run": name, "summary": run.summary(), "epochs": epochs, "alpha": alpha}
-            lines[name] = as_json(of) + "\n"
-    write_atomically(path, "".join(lines[name] for name in sorted(lines)).encode())
+            about = {"run": name, "summary": run.summary()}
+            found[name] = {**about, "epochs": epochs, "alpha": alpha}
+    text = "".join(f"{as_json(of)}\n" for _, of in sorted(found.items()))
+    write_atomically(path, text.encode())
 
 
 def restore(path: Path, root: Path) -> None:
     """Make directories in ``root`` of the runs that a file of :func:`keep` has and it lacks."""
-    for line in whole_lines(path) if path.exists() else ():
-        of = json.loads(line)
-        directory = root / of["run"]
+    for name, of in kept_runs(path).items():
+        directory = root / name
         if (directory / "status.json").exists():
             continue
         directory.mkdir(parents=True, exist_ok=True)
         files = {
             "alpha.csv": of["alpha"], "summary.json": as_json(of["summary"]),
-            "metrics.jsonl": "".join(as_json(epoch) + "\n" for epoch in of["epochs"]),
+            "metrics.jsonl": "".join(f"{as_json(epoch)}\n" for epoch in of["epochs"]),
             "status.json": as_json({"state": FINISHED}),  # the last: it makes it a run
         }  # fmt: skip
-        for name, text in files.items():
-            write_atomically(directory / name, text.encode())
+        for file, text in files.items():
+            write_atomically(directory / file, text.encode())
 
 
 LAST_FAILURES = 8

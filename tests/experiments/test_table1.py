@@ -11,6 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from spcacw_flwr.cli import app as spcacw
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.experiments import conf, readings, table1
 from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.conf import make_jobs
@@ -21,7 +22,7 @@ from spcacw_flwr.experiments.results import (
     run_lines,
     six_digits,
 )
-from spcacw_flwr.experiments.runs import FINISHED, WAITING, plan
+from spcacw_flwr.experiments.runs import FINISHED, WAITING, kept_runs, plan
 from spcacw_flwr.experiments.sweep import Where
 from spcacw_flwr.experiments.table1 import latex, markdown, report
 from tests.experiments.small import COLUMN, ROWS, made, small_jobs
@@ -122,6 +123,13 @@ def test_a_run_that_goes_on_here_is_not_taken_from_the_file(swept, tmp_path):
     (mine.directory / "status.json").write_text('{"state": "training"}')
     runs = Where(tmp_path, report_only=True).run(jobs, Console())
     assert [run.state for run in runs] == [WAITING] + [FINISHED] * (len(jobs) - 1)
+
+
+@pytest.mark.parametrize("line", ["<<<<<<< HEAD", "[1]", '{"name": "digits"}'])
+def test_a_line_that_is_no_runs_is_named(line, tmp_path):
+    (tmp_path / "runs.jsonl").write_text(f'{{"run": "a"}}\n{line}\n')
+    with pytest.raises(SpcacwError, match=r"runs\.jsonl, line 2, is not that of a run"):
+        kept_runs(tmp_path / "runs.jsonl")
 
 
 def read(name):
