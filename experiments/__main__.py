@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from spcacw_flwr.config.config import absolute, parse_assignments, read_toml
@@ -155,17 +154,17 @@ def attack(
     columns: Columns = "digits-relabel", methods: Rows = "",
     attacks: Annotated[str, typer.Option(help="comma-separated; empty is all")] = "",
     shares: Annotated[str, typer.Option(help="of the peers that attack")] = "0.1,0.3,0.5,0.8",
-    seeds: Seeds = "0-2", data_dir: DataDir = None, set_: Set = None,
-    picture: Annotated[
+    seeds: Seeds = "0-2", data_dir: DataDir = None, workers: Workers = 0, set_: Set = None,
+    ray: Ray = "", picture: Annotated[
         Path | None, typer.Option(help="PNG to draw, with Markdown beside the table")
     ] = None,
 ) -> list[Path]:  # fmt: skip
     """Attack methods: run what the table lacks; with --picture, report all that it holds."""
-    torch.set_num_threads(1)
     study.extend(
         table, conf.columns(names_in(columns)), names_in(methods), conf.numbers(seeds),
         more_keys(data_dir, "in-process", set_), conf.chosen(names_in(attacks), ATTACKS, "attack"),
-        [*map(float, names_in(shares))],
+        [*map(float, names_in(shares))], Where(table.parent, workers=workers, ray=ray),
+        new_console(),
     )  # fmt: skip
     return [table, *(study.write(table, picture) if picture else [])]
 

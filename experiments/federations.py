@@ -37,7 +37,7 @@ from .conf import CONF, Job, Keys, Row, numbers, rows
 from .pages import NONE, table
 from .results import Table
 from .scores import clustered, unharmed, worst_decile
-from .sweep import Where
+from .sweep import Where, complain
 
 FEWEST, HARMLESS = 10, 0.9
 PLACE = ("setting", "target", "seed", "size", "method", "keys")
@@ -120,13 +120,13 @@ def tuned(jobs: Sequence[Job], kept: Table) -> list[Job]:
     return found
 
 
-def measure(keys: Keys) -> dict[str, Any]:
-    """Run, and return what a line of CSV says of it."""
+def measure(keys: Keys) -> list[dict[str, Any]]:
+    """Run, and return what its line of CSV says."""
     result = simulate(Config.from_flat(keys))
     metric, last = result.config.run.metric, result.epochs[-1]
     alpha = None if result.alpha is None else round(float(result.alpha[keys["target"]]), 5)
-    return {"metric": metric, "value": round(last[metric], 8), "test_cases": int(last[CASES]),
-            "alpha_target": alpha}  # fmt: skip
+    return [{"metric": metric, "value": round(last[metric], 8), "test_cases": int(last[CASES]),
+             "alpha_target": alpha}]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -265,9 +265,7 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
         page, picture = (kept.path.with_suffix(end) for end in (".md", ".png"))
         write_atomically(page, markdown(cells).encode())
         draw(cells, picture)
-    if failed:
-        told = " ".join(f"{sentence} ({count} runs)" for sentence, count in failed.items())
-        raise SpcacwError(f"Runs failed; the same command tries them again. {told}")
+    complain(failed)
     if not cells:
         raise SpcacwError(f"{kept.path} has no method beside Local on one split: run one.")
     return [kept.path, page, picture]
@@ -275,13 +273,7 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
 
 def make(jobs: Sequence[Job], kept: Table, where: Where, console: Console) -> Counter[str]:
     """Make the runs that a table lacks; return why some failed, and how often."""
-    todo = [] if where.report_only else [job for job in jobs if kept.lacks(job.place)]
+    todo = [job for job in jobs if kept.lacks(job.place)]
     todo.sort(key=lambda job: job.seed)
     console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
-    failed: Counter[str] = Counter()
-    for job, found in where.short(measure, todo, console) if todo else ():
-        if isinstance(found, Exception):
-            failed[f"{job.column}, {job.row}: {found}"] += 1
-        else:
-            kept.add({**job.place, **found})
-    return failed
+    return where.add(kept, measure, todo, console)

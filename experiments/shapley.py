@@ -28,7 +28,6 @@ from rich.console import Console
 from scipy.stats import pearsonr, spearmanr
 
 from spcacw_flwr.config.config import Config, flattened
-from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.methods.plus import PlusSPCACW
@@ -41,7 +40,7 @@ from spcacw_flwr.silos.setup import checked_setting
 from .conf import Job, Keys
 from .pages import table
 from .results import Table
-from .sweep import Where
+from .sweep import Where, complain
 
 GAMES = {"spcacw-plus": "trained by SP-CACW plus", "fedavg": "averaged"}
 CHEAP = {
@@ -151,15 +150,7 @@ def study(
         if todo:
             console.print(f"{name} lacks {len(todo)} of {len(jobs)} games", highlight=False)
         return []
-    failed = []
-    for job, found in where.short(measure, todo, console, name):
-        if isinstance(found, Exception):
-            failed.append(f"{job.place}: {found}")
-            continue
-        for line in found:
-            kept.add({**job.place, **line})
-    if failed:
-        raise SpcacwError(f"{len(failed)} of the games failed, as {failed[0]}")
+    complain(where.add(kept, measure, todo, console, name))
     kept.arrange(line for job in jobs for place, line in kept.lines.items() if place[:3] == job)
     page = kept.path.with_suffix(".md")
     page.write_text(markdown(pd.read_csv(kept.path)) + "\n", encoding="utf-8")

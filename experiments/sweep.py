@@ -21,8 +21,8 @@ import shutil
 import signal
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
@@ -214,6 +214,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def complain(failed: Mapping[str, int]) -> None:
+    """Raise SpcacwError if runs failed; ``failed`` is what :meth:`Where.add` returned."""
+    if failed:
+        told = " ".join(f"{sentence} ({count} runs)" for sentence, count in failed.items())
+        raise SpcacwError(f"Runs failed; the same command tries them again. {told}")
+
+
 Line = Callable[[Job, Run], Mapping[str, Any] | None]
 """Returns the figures of a run that has ended; None if it leaves no line."""
 
@@ -295,6 +302,24 @@ class Where:
         finally:
             crew.shutdown(cancel_futures=True)
             lock.release()
+
+    def add(
+        self, table: Table, make: Callable[[Keys], Iterable[Mapping[str, Any]]],
+        jobs: Sequence[Job], console: Console, what: str = "runs",
+    ) -> Counter[str]:  # fmt: skip
+        """Add to a table what ``make`` of each job's keys returns; return why some failed.
+
+        Each reason is a sentence with the number of its runs. SpcacwError as of :meth:`make`.
+        """
+        failed: Counter[str] = Counter()
+        todo = [] if self.report_only else jobs
+        for job, found in self.short(make, todo, console, what) if todo else ():
+            if isinstance(found, Exception):
+                failed[f"{job.column}, {job.row}: {found}"] += 1
+                continue
+            for line in found:
+                table.add({**job.place, **line})
+        return failed
 
     def fill(self, table: Table, jobs: Sequence[Job], line: Line, console: Console) -> list[str]:
         """Make the runs that a table lacks; append the line of each when it ends.

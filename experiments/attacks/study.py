@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import PartitionKeys
@@ -38,6 +39,7 @@ from ..conf import CONF, Column, Job, Keys, Row, make_jobs, rows
 from ..pages import NONE
 from ..pages import table as markdown
 from ..results import Table
+from ..sweep import Where, complain
 from . import ATTACKS, Known
 
 DRAW, ROWS = 101, 102
@@ -149,14 +151,20 @@ COLUMNS = (
 )  # fmt: skip
 PLACE = ("column", "attack", "share", "method", "seed", "epochs")
 """What tells one line from another."""
+OWN = ("attack", "share", "local")
+"""Keys that :func:`measure` has beside those of a run."""
 
 
-def made(job: Job, attack: str, share: float, local: float | None) -> dict[str, Any]:
-    """Make one run; return the figures of its line."""
+def measure(keys: Keys) -> list[dict[str, Any]]:
+    """Run, and return what its line of CSV says.
+
+    Beside run-config keys are the ``attack``, its ``share``, and what ``local`` ended with.
+    """
     began = time.perf_counter()
-    found = run(job.config(), attack, share)
+    config = Config.from_flat({name: v for name, v in keys.items() if name not in OWN})
+    found = run(config, keys["attack"], keys["share"])
     last = round(found.accuracy[-1], 3)
-    local = last if local is None else local  # as the table has it, rounded as well
+    local = keys.get("local", last)  # as the table has it, rounded as well
     line: dict[str, Any] = {
         "best_accuracy": round(max(found.accuracy), 3), "last_accuracy": last,
         "local_last": local, "difference": round(last - local, 3),
@@ -166,29 +174,35 @@ def made(job: Job, attack: str, share: float, local: float | None) -> dict[str, 
         weight = found.weight(silos)
         line[name] = " ".join(map(str, silos))
         line[f"{name}_weight"] = None if weight is None else round(weight, 4)
-    return line
+    return [line]
 
 
 def extend(
     path: Path, columns: Sequence[Column], names: Sequence[str], seeds: Sequence[int], more: Keys,
-    attacks: Sequence[str], shares: Sequence[float],
+    attacks: Sequence[str], shares: Sequence[float], where: Where, console: Console,
 ) -> None:  # fmt: skip
-    """Add to a table what it lacks, line by line; SpcacwError if a method or a key is unknown."""
+    """Add to a table what it lacks; SpcacwError if a method or a key is unknown, or runs failed."""
     table = Table(path, COLUMNS, PLACE)
     some = [name for name in attacks if name != NOBODY]
     wanted = [(NOBODY, 0.0)] * (NOBODY in attacks) + list(product(some, shares))
-    keys = {"diagnostics": False, **more}
-    for job in make_jobs(columns, [LOCAL, *rows(names, METHODS)], seeds, keys):
-        epochs, alone = job.config().run.epochs, job.row == LOCAL.name
-        if alone:  # the first of its column and seed
-            local = None
-        for attack, share in [(NOBODY, 0.0)] if alone else wanted:
+    keys, alone = {"diagnostics": False, **more}, [(NOBODY, 0.0)]
+
+    def lacking(which: Sequence[Row], of: Sequence[tuple[str, float]]) -> Iterator[Job]:
+        for job, (attack, share) in product(make_jobs(columns, which, seeds, keys), of):
+            epochs = job.config().run.epochs
             values = (job.column, attack, f"{share:g}", job.row, job.seed, epochs)
             place = dict(zip(PLACE, values, strict=True))
             if table.lacks(place):
-                table.add({**place, **made(job, attack, share, local)})
-            if alone:
-                local = float(table.lines[table.place(place)]["last_accuracy"])
+                flat = {**job.keys, "attack": attack, "share": share}
+                yield Job(job.column, job.row, flat, place=place)
+
+    complain(where.add(table, measure, [*lacking([LOCAL], alone)], console))
+    todo = []
+    for job in lacking(rows(names, METHODS), wanted):
+        twin = {**job.place, "attack": NOBODY, "share": "0", "method": LOCAL.name}
+        local = float(table.lines[table.place(twin)]["last_accuracy"])
+        todo.append(replace(job, keys={**job.keys, "local": local}))
+    complain(where.add(table, measure, todo, console))
 
 
 GOAL = -0.5

@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.experiments.attacks import ATTACKS, Known, study
 from spcacw_flwr.experiments.attacks.study import AttackedPool, draw_attackers, run
 from spcacw_flwr.experiments.conf import columns, rows
 from spcacw_flwr.experiments.results import read_csv
+from spcacw_flwr.experiments.sweep import Where
 from spcacw_flwr.silos.protocol import Request
 from tests.conftest import make_pool
 
@@ -116,7 +118,8 @@ def test_an_attack_that_ruins_a_method_leaves_it_under_guard_where_local_is():
 
 def test_a_table_goes_on_where_it_stopped(tmp_path):
     path, keys, of = tmp_path / "attacks.csv", {"epochs": 2}, columns(["digits-relabel"])
-    study.extend(path, of, ["fedavg"], [0], keys, ["none", "sign-flip"], [0.5])
+    where, quiet = Where(tmp_path, workers=1), Console(quiet=True)
+    study.extend(path, of, ["fedavg"], [0], keys, ["none", "sign-flip"], [0.5], where, quiet)
     first = read_csv(path)
     assert [(line["method"], line["attack"], line["share"]) for line in first] == [
         ("local", "none", "0"), ("fedavg", "none", "0"), ("fedavg", "sign-flip", "0.5"),
@@ -126,7 +129,7 @@ def test_a_table_goes_on_where_it_stopped(tmp_path):
         assert float(line["difference"]) == pytest.approx(gap, abs=2e-3)
     assert len(first[2]["attackers"].split()) == 3
     assert float(first[2]["attackers_weight"]) == pytest.approx(3 / 7, abs=1e-4)
-    study.extend(path, of, ["fedavg"], [0], keys, ["sign-flip"], [0.3, 0.5])
+    study.extend(path, of, ["fedavg"], [0], keys, ["sign-flip"], [0.3, 0.5], where, quiet)
     second = read_csv(path)
     assert second[:3] == first
     assert [line["share"] for line in second[3:]] == ["0.3"]
