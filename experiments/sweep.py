@@ -58,11 +58,10 @@ POLL_SECONDS = 0.25
 STOP_SECONDS = 15.0
 
 
-def note_failure(directory: Path, sentence: str) -> None:
-    """Write the sentence that ended a run into its status."""
+def ended_as(directory: Path, state: str, **more: str) -> None:
+    """Write into the status of a run how it ended."""
     directory.mkdir(parents=True, exist_ok=True)
-    table = {"state": "failed", "error": sentence}
-    write_atomically(directory / "status.json", as_json(table).encode())
+    write_atomically(directory / "status.json", as_json({"state": state, **more}).encode())
 
 
 def watch_parent(_: dict[str, Any]) -> None:
@@ -101,11 +100,12 @@ def work(flat: dict[str, Any]) -> None:
             else:
                 launch.run(config, checked_setting(config).num_silos, watch_parent)
         shutil.rmtree(kept, ignore_errors=True)
-    except (Stopped, KeyboardInterrupt):
+    except (Stopped, KeyboardInterrupt) as error:  # the next sweep goes on with it
+        ended_as(directory, WAITING, error=str(error))
         raise SystemExit(130) from None
     except SpcacwError as error:
         shutil.rmtree(kept, ignore_errors=True)
-        note_failure(directory, str(error))
+        ended_as(directory, FAILED, error=str(error))
         raise SystemExit(1) from None
 
 
@@ -146,7 +146,7 @@ def collect(run: Run, process: BaseProcess | Away) -> None:
     run.killed = "error" not in said
     how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
     run.fail(said.get("error") or f"The run's process ended {how}; see {run.directory}/worker.log.")
-    note_failure(run.directory, run.error)
+    ended_as(run.directory, FAILED, error=run.error)
 
 
 def stop(processes: Sequence[BaseProcess | Away]) -> None:

@@ -26,6 +26,8 @@ def raylets(monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     place = tempfile.mkdtemp(dir="/tmp")  # short, for a socket's name; and not Ray's, where other
     args = {"num_cpus": 0, "temp_dir": place}  # programs would find it and join it
+    monkeypatch.setenv("RAY_TMPDIR", place)  # where the head's address goes
+    (Path(place) / "ray").mkdir()
     head = Raylets(initialize_head=True, head_node_args=args)
     yield head, [head.add_node(num_cpus=1) for _ in range(2)]
     ray.shutdown()

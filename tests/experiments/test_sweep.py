@@ -101,11 +101,14 @@ def test_failures_of_a_cell_are_told_once_for_each_cause(tmp_path):
 
 
 def test_ctrl_c_ends_all_processes_and_leaves_what_can_go_on(tmp_path):
-    runs = plan(small_jobs(epochs=2000), tmp_path)
+    jobs = small_jobs(epochs=2000)
+    runs = plan(jobs, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         sweep(runs, ["cpu", "cpu"], tmp_path, stop_at(runs[0], 1))
     assert not multiprocessing.active_children()
-    assert [run.state for run in plan(small_jobs(epochs=2000), tmp_path)] == [WAITING] * 2
+    left = plan(jobs, tmp_path)
+    assert [run.state for run in left] == [WAITING] * 2
+    assert failures(jobs, left) == []  # nobody failed: the next sweep goes on with them
 
 
 def test_two_sweeps_do_not_share_a_directory(tmp_path):
