@@ -188,13 +188,14 @@ def extend(
     keys, alone = {"diagnostics": False, **more}, [(NOBODY, 0.0)]
 
     def lacking(which: Sequence[Row], of: Sequence[tuple[str, float]]) -> Iterator[Job]:
-        for job, (attack, share) in product(make_jobs(columns, which, seeds, keys), of):
+        for job in make_jobs(columns, which, seeds, keys):
             epochs = job.config().run.epochs
-            values = (job.column, attack, f"{share:g}", job.row, job.seed, epochs)
-            place = dict(zip(PLACE, values, strict=True))
-            if table.lacks(place):
-                flat = {**job.keys, "attack": attack, "share": share}
-                yield Job(job.column, job.row, flat, place=place)
+            for attack, share in of:
+                values = (job.column, attack, f"{share:g}", job.row, job.seed, epochs)
+                place = dict(zip(PLACE, values, strict=True))
+                if table.lacks(place):
+                    own = {"attack": attack, "share": share}
+                    yield replace(job, keys={**job.keys, **own}, place=place)
 
     complain(where.add(table, measure, [*lacking([LOCAL], alone)], console))
     todo = []
