@@ -22,7 +22,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from benchmarks.workload import clock_of, medians, write
-from spcacw_flwr.silos.curvature import difference, frozen_loss, hessian, twice_differentiable
+from spcacw_flwr.silos.curvature import (
+    FrozenLoss,
+    difference,
+    gradient_of,
+    hessian,
+    twice_differentiable,
+)
 from spcacw_flwr.silos.evaluation import evaluating
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
@@ -85,12 +91,12 @@ def products(model: nn.Module, x: Tensor, y: Tensor, exact: bool) -> Work:
     """Return ten products with the Hessian of the first silo's loss."""
     layout = Layout.of(parameters_of(model))
     vector = layout.flatten(parameters_of(model))
-    loss = frozen_loss(model, layout, losses_of, vector, x[0], y[0])
+    loss = FrozenLoss(model, layout, losses_of, vector, x[0], y[0])
 
     def work() -> None:
         with evaluating(model), twice_differentiable(model):
             derived = hessian(nn.Identity(), loss, vector) if exact else None
-            product = derived or partial(difference, loss, vector)
+            product = derived or partial(difference, gradient_of(loss), vector)
             for _ in range(10):
                 product(vector)
 

@@ -37,8 +37,12 @@ def _leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
         yield prefix, model
 
 
-def steps_of(model: nn.Module) -> list[Step]:
-    """Return the layers of a chain: a sequence of linear layers, ReLUs and flattening only.
+PLAIN = nn.Linear, nn.ReLU, nn.Flatten
+"""The layers of a chain."""
+
+
+def steps_of(model: nn.Module, kinds: tuple[type[nn.Module], ...] = PLAIN) -> list[Step]:
+    """Return the layers of a model that is a sequence of layers of these kinds only.
 
     Empty for any other model, one whose layers share weights, have hooks, or are not all trained.
     """
@@ -47,7 +51,7 @@ def steps_of(model: nn.Module) -> list[Step]:
     steps = []
     for prefix, module in _leaves(model):
         mixes = isinstance(module, nn.Flatten) and module.start_dim != 1
-        if type(module) not in (nn.Linear, nn.ReLU, nn.Flatten) or mixes:
+        if type(module) not in kinds or mixes:
             return []
         own = [name for name, _ in module.named_parameters(recurse=False)]
         steps.append(Step(module, {name: prefix + name for name in own}))
@@ -123,7 +127,7 @@ def forward(steps: Sequence[Step], weights: dict[str, Tensor], x: Tensor) -> lis
     for step in steps:
         if isinstance(step.module, nn.Linear):
             own = {name: weights[full] for name, full in step.names.items()}
-            ends.append(_affine(ends[-1], own["weight"], own.get("bias")))
+            ends.append(affine(ends[-1], own["weight"], own.get("bias")))
         elif isinstance(step.module, nn.ReLU):
             ends.append(torch.relu(ends[-1]))
         else:
@@ -151,7 +155,7 @@ def back(
     return torch.bmm(by_silo, weight).view(*delta.shape[:-1], -1)
 
 
-def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x Wᵀ + c for a weight (out, in) of all silos, or (k, out, in), one for each."""
     if weight.ndim == 2:
         return linear(x, weight, bias)

@@ -11,49 +11,69 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import grad, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear
 
 from spcacw_flwr.silos.chain import Step, back, first_trained, forward
 from spcacw_flwr.silos.evaluation import buffers_at
+from spcacw_flwr.silos.graphs import Graphs
 from spcacw_flwr.silos.layout import Layout, call
 from spcacw_flwr.silos.models import Loss
 
 log = logging.getLogger(__name__)
 
 
-def frozen_loss(
-    model: nn.Module, layout: Layout, loss: Loss, vector: Tensor, x: Tensor, y: Tensor
-) -> Callable[[Tensor], Tensor]:
-    """Return the mean loss of samples as a function of w, with the statistics of x at ``vector``.
+class FrozenLoss:
+    """The mean loss of samples as a function of w, with the statistics of x at ``vector``.
 
-    The function is to be called while the model is in evaluation mode.
+    It is to be called while the model is in evaluation mode.
     """
-    buffers = buffers_at(model, layout.unflatten(vector), [x])
 
-    def mean_loss(w: Tensor) -> Tensor:
-        return loss(call(model, layout.unflatten(w) | buffers, x), y).mean()
+    def __init__(
+        self, model: nn.Module, layout: Layout, loss: Loss, vector: Tensor, x: Tensor, y: Tensor
+    ) -> None:
+        self.model, self.layout, self.loss = model, layout, loss
+        buffers = buffers_at(model, layout.unflatten(vector), [x])
+        self.names, self.inputs = [*buffers], (x, y, vector, *buffers.values())
 
-    return mean_loss
+    def __call__(self, w: Tensor) -> Tensor:
+        """Return the loss at w (d,)."""
+        x, y, _, *values = self.inputs
+        return self._at(w, x, y, values)
+
+    def product(self, x: Tensor, y: Tensor, vector: Tensor, *more: Tensor) -> Tensor:
+        """Return Hv at w = ``vector``; ``more`` are the values of buffers, and v."""
+        *values, v = more
+        gradient = grad(lambda w: self._at(w, x, y, values))
+        return jvp(gradient, (vector,), (v,))[1]
+
+    def _at(self, w: Tensor, x: Tensor, y: Tensor, values: Sequence[Tensor]) -> Tensor:
+        state = self.layout.unflatten(w) | dict(zip(self.names, values, strict=True))
+        return self.loss(call(self.model, state, x), y).mean()
 
 
 @contextmanager
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
     """Let operators have second derivatives: cuDNN's recurrent layers and fast attention have none.
 
-    Attention is then computed by its formula, with the same result.
+    Attention is then computed by its formula, with the same result. Products are of float32: in
+    tf32 two points a short step apart are the same.
     """
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
-    before = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = before and not recurrent  # cudnn.flags() would touch tf32, too
+    backends: Any = torch.backends
+    before = backends.cudnn.enabled, backends.fp32_precision
+    backends.cudnn.enabled = before[0] and not recurrent  # cudnn.flags() would touch tf32, too
+    backends.fp32_precision = "ieee"
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        torch.backends.cudnn.enabled = before
+        backends.cudnn.enabled, backends.fp32_precision = before
 
 
 SMOOTH = (nn.LSTM, nn.GRU, nn.Linear, nn.Embedding, nn.Dropout, nn.Flatten, nn.Sequential)
@@ -71,16 +91,20 @@ def by_differences(model: nn.Module) -> bool:
 
 
 def hessian(
-    model: nn.Module, loss: Callable[[Tensor], Tensor], vector: Tensor
+    model: nn.Module, loss: Callable[[Tensor], Tensor], vector: Tensor, graphs: Graphs | None = None
 ) -> Callable[[Tensor], Tensor]:
     """Return v ↦ Hv, with the Hessian H of a model's ``loss`` at w.
 
-    The gradient's graph is built once; each product is one pass back through it. Of recurrent
-    models, and where PyTorch cannot derive an operator twice, products are differences of
-    gradients.
+    The gradient's graph is built once; each product is one pass back through it. On a GPU the whole
+    product is one of the recorded ``graphs``. Of recurrent models, and where PyTorch cannot derive
+    an operator twice, products are differences of gradients.
     """
     if by_differences(model):
-        return partial(difference, loss, vector, relative=SHORT)
+        return partial(difference, gradient_of(loss), vector, relative=SHORT)
+    if graphs and isinstance(loss, FrozenLoss):
+        inputs, replay = loss.inputs, graphs.replay(loss.product, *loss.inputs, vector)
+        if replay:
+            return lambda v: replay(*inputs, v).clone()
     leaf = vector.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
 
@@ -92,7 +116,7 @@ def hessian(
             if not any(word in reason for word in ("derivative", "differentiate")):
                 raise
             _say_once(reason)
-            return difference(loss, vector, v)
+            return difference(gradient_of(loss), vector, v)
 
     return product
 
@@ -110,17 +134,23 @@ By the long one the L of a trained CharLSTM is far too low.
 """
 
 
-def difference(
-    loss: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor, relative: float = STEP
-) -> Tensor:
-    """Return (∇ℓ(w + εv) − ∇ℓ(w − εv)) / 2ε, which is Hv up to terms in ε²."""
+def gradient_of(loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return w ↦ ∇ℓ(w)."""
 
     def gradient(w: Tensor) -> Tensor:
         leaf = w.detach().requires_grad_()
         return torch.autograd.grad(loss(leaf), leaf)[0]
 
+    return gradient
+
+
+def difference(
+    gradient: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor, relative: float = STEP
+) -> Tensor:
+    """Return (∇ℓ(w + εv) − ∇ℓ(w − εv)) / 2ε, which is Hv up to terms in ε²."""
     step = relative * (1 + float(vector.norm())) / max(float(v.norm()), 1e-30)
-    return (gradient(vector + step * v) - gradient(vector - step * v)) / (2 * step)
+    above = gradient(vector + step * v).clone()
+    return (above - gradient(vector - step * v)) / (2 * step)
 
 
 class ChainHessian:

@@ -9,7 +9,10 @@ Three ways, one result (up to the order of float32 sums):
 *loop*
     a silo at a time, for the rest. Of convolutions and recurrent layers that is as fast on a CPU as
     one pass with a gradient kept for each silo (benchmarks/models.csv: VGG16 8.2 against 8.3 s,
-    CharLSTM 1.0 against 1.0 s), and it bounds the memory. On a GPU it is recorded (``graphs.py``).
+    CharLSTM 1.0 against 1.0 s), and it bounds the memory.
+
+On a GPU one pass of recurrent networks takes all silos (``stacked.py``; not in bf16), and passes
+are recorded (``graphs.py``).
 
 A silo's random numbers come from a seed of its own, its BatchNorm statistics from its own batch.
 """
@@ -17,6 +20,7 @@ A silo's random numbers come from a seed of its own, its BatchNorm statistics fr
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,10 +30,11 @@ from torch.func import grad_and_value, vmap
 from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.alpha.products import low_precision
 from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, mean_by_silo, steps_of
-from spcacw_flwr.silos.curvature import ChainHessian
-from spcacw_flwr.silos.graphs import Graphs
+from spcacw_flwr.silos.curvature import SHORT, ChainHessian, difference
+from spcacw_flwr.silos.graphs import Graphs, Recorded, Replay
 from spcacw_flwr.silos.layout import Layout, call
 from spcacw_flwr.silos.models import Loss, losses_of
+from spcacw_flwr.silos.stacked import stack_of, stacked_losses
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +45,8 @@ That is faster as well: of larger activations, the system hands out each page an
 """
 ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase, nn.modules.dropout._DropoutNd)
 """Layers that vmap cannot batch, or batches slowly."""
+TOGETHER = 64
+"""Silos that a pass through a recurrent network takes at most: they fill a GPU."""
 
 
 def _each(seed_of: Callable[[int], int], silos: int) -> list[Callable[[int], int]]:
@@ -63,7 +70,8 @@ class SiloGradients:
         self._steps = steps_of(model)
         alone = any(isinstance(module, ONE_BY_ONE) for module in model.modules())
         self.way = "chain" if self._steps else "loop" if alone else "vmap"
-        self._graphs = Graphs(model, self._one_gradient)
+        self._stack = [] if low else stack_of(model)
+        self.graphs = Graphs(model)
 
     def __call__(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
@@ -74,6 +82,8 @@ class SiloGradients:
         one, but for plain perceptrons. ``x`` (k, b, …) and ``y`` (k, b) are a mini-batch for each;
         ``rows`` is (k, d). Silo 0…k−1 draws its random numbers (dropout) from ``seed_of`` it.
         """
+        if self._stack and vector.is_cuda:
+            return self._together(vector, x, y, rows)
         if vector.ndim == 2 and self.way != "chain":
             alone = x.split(1), y.split(1), rows.split(1), _each(seed_of, len(x))
             return torch.cat([*map(self, vector, *alone)])
@@ -102,11 +112,22 @@ class SiloGradients:
             return mean_by_silo(self.loss(outputs, y.flatten(0, 1)), len(x))
         return torch.stack([*self._in_turn(self._one_loss, vector, x, y, seed_of)])
 
-    def hessian(self, vector: Tensor, x: Tensor, y: Tensor) -> ChainHessian | None:
+    def hessian(
+        self, vector: Tensor, x: Tensor, y: Tensor
+    ) -> Callable[[Tensor], Tensor] | None:  # fmt: skip
         """Return v ↦ ∇²ℓ(w) v on samples (b, …), where it is written out; None elsewhere."""
         if self._steps and self.loss is losses_of and y.ndim == 1:
             return ChainHessian(self._steps, self.layout, vector, x, y)
+        if self._stack and vector.is_cuda:
+            return partial(difference, partial(self._gradient, x[None], y[None]), vector,
+                           relative=SHORT)  # fmt: skip
         return None
+
+    def _gradient(self, x: Tensor, y: Tensor, vector: Tensor) -> Tensor:
+        """Return the gradient (d,) of one silo's recurrent network."""
+        row = torch.empty_like(vector)
+        self._together(vector, x, y, row[None])
+        return row
 
     def _in_turn(
         self, one: Callable[..., Any], vector: Tensor, x: Tensor, y: Tensor,
@@ -130,6 +151,26 @@ class SiloGradients:
         leaf = vector.detach().requires_grad_()
         loss = self._one_loss(leaf, x, y)
         return torch.autograd.grad(loss, leaf)[0], loss.detach()
+
+    def _stack_pass(self, vector: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients (k, d) and losses (k,) of k silos."""
+        leaf = vector.detach().expand(len(x), -1).contiguous().requires_grad_()
+        weights, alike = self.layout.unflatten(leaf), vector.ndim == 1
+        losses = stacked_losses(self._stack, weights, x, y, self.loss, alike)
+        return torch.autograd.grad(losses.sum(), leaf)[0], losses.detach()
+
+    def _together(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """Write the gradients of a recurrent network, which draws nothing at random."""
+        losses = []
+        for first in range(0, len(x), TOGETHER):
+            part = slice(first, first + TOGETHER)
+            batch = vector[part] if vector.ndim == 2 else vector, x[part], y[part]
+            graph = self.graphs.of(Replay, self._stack_pass, *batch)
+            found, some = (graph or self._stack_pass)(*batch)
+            count = len(batch[1])  # a graph may be of more silos, and its next call writes over it
+            rows[part].copy_(found[:count])
+            losses.append(some[:count].clone())
+        return torch.cat(losses)
 
     def _in_groups(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """Write the gradients of a chain, the silos in groups that fit the memory."""
@@ -162,7 +203,7 @@ class SiloGradients:
     def _loop(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
-        if graph := self._graphs.of(vector, x, y):
+        if graph := self.graphs.of(Recorded, self._one_gradient, vector, x, y):
             return graph(vector, x, y, rows, seed_of)
         losses = []
         each = self._in_turn(self._one_gradient, vector, x, y, seed_of)

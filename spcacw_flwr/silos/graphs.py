@@ -1,9 +1,9 @@
-"""The loop over silos on a GPU, recorded once as a CUDA graph and then replayed.
+"""Passes of a model on a GPU, recorded once as a CUDA graph and then replayed.
 
 A silo's pass is hundreds of kernels, each shorter than the time that Python takes to launch it. A
 graph launches those of all silos at once, on several streams, for one silo's kernels fill but a
-part of the GPU (benchmarks/gpu.csv). It computes what the loop does: each silo draws from a
-generator of its own, that starts from the same seed.
+part of the GPU (benchmarks/gpu.csv). It computes what the loop over silos does: each silo
+draws from a generator of its own, that starts from the same seed.
 
 What a model does in Python happens while it is recorded, and never again, so that only models of
 known layers are.
@@ -12,6 +12,7 @@ known layers are.
 import logging
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +28,35 @@ SPARE = 4
 OFTEN = 3
 """Passes before a shape of batch is worth the second that recording takes."""
 
+Key = tuple[object, ...]
 Pass = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(w, x, y) → the gradient (d,) and the loss of one silo, drawing from PyTorch's generator."""
+
+
+class Replay:
+    """A function of tensors that draws nothing at random, recorded.
+
+    A call returns what the function would, in tensors that the next call writes over. Inputs may
+    have fewer rows than those it was recorded with: the others then keep what they held.
+    """
+
+    def __init__(self, function: Callable[..., Any], *inputs: Tensor) -> None:
+        self.inputs = [one.detach().clone() for one in inputs]
+        self.graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        here = torch.cuda.current_stream()
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):  # a first pass looks for the fastest kernels, and may wait
+            function(*self.inputs)
+        here.wait_stream(stream)
+        with torch.cuda.graph(self.graph):
+            self.found = function(*self.inputs)
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Return what the function does."""
+        for own, new in zip(self.inputs, inputs, strict=True):
+            (own[: len(new)] if new.ndim else own).copy_(new)
+        self.graph.replay()
+        return self.found
 
 
 class Recorded:
@@ -78,31 +106,54 @@ class Recorded:
 
 
 class Graphs:
-    """The graphs of a model, by the shape of a batch and the number of silos."""
+    """The graphs of a model, by what they compute, the shape of a batch and the number of silos."""
 
-    def __init__(self, model: nn.Module, one: Pass) -> None:
-        self.one, self.made = one, dict[tuple[object, ...], Recorded]()
-        self.seen: Counter[tuple[object, ...]] = Counter()
+    def __init__(self, model: nn.Module) -> None:
+        self.made: dict[Key, Any] = {}
+        self.seen: Counter[Key] = Counter()
         names = {f"{type(module).__module__}." for module in model.modules()}
         self.on = all(name.startswith(KNOWN) for name in names)
+        self.refused: set[object] = set()
 
-    def of(self, vector: Tensor, x: Tensor, y: Tensor) -> Recorded | None:
-        """Return the graph for mini-batches (k, b, …) at w (d,); None where the loop is to run."""
-        if not (self.on and vector.is_cuda):
-            return None
-        shape, silos = (x.shape[1:], y.shape[1:]), len(x)
-        for key, graph in self.made.items():
-            if key[:2] == shape and silos <= len(graph.x) <= silos + SPARE:
+    def of(
+        self, kind: Callable[..., Any], one: Pass, vector: Tensor, x: Tensor, y: Tensor
+    ) -> Any:  # fmt: skip
+        """Return ``one`` for mini-batches (k, b, …) at w (d,), as a Recorded or a Replay.
+
+        The graph may be of more silos. None where ``one`` itself is to run.
+        """
+        silos, key = len(x), self._key(one, x[0], y[0], vector.ndim)
+        for (*made, size), graph in self.made.items():
+            if tuple(made) == key and silos <= size <= silos + SPARE:  # type: ignore[operator]
                 return graph
+        return self._make((*key, silos), x[0], y[0], lambda: kind(one, vector, x, y))
+
+    def replay(
+        self, function: Callable[..., Any], x: Tensor, y: Tensor, *others: Tensor
+    ) -> Replay | None:
+        """Return a function of one mini-batch (b, …) and other tensors, as :meth:`of`."""
+        key = self._key(function, x, y)
+        return self.made.get(key) or self._make(key, x, y, lambda: Replay(function, x, y, *others))
+
+    @staticmethod
+    def _key(function: Callable[..., Any], x: Tensor, y: Tensor, *more: object) -> Key:
+        precision = torch.backends.fp32_precision  # type: ignore[attr-defined]
+        return function.__name__, precision, x.shape, y.shape, *more
+
+    def _make(self, key: Key, x: Tensor, y: Tensor, make: Callable[[], Any]) -> Any:
+        """Record what a key names, where batches such as ``x`` and ``y`` (b, …) come often."""
+        if not (self.on and x.is_cuda) or key[0] in self.refused:
+            return None
+        shape = x.shape, y.shape
         self.seen[shape] += 1  # short last batches of a pass are rare, and each of its own length
         if self.seen[shape] < OFTEN or 4 * self.seen[shape] < self.seen.total():
             return None
         try:
-            graph = self.made[*shape, silos] = Recorded(self.one, vector, x, y)
+            graph = self.made[key] = make()
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
-            log.warning("The silos' passes cannot be recorded for this GPU, so that each is "
+            log.warning("What silos compute cannot all be recorded for this GPU, so that it is "
                         "launched afresh, with the same result (%s)", reason)  # fmt: skip
-            self.on = False
+            self.refused.add(key[0])
             return None
         return graph

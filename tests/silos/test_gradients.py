@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.silos import gradients
 from spcacw_flwr.silos.chain import losses_and_gradient, steps_of
-from spcacw_flwr.silos.curvature import ChainHessian, frozen_loss, hessian
+from spcacw_flwr.silos.curvature import ChainHessian, FrozenLoss, hessian
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import losses_of
@@ -248,7 +248,7 @@ def test_products_are_those_of_autograd_linear_and_symmetric(model, samples):
     x = torch.randn(shape, generator=rng(8), dtype=torch.float64)
     y = torch.randint(3, (samples,), generator=rng(9))
     product = ChainHessian(steps_of(model), layout, draw[0], x, y)
-    expected = hessian(model, frozen_loss(model, layout, losses_of, draw[0], x, y), draw[0])
+    expected = hessian(model, FrozenLoss(model, layout, losses_of, draw[0], x, y), draw[0])
     u, v = draw[1:]
     for direction in (u, v):
         close(product(direction), expected(direction), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,73 @@
+"""A recurrent network's pass over all silos at once has the gradients of the loop."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from spcacw_flwr.silos import gradients
+from spcacw_flwr.silos.curvature import (
+    SHORT,
+    FrozenLoss,
+    difference,
+    hessian,
+    twice_differentiable,
+)
+from spcacw_flwr.silos.evaluation import evaluating
+from spcacw_flwr.silos.gradients import SiloGradients
+from spcacw_flwr.silos.layout import Layout, parameters_of
+from spcacw_flwr.silos.models import SequenceLSTM, make_model
+from spcacw_flwr.silos.stacked import stack_of
+
+CLASSES, SILOS = 7, 3
+
+
+def example(model):
+    """The gradients of a model, its parameters, and mini-batches for each silo."""
+    layout, rng = Layout.of(parameters_of(model)), torch.Generator().manual_seed(0)
+    vector = layout.flatten(parameters_of(model))
+    x, y = torch.randint(CLASSES, (2, SILOS, 4, 10), generator=rng)
+    return SiloGradients(model, layout), vector, x, y
+
+
+def network(*extra, **options):
+    return nn.Sequential(nn.Embedding(CLASSES, 5), SequenceLSTM(5, 6, batch_first=True, **options),
+                         nn.Linear(6, CLASSES), *extra)  # fmt: skip
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["one model", "a model for each silo"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_gradients_and_losses_are_those_of_the_loop(layers, own, monkeypatch):
+    monkeypatch.setattr(gradients, "TOGETHER", 2)
+    torch.manual_seed(layers)
+    compute, vector, x, y = example(network(num_layers=layers))
+    if own:
+        vector = vector + 0.1 * torch.randn(SILOS, len(vector))
+    rows, found = torch.empty(2, SILOS, vector.shape[-1])
+    losses = compute(vector, x, y, rows, int)
+    torch.testing.assert_close(compute._together(vector, x, y, found), losses)
+    torch.testing.assert_close(found, rows, rtol=1e-4, atol=1e-7)
+
+
+def test_products_with_the_hessian_are_differences_of_its_gradients():
+    compute, vector, x, y = example(network(num_layers=2))
+    model, v = compute.model, torch.randn(len(vector), generator=torch.Generator().manual_seed(1))
+    loss = FrozenLoss(model, compute.layout, compute.loss, vector, x[0], y[0])
+    with evaluating(model), twice_differentiable(model):
+        expected = hessian(model, loss, vector)(v)
+    found = difference(partial(compute._gradient, x[:1], y[:1]), vector, v, SHORT)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize(("model", "whole"), [
+    (make_model((50,), 80, 64, 0, "char-lstm", 0.1), True),
+    (network(), True),
+    (network(dropout=0.5, num_layers=2), False),
+    (network(bias=False), False),
+    (network(nn.Dropout(0.5)), False),
+    (nn.Sequential(nn.Embedding(7, 5, padding_idx=0), nn.Linear(5, 7)), False),
+    (nn.Sequential(nn.Embedding(7, 5), nn.LSTM(5, 6, batch_first=True)), False),
+])  # fmt: skip
+def test_which_models_may_be_stacked(model, whole):
+    assert bool(stack_of(model)) == whole
