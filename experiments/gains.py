@@ -3,8 +3,8 @@
     python -m spcacw_flwr.experiments pages        # writes experiments/results/gains.csv, too
 
 A gain is a row's best accuracy over epochs less Local's, in percentage points. The paper's is one
-of means; ours are a line for each seed that both have. A column that was not run at full size has
-its short and its narrow version.
+of means; ours are a line for each seed that both have. Columns that are a GPU's work have short and
+narrow versions.
 """
 
 from pathlib import Path
@@ -20,11 +20,11 @@ VERSIONS = {"": "ours", "-short": "ours, short", "-narrow": "ours, narrow"}
 def table(results: Path) -> pd.DataFrame:
     """Return the gains of the paper's table and of the committed runs."""
     titles, lines = {row.name: row.title for row in rows()}, []
-    runs = {more: pd.read_csv(results / f"table1{more}.csv") for more in VERSIONS}
+    runs = pd.concat([pd.read_csv(results / f"table1{more}.csv") for more in ("-full", *VERSIONS)])
     for column in columns():
         of = {"paper": pd.DataFrame({row: [mean] for row, (mean, _) in column.paper.items()})}
         for more, whose in VERSIONS.items():
-            here = runs[more][runs[more]["column"] == column.name + more]
+            here = runs[runs["column"] == column.name + more]
             of[whose] = here.pivot_table("best_accuracy", "seed", "method")
         for whose, best in of.items():
             for row in [row for row in titles if row in best and row != "local"]:
