@@ -37,7 +37,7 @@ NOISE_DRAWS = 1 << 20, (1 << 20) + 1
 DRAWN = 1 << 21
 """Numbers of a start of the power iteration that are drawn; of a longer one they are repeated.
 
-To draw 15 million takes a quarter of a second, four times as long as a GPU has for ten products.
+To draw 15 million takes a quarter of a second, four times as long as ten products take a GPU.
 """
 
 

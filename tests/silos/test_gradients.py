@@ -248,10 +248,13 @@ def test_products_are_those_of_autograd_linear_and_symmetric(model, samples):
     x = torch.randn(shape, generator=rng(8), dtype=torch.float64)
     y = torch.randint(3, (samples,), generator=rng(9))
     product = ChainHessian(steps_of(model), layout, draw[0], x, y)
-    expected = hessian(model, FrozenLoss(model, layout, losses_of, draw[0], x, y), draw[0])
+    loss = FrozenLoss(model, layout, losses_of, draw[0], x, y)
+    expected = hessian(model, loss, draw[0])
     u, v = draw[1:]
     for direction in (u, v):
         close(product(direction), expected(direction), rtol=1e-12, atol=1e-12)
+        of_a_gpu = loss.product(*loss.inputs, direction)
+        close(of_a_gpu, expected(direction), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(product(2 * u - 3 * v), 2 * product(u) - 3 * product(v))
     torch.testing.assert_close(u @ product(v), v @ product(u))
 
