@@ -79,8 +79,9 @@ class SiloGradients:
         """Write the gradients of k silos into ``rows`` and return their losses (k,).
 
         ``vector`` is the shared model w (d,), or (k, d), a model for each silo: these come one by
-        one, but for plain perceptrons. ``x`` (k, b, …) and ``y`` (k, b) are a mini-batch for each;
-        ``rows`` is (k, d). Silo 0…k−1 draws its random numbers (dropout) from ``seed_of`` it.
+        one, but for plain perceptrons, and recurrent networks on a GPU. ``x`` (k, b, …) and ``y``
+        (k, b) are a mini-batch for each; ``rows`` is (k, d). Silo 0…k−1 draws its random numbers
+        (dropout) from ``seed_of`` it.
         """
         if self._stack and vector.is_cuda:
             return self._together(vector, x, y, rows)

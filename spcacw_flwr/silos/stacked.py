@@ -21,12 +21,14 @@ LAYERS = nn.Embedding, SequenceLSTM, nn.Linear
 
 
 def stack_of(model: nn.Module) -> list[Step]:
-    """Return the layers of a sequence of embeddings, LSTMs and linear layers, all of them plain.
+    """Return the layers of a sequence of LSTMs, embeddings and linear layers, all of them plain.
 
-    Empty for any other model, and as :func:`~.chain.steps_of`.
+    Empty for any other model, one without an LSTM, and as :func:`~.chain.steps_of`.
     """
     steps = steps_of(model, LAYERS)
-    return steps if all(_plain(step.module) for step in steps) else []
+    layers = [step.module for step in steps]
+    recurrent = any(isinstance(layer, nn.LSTM) for layer in layers)
+    return steps if recurrent and all(map(_plain, layers)) else []
 
 
 def _plain(layer: nn.Module) -> bool:

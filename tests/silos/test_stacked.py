@@ -68,6 +68,7 @@ def test_products_with_the_hessian_are_differences_of_its_gradients():
     (network(nn.Dropout(0.5)), False),
     (nn.Sequential(nn.Embedding(7, 5, padding_idx=0), nn.Linear(5, 7)), False),
     (nn.Sequential(nn.Embedding(7, 5), nn.LSTM(5, 6, batch_first=True)), False),
+    (nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 7)), False),
 ])  # fmt: skip
 def test_which_models_may_be_stacked(model, whole):
     assert bool(stack_of(model)) == whole
