@@ -148,3 +148,10 @@ def test_a_recurrent_network_is_recorded_as_one_pass_of_all_silos():
         assert_near(losses, expected)
         assert_near(rows, loop)
     assert {key[0] for key in compute.graphs.made} >= {"_stack_pass"}
+
+
+def test_second_derivatives_are_of_float32_whatever_the_run_multiplies(monkeypatch):
+    monkeypatch.setattr(torch.backends, "fp32_precision", "tf32")
+    with twice_differentiable(nn.Linear(2, 2)):
+        assert torch.backends.fp32_precision == "ieee"
+    assert torch.backends.fp32_precision == "tf32"
