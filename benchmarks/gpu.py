@@ -1,7 +1,8 @@
 """What one round of SP-CACW costs on a GPU with the paper's larger networks, part by part.
 
     python -m benchmarks.gpu benchmarks/gpu.csv
-    python -m benchmarks.gpu benchmarks/gpu-lstm.csv --model char-lstm --silos 15 --precisions tf32
+    python -m benchmarks.gpu benchmarks/gpu-lstm.csv --model char-lstm --silos 15,30 \\
+        --precisions tf32
 
 Silos of random images in the shape of CIFAR-100 for VGG16, or of random symbols for CharLSTM, in
 batches of 32: whole rounds of three methods, and the parts of one. The silos' passes are recorded
@@ -10,7 +11,7 @@ is by how much the recorded rows differ from those, in units of their norm.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 import torch
@@ -113,17 +114,18 @@ def measure(
     for part, ms in times.items():
         yield {
             "device": torch.cuda.get_device_name() if device == "cuda" else device,
-            "precision": precision, "width": width, "part": part, "median_ms": f"{ms:.2f}",
-            "off": gaps.get(part, ""),
+            "precision": precision, "silos": silos, "width": width, "part": part,
+            "median_ms": f"{ms:.2f}", "off": gaps.get(part, ""),
         }  # fmt: skip
 
 
 def main(
-    path: Path, model: str = "vgg16", silos: int = 20, device: str = "cuda", width: float = 1.0,
+    path: Path, model: str = "vgg16", silos: str = "20", device: str = "cuda", width: float = 1.0,
     repetitions: int = 5, precisions: str = "tf32,bf16",
 ) -> None:  # fmt: skip
     """Write the table."""
-    of = (measure(model, silos, device, one, width, repetitions) for one in precisions.split(","))
+    cases = product(precisions.split(","), map(int, silos.split(",")))
+    of = (measure(model, count, device, one, width, repetitions) for one, count in cases)
     write(path, chain.from_iterable(of))
 
 

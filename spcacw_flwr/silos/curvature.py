@@ -149,8 +149,7 @@ def difference(
 ) -> Tensor:
     """Return (∇ℓ(w + εv) − ∇ℓ(w − εv)) / 2ε, which is Hv up to terms in ε²."""
     step = relative * (1 + float(vector.norm())) / max(float(v.norm()), 1e-30)
-    above = gradient(vector + step * v).clone()
-    return (above - gradient(vector - step * v)) / (2 * step)
+    return (gradient(vector + step * v) - gradient(vector - step * v)) / (2 * step)
 
 
 class ChainHessian:

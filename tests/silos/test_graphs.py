@@ -100,7 +100,7 @@ def test_what_cannot_be_recorded_is_said_once_and_loops_on(caplog):
 
 
 def assert_near(found, expected):
-    """Up to tf32, in which PyTorch before 2.12 convolves and recurs whatever it is told."""
+    """Up to tf32, in which PyTorch 2.11 convolves and recurs whatever it is told."""
     assert (found - expected).norm() < 2e-3 * expected.norm()
 
 
