@@ -25,7 +25,8 @@ import typer
 
 from benchmarks.workload import make_config, write
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.flower.federation import Federation, Server, lay_out
+from spcacw_flwr.flower.federation import Federation, lay_out
+from spcacw_flwr.flower.hosts import Server
 from spcacw_flwr.silos.setup import checked_setting
 
 SMALL, LARGE = 64, 18_868

@@ -33,7 +33,7 @@ from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.flower import certificates, json_lines, processes
 from spcacw_flwr.flower.audit import LOG, Log
 from spcacw_flwr.flower.auditing import checked
-from spcacw_flwr.flower.federation import Silo
+from spcacw_flwr.flower.hosts import Silo
 from spcacw_flwr.flower.policy import FILE, TOLD, SitePool
 from spcacw_flwr.partitions.data import MNIST, OFFLINE, cache_root, data_root, find
 from spcacw_flwr.report.read import read

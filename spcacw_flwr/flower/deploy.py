@@ -18,7 +18,8 @@ from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence
 from spcacw_flwr.engine.directory import claim_directory, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation, joining, processes
-from spcacw_flwr.flower.federation import LOOPBACK, OLD_KEY, RUN_FILE, Server, Silo
+from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE
+from spcacw_flwr.flower.hosts import OLD_KEY, Server, Silo
 from spcacw_flwr.flower.monitor import Monitor, serve
 from spcacw_flwr.flower.processes import Program, connected, free_port, host_and_port, listens
 from spcacw_flwr.report.terminal import reported

@@ -1,13 +1,8 @@
-"""A federation of real silos: what lies where on its hosts, and the Flower commands that run there.
+"""A federation of real silos: it is laid out, started, joined and left, and trained on.
 
-A server's directory holds its certificate and key, ``ca.crt``, the SuperLink's database, and
-``flower/``, its Flower home. A silo's directory holds its key, ``ca.crt``, ``node.toml`` (which
-silo it is, and where its data are) and a Flower home of its own. Nothing in one directory refers to
-another, so that each may be moved to a host of its own.
-
-:class:`Federation` is all of it on one machine, every host a directory, talking over the loopback
-interface. It runs the very commands that ``spcacw deploy server`` and ``spcacw deploy silo`` run on
-hosts of their own; only the addresses differ.
+:class:`Federation` is all of it on one machine, every host a directory (``hosts.py``), talking over
+the loopback interface. It runs the very commands that ``spcacw deploy server`` and ``spcacw deploy
+silo`` run on hosts of their own; only the addresses differ.
 """
 
 from __future__ import annotations
@@ -18,22 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import tomli_w
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, names_in, numbers_in
-from spcacw_flwr.config.keys import MOST_SILOS, STREAM
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.recorder import as_toml
-from spcacw_flwr.flower import audit, certificates, members, node, policy, processes
-from spcacw_flwr.flower.launch import CONNECTION, Died, Link, Show, follow
+from spcacw_flwr.flower import audit, certificates, members, processes
+from spcacw_flwr.flower.hosts import Server, Silo
+from spcacw_flwr.flower.launch import CONNECTION, Died, Show, follow
 from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, listens, program_runs
 from spcacw_flwr.silos.setting import Setting, write_silo
 
@@ -44,242 +34,7 @@ LOOPBACK = "127.0.0.1:0"
 """Where silos on this machine open their streams: any free port."""
 ATTEMPTS = 5
 """How often a run is submitted whose ServerApp dies without a word."""
-LONGEST_PAUSE = 60.0
-"""Seconds between two tries to reach a server."""
 SERVERAPP = "flwr-serverapp"
-NODE_FILE, OLD_KEY = "node.toml", "silo-old.pub"
-PATHS = ("data-dir", "root-certificates", "policy")
-"""Keys of a node's config that are paths, relative to its directory."""
-RESERVED = "'\"\n"
-"""What a text in a node's config may not hold: Flower's command line has no way to quote it."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A host of the federation."""
-
-    directory: Path
-
-    @property
-    def home(self) -> Path:
-        """Its Flower home."""
-        return self.directory / "flower"
-
-    def _file(self, name: str, advice: str) -> str:
-        path = self.directory / name
-        if not path.is_file():
-            raise SpcacwError(f"{path} is missing: {advice}")
-        return str(path)
-
-
-@dataclass(frozen=True)
-class Server(Place):
-    """The host of the SuperLink and of the ServerApp, which learns for the target."""
-
-    port: int
-
-    @property
-    def members(self) -> members.Members:
-        """Who may take part."""
-        return members.Members(self.directory)
-
-    def note(self, event: str, **fields: Any) -> None:
-        """Add a line to its audit log."""
-        if log := audit.of_home(str(self.home)):
-            log.note(event, **fields)
-
-    def check_certificates(self, say: Say) -> None:
-        """Say until when its certificates are valid; SpcacwError if one is not, or is another's."""
-        for name, remedy in (
-            (certificates.CA_CERTIFICATE, certificates.NEW_AUTHORITY),
-            (certificates.SERVER_CERTIFICATE, certificates.RENEW),
-        ):
-            say(certificates.term(Path(self._own(name)), remedy))
-        certificates.in_use(self.directory)
-
-    def _own(self, name: str) -> str:
-        made = "is no server's directory; make one with 'spcacw deploy ca'."
-        return self._file(name, f"{self.directory} {made}")
-
-    def superlink(self, host: str) -> list[str]:
-        """Return the command of the SuperLink: TLS, registered keys only, a lasting database."""
-        return [
-            str(processes.PROGRAMS / "flower-superlink"), "--host", host, "--port", str(self.port),
-            "--ssl-ca-certfile", self._own(certificates.CA_CERTIFICATE),
-            "--ssl-certfile", self._own(certificates.SERVER_CERTIFICATE),
-            "--ssl-keyfile", self._own(certificates.SERVER_KEY),
-            "--enable-supernode-auth", "--database", str(self.directory / "state.db"),
-            "--isolation", "process",
-            "--superexec-auth-secret-file", self._own(certificates.SERVER_SECRET),
-        ]  # fmt: skip
-
-    def superexec(self) -> list[str]:
-        """Return the command that runs the ServerApp, which outlives a crash of the SuperLink."""
-        return [
-            str(processes.PROGRAMS / "flower-superexec"), "--runtime-api-address", self.address,
-            "--root-certificates", self._own(certificates.CA_CERTIFICATE),
-            "--superexec-auth-secret-file", self._own(certificates.SERVER_SECRET),
-        ]  # fmt: skip
-
-    @property
-    def address(self) -> str:
-        """Where programs of the same host find the SuperLink."""
-        return f"127.0.0.1:{self.port}"
-
-    def link(self) -> Link:
-        """Return the SuperLink as Flower's CLI on this host reaches it."""
-        authority = self._own(certificates.CA_CERTIFICATE)
-        self.home.mkdir(exist_ok=True)
-        return Link(self.home, self.address, **{"root-certificates": authority})
-
-    def streaming(self, flat: dict[str, Any], address: str) -> dict[str, Any]:
-        """Return run-config keys by which silos answer in streams to this host, with TLS.
-
-        Keys that choose another exchange, or name a certificate, are left as they are.
-        """
-        if flat.get("exchange", STREAM) != STREAM or flat.get("stream-certificate"):
-            return flat
-        return flat | {
-            "exchange": STREAM, "stream-address": address,
-            "stream-certificate": self._own(certificates.SERVER_CERTIFICATE),
-            "stream-key": self._own(certificates.SERVER_KEY),
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Silo(Place):
-    """The host of a silo: its SuperNode, its key, its data."""
-
-    @property
-    def public_key(self) -> Path:
-        """What the server registers."""
-        return self.directory / certificates.SILO_PUBLIC_KEY
-
-    def make(self, silo: int, authority: Path, data: str, **more: Any) -> None:
-        """Make its key, its copy of ``ca.crt``, and ``node.toml``: which silo this node holds.
-
-        ``more`` is what else its app is to know.
-        """
-        content = certificates.authority_in(authority)
-        certificates.make_silo_key(self.directory, f"{members.FOR}{silo}")
-        write_atomically(self.directory / certificates.CA_CERTIFICATE, content)
-        table = {
-            "silos": str(silo), "root-certificates": certificates.CA_CERTIFICATE, "data-dir": data,
-        }  # fmt: skip
-        write_atomically(self.directory / NODE_FILE, tomli_w.dumps(table | more).encode())
-
-    def node_config(self) -> dict[str, Any]:
-        """Return what ``node.toml`` says, its paths absolute, and where the site's policy is.
-
-        SpcacwError if one of both cannot be read, has an unknown key or a wrong value, names no
-        silo, or holds what Flower cannot be told.
-        """
-        path = self.directory / NODE_FILE
-        self._file(NODE_FILE, "make a silo's directory with 'spcacw deploy key'.")
-        table = node.checked_file(path, node.KNOWN, "The node config")
-        if not numbers_in(table.get("silos", ""), MOST_SILOS):
-            raise SpcacwError(f'{path} names no silo: write silos = "0", say, into it.')
-        if (self.directory / policy.FILE).exists():
-            table.setdefault("policy", policy.FILE)
-        for name in PATHS:
-            if name in table:
-                table[name] = str((self.directory / table[name]).resolve())
-        for name, value in table.items():
-            if isinstance(value, str) and set(value) & set(RESERVED):
-                raise SpcacwError(
-                    f"{name} = {value!r} in {path} is not allowed: it must be a text without "
-                    "quotes and line ends."
-                )
-        if "policy" in table:
-            policy.load(Path(table["policy"]))
-        return table
-
-    def supernode(self, superlink: str, port: int) -> list[str]:
-        """Return the command of the SuperNode; its own programs talk to it on ``port``."""
-        advice = (
-            "the key comes from 'spcacw deploy key', the certificate of the authority from "
-            "whoever runs the server."
-        )
-        processes.host_and_port(superlink, "--superlink")
-        key = self._file(certificates.SILO_KEY, advice)
-        authority = self._file(certificates.CA_CERTIFICATE, advice)
-        certificates.private_key(Path(key))
-        certificates.authority_in(Path(authority))
-        return [
-            str(processes.PROGRAMS / "flower-supernode"), "--superlink", superlink,
-            "--auth-supernode-private-key", key, "--root-certificates", authority,
-            "--port", str(port), "--node-config", as_node_config(self.node_config()),
-        ]  # fmt: skip
-
-    def rotate(self) -> None:
-        """Give the silo a new key, for which the old one vouches in the audit log.
-
-        The old public key is kept as ``silo-old.pub``. SpcacwError if the silo runs.
-        """
-        key = Path(self._file(certificates.SILO_KEY, "make it with 'spcacw deploy key'."))
-        new, _ = key.with_suffix(".new"), self._file(certificates.SILO_PUBLIC_KEY, "it is needed.")
-        if processes.family(self.home):
-            raise SpcacwError(f"{self.directory} runs: end its 'spcacw deploy silo' first.")
-        if not new.exists():  # else a change of the key was cut short
-            certificates.make_private_key(new)
-        comment = members.comment_in(self.public_key)
-        log = audit.Log(self.directory / audit.LOG, key)
-        log.announce(new)
-        for path, of in ((self.directory / OLD_KEY, key), (self.public_key, new)):
-            write_atomically(path, f"{certificates.public_text(of, comment)}\n".encode())
-        new.replace(key)
-        log.take(key)
-
-    def wait_for(self, superlink: str, say: Say) -> None:
-        """Wait until the SuperLink shows the certificate that it should; say why it does not.
-
-        SpcacwError if its key is not one that the site's policy names.
-        """
-        pause, authority = processes.PATIENCE, self.directory / certificates.CA_CERTIFICATE
-        own = certificates.term(authority, "ask the server's owner for another")
-        while True:
-            try:
-                certificate = certificates.served(superlink, authority)
-                shown = certificates.fingerprint(certificate)
-                why = self._skewed(superlink)
-            except (OSError, ValueError) as error:
-                why = (
-                    f"{superlink} cannot be reached ({certificates.why_unknown(error)}): check the "
-                    f"address, and that {authority} is that of its server."
-                )
-            if why:
-                say(f"{why} The next try is in {pause:g} s.")
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-                continue
-            site = self.node_config().get("policy")
-            known = names_in(policy.load(Path(site)).targets) if site else []
-            if known and shown not in known:
-                raise SpcacwError(
-                    f"The key of {superlink}, {shown}, is not in 'targets' of {site}."
-                )
-            say(own)
-            say(certificates.term_of(certificate, f"The certificate of {superlink}", ""))
-            return
-
-    def _skewed(self, superlink: str) -> str:
-        """Say, if it is so, that Flower will not take what this host signs at this time."""
-        theirs = certificates.clock_of(superlink, self.directory / certificates.CA_CERTIFICATE)
-        ahead = (certificates.now() - theirs).total_seconds() if theirs else 0.0
-        # The other clock is told in whole seconds, rounded down.
-        if -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE + 1:
-            return ""
-        return (
-            f"The clock of this host is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} "
-            f"that of {superlink}, and Flower would take it for an old message sent again: set "
-            "the clocks of both."
-        )
-
-
-def as_node_config(table: dict[str, Any]) -> str:
-    """Return a table as Flower's option --node-config takes it."""
-    texts = {name: f"'{v}'" if isinstance(v, str) else str(v).lower() for name, v in table.items()}
-    return " ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def export(setting: Setting, target: int, directory_of: Callable[[int], Path]) -> None:

@@ -23,7 +23,8 @@ from typing import Any
 from spcacw_flwr.config.declare import SpcacwError, numbers_in
 from spcacw_flwr.config.keys import MOST_SILOS
 from spcacw_flwr.flower import audit, certificates, members
-from spcacw_flwr.flower.federation import Server, Silo, register
+from spcacw_flwr.flower.federation import register
+from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.processes import POLL_SECONDS, Say, host_and_port
 from spcacw_flwr.flower.service import digest_of
 

@@ -30,8 +30,8 @@ from spcacw_flwr.flower.audit import (
     Log,
 )
 from spcacw_flwr.flower.auditing import checked, reconciled
-from spcacw_flwr.flower.federation import OLD_KEY, Silo
 from spcacw_flwr.flower.frames import QUESTION, Exchange, heard
+from spcacw_flwr.flower.hosts import OLD_KEY, Silo
 from spcacw_flwr.flower.server_app import Audited
 from spcacw_flwr.flower.silo import framed, ledger_of
 from spcacw_flwr.silos.pool import SiloPool

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import certificates
-from spcacw_flwr.flower.federation import Server
+from spcacw_flwr.flower.hosts import Server
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,8 @@ from cryptography import x509
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit, certificates, records
 from spcacw_flwr.flower.auditing import checked, reconciled
-from spcacw_flwr.flower.federation import (
-    OLD_KEY,
-    THREADS,
-    Place,
-    Silo,
-    register,
-    revoke,
-    silo_program,
-)
+from spcacw_flwr.flower.federation import THREADS, register, revoke, silo_program
+from spcacw_flwr.flower.hosts import OLD_KEY, Place, Silo
 from spcacw_flwr.flower.processes import end, free_port
 from tests.flower.test_deploy import deploy
 from tests.flower.test_federation import (

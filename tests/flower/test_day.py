@@ -29,12 +29,12 @@ from spcacw_flwr.flower.federation import (
     DATA,
     THREADS,
     Federation,
-    Place,
     lay_out,
     register,
     revoke,
     silo_program,
 )
+from spcacw_flwr.flower.hosts import Place
 from spcacw_flwr.flower.monitor import METRICS
 from spcacw_flwr.flower.processes import family, free_port
 from spcacw_flwr.methods.base import Method

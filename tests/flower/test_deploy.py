@@ -25,7 +25,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
-from spcacw_flwr.flower.federation import Server, Silo
+from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import Died
 from spcacw_flwr.flower.processes import Program, family, free_port, listens, program_runs
 from spcacw_flwr.partitions.files import silo_file

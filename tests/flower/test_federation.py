@@ -29,13 +29,8 @@ from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.engine.state import giving
 from spcacw_flwr.flower import certificates, launch
-from spcacw_flwr.flower.federation import (
-    THREADS,
-    Federation,
-    Silo,
-    lay_out,
-    silo_program,
-)
+from spcacw_flwr.flower.federation import THREADS, Federation, lay_out, silo_program
+from spcacw_flwr.flower.hosts import Silo
 from spcacw_flwr.flower.processes import PROGRAMS, Program, end, family, free_port, listens
 from spcacw_flwr.silos.setup import checked_setting
 from tests.test_end_to_end import EVERY, assert_same_training, flwr_run, metrics

@@ -7,7 +7,7 @@ import pytest
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit, certificates, joining
 from spcacw_flwr.flower.auditing import checked
-from spcacw_flwr.flower.federation import Server, Silo
+from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.joining import Desk, join
 from spcacw_flwr.flower.members import REGISTERED, key_in
 from spcacw_flwr.flower.processes import free_port
