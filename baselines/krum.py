@@ -1,7 +1,7 @@
 """Krum and Multi-Krum: the gradients whose nearest neighbours are nearest.
 
 P. Blanchard, E. M. El Mhamdi, R. Guerraoui and J. Stainer, Machine Learning with Adversaries:
-Byzantine Tolerant Gradient Descent, NeurIPS 2017. Of k gradients of which f may be arbitrary::
+Byzantine Tolerant Gradient Descent, NeurIPS 2017. Given k gradients, f of which may be arbitrary::
 
     s(i) = Σ ‖g^{(i)} − g^{(j)}‖² over the k − f − 2 silos j that are nearest to i
     w_t ← w_{t−1} − η Opt(mean of the m gradients with the smallest s)

@@ -37,7 +37,7 @@ class Column:
     title: str
     keys: Keys
     paper: Mapping[str, tuple[float, float]]
-    """Of each row that the paper has: mean and sample standard deviation over its five seeds."""
+    """For each row that the paper has: mean and sample standard deviation over its five seeds."""
 
 
 @dataclass(frozen=True)

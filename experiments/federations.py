@@ -141,7 +141,7 @@ class Cell:
     value: float
     gain: float
     half: float
-    """Of the 95 % interval of the gain, clustered by pairs."""
+    """Half of the 95 % interval of the gain, clustered by pairs."""
     ipr: float
     """The share of runs that do not harm (:func:`~.scores.unharmed`)."""
     worst: float

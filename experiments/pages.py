@@ -3,14 +3,14 @@
     python -m spcacw_flwr.experiments pages [--check]
 
 What stands in README.md and docs/*.md between ``<!-- table: PATH OPTIONS -->`` and ``<!-- end -->``
-is a table of the file at PATH, relative to the repository. Of a Markdown file it is the table with
-that ``number`` (1 is the first). Of a CSV, with OPTIONS as a shell would split them:
+is a table of the file at PATH, relative to the repository. From a Markdown file it is the table
+with that ``number`` (1 is the first). A CSV has these OPTIONS, split as a shell would:
 
 - ``where="a=1|2; b=x"`` keeps the lines with these values;
 - ``by="a; b"`` makes a row of the lines that agree in these columns; without it each line is a row;
 - ``across=a`` makes a column of each value of ``a``;
-- ``show="a; b: title: .2f"`` names the columns to show, their titles and formats. Of several lines
-  it shows the mean, and with a format like ``±.2f`` the sample standard deviation, too.
+- ``show="a; b: title: .2f"`` names the columns to show, their titles and formats. For several
+  lines it shows the mean, and with a format like ``±.2f`` the sample standard deviation, too.
 
 ``by`` takes titles and formats as ``show`` does.
 """

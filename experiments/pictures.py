@@ -161,7 +161,7 @@ def distribution(
     """Draw the shares (silos, labels) and, beside them, the silos' sizes in ``unit``.
 
     White is exactly 0, and the colour grows with the square root. A line separates two clusters
-    before each row of ``edges``. Of many labels every tenth is written.
+    before each row of ``edges``. If there are many labels, every tenth is written.
     """
     silos, columns = table.shape
     width = 3.4 + max(0.3 * min(columns, 20), 0.075 * columns)

@@ -55,8 +55,8 @@ setting has (negative where less is better): of one epoch it would be luck."""
 Candidate = dict[str, Any]
 Axes = Mapping[str, Sequence[Any]]
 Scores = Mapping[str, float]
-"""Of candidates, as JSON, in the order in which they were tried; NaN of those that were refused,
-and −∞ of those that were out after one seed."""
+"""The scores of candidates (as JSON), in the order in which they were tried: NaN for one that was
+refused, −∞ for one that was out after one seed."""
 
 
 def grids(own: Iterable[str] = ()) -> dict[str, Axes]:

@@ -32,7 +32,7 @@ from .allocation import (
 from .images import load_cifar100
 
 _PER_CLASS = {"train": 500, "test": 100}
-# Of the training pixels in [0, 1], per channel.
+# Mean and deviation of the training pixels in [0, 1], per channel.
 _MEAN = torch.tensor([0.5070751592371323, 0.486548873314951, 0.4409178433670343])
 _STD = torch.tensor([0.2673342858792401, 0.2564384629170883, 0.27615047132568404])
 

@@ -46,7 +46,7 @@ class Form:
 
     folders: tuple[str, ...]
     digests: Mapping[str, str]
-    """Of each file, named without .gz or .xz."""
+    """The digest of each file, named without .gz or .xz."""
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,9 @@ def standardised(x: Floats, train: Ints) -> Floats:
 class NaturalSilos(Setting):
     """A real federation of labelled rows.
 
-    Of each silo two thirds are for training, by the seed and in the proportion of its labels, and
-    the others for its test, which only the target's is. A silo standardises its features by its own
-    training rows, for no number of another's may be needed.
+    Two thirds of each silo's rows are for training, drawn by the seed in the proportion of its
+    labels. The others are its test, which is used at the target only. A silo standardises its
+    features by its own training rows, because it must not need any number of another silo.
     """
 
     Keys = NaturalKeys

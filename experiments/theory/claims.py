@@ -243,7 +243,7 @@ def ended(cells: list[Cell], workers: int, part: str = "") -> pd.DataFrame:
 
 
 ROUNDS, SEEDS = 400, 10
-"""Of the studies that follow."""
+"""Rounds and seeds of the studies that follow."""
 
 
 def rivals(problem: Quadratics, T: int) -> list[Variant]:

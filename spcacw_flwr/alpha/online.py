@@ -49,7 +49,7 @@ class OnlineNewtonStep(Learner):
     through; its part 1/(βD²) · I is that of the smallest β so far. With one β it is the published
     algorithm. The first point is the one first played.
 
-    Of a block, Σ∇ (Σ∇)ᵀ ≼ (Σ 1/γₜ) Σ γₜ∇∇ᵀ makes its 1/γ the sum of its rounds' 1/γ. Its G is the
+    Since Σ∇ (Σ∇)ᵀ ≼ (Σ 1/γₜ) Σ γₜ∇∇ᵀ, a block's 1/γ is the sum of its rounds' 1/γ. Its G is the
     sum of theirs, and so is its 1/β (K/β for equal ones).
     """
 

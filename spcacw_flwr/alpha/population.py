@@ -24,7 +24,7 @@ from spcacw_flwr.alpha.noise import LEAST, NoiseTracker
 from spcacw_flwr.alpha.solver import Matrix, Vector, minimise
 
 SHRINKAGE = 0.75
-"""Of the target's error, for the weights are chosen by biases that have the same error in them.
+"""The share of the target's error that counts, for the biases that choose the weights hold it, too.
 
 With one peer the step has α₀ = 1 − cF₀/‖b̂‖², which is James and Stein's estimator: for c = ¾ it is
 better than the target alone, whatever the bias, if tr Σ ≥ 3.2 λ_max(Σ) for the covariance Σ of the
@@ -79,8 +79,8 @@ class Population:
     def errors(self) -> Vector:
         """Return F (M,), the squared error of each silo's whole gradient.
 
-        Of a silo whose batch is all that it has no noise is seen; and the target's seems gone once
-        w has fitted its samples. The former has the least error of a sample among the other peers,
+        A silo whose batch is all that it has shows no noise, and the target's noise seems gone once
+        w has fitted its samples. The former gets the least error of a sample among the other peers,
         the latter no less than that.
         """
         several = self.passes > 1

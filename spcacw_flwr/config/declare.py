@@ -64,9 +64,9 @@ def import_by_path(path: str, what: str) -> Any:
 
 
 SIZES = 1e-18, 1e18
-"""Of numbers that are not 0: their squares are numbers of float32 as well."""
+"""Least and largest size of a number that is not 0: its square is a number of float32 as well."""
 BOUNDS: dict[str, Any] = dict.fromkeys(("above", "least", "below", "most", "choices", "paths"))
-"""Of a field that is declared without :func:`key`, as those of a method of one's own may be."""
+"""The bounds of a field declared without :func:`key`, as a method of one's own may do."""
 
 
 def key(
@@ -83,9 +83,9 @@ def key(
     """Declare a configuration key: a dataclass field with its documentation and allowed values.
 
     The type of ``default`` is the key's; ``doc`` is one or two sentences: symbol, equation, unit,
-    meaning. Of a number's bounds, ``above`` and ``below`` exclude the bound, ``least`` and ``most``
-    include it. ``choices`` are the allowed strings; with ``paths`` a ``module:Class`` of the user's
-    own is allowed as well.
+    meaning. A number must be more than ``above``, less than ``below``, at least ``least`` and at
+    most ``most``. ``choices`` are the allowed strings; with ``paths`` a ``module:Class`` of the
+    user's own is allowed as well.
     """
     bounds = {"above": above, "least": least, "below": below, "most": most}
     meta = {"doc": doc, **bounds, "choices": choices, "paths": paths}

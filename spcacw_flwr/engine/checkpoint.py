@@ -110,7 +110,7 @@ def _intact(path: Path) -> Iterator[None]:
 def identity_of(federation: Federation) -> dict[str, list[list[Any]]]:
     """Return the names and shapes of the model's tensors, and what each silo told, as JSON.
 
-    Of a silo that is its number of samples, and a digest of all the rest.
+    A silo has its number of samples there, and a digest of all the rest.
     """
     shapes = federation.layout.shapes if federation.layout else ()
     return {

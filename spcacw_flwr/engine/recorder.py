@@ -1,7 +1,7 @@
 """What a run leaves behind, written as it happens so that a crash loses at most one epoch.
 
-docs/run.md lists the files. Of a run that goes on from its checkpoint, those that grow are first
-cut to where they were (:mod:`spcacw_flwr.engine.checkpoint`).
+docs/run.md lists the files. When a run goes on from its checkpoint, those that grow are first cut
+to where they were (:mod:`spcacw_flwr.engine.checkpoint`).
 """
 
 import csv
@@ -233,7 +233,7 @@ class Recorder(History):
     def fail(self, sentence: str) -> None:
         """Note the sentence that ended the run; what was learned so far stays on disk.
 
-        Of a run that could not go on, status.json stays as it was; a launcher that waits for a word
+        If a run could not go on, its status.json stays as it was; a launcher that waits for a word
         has taken it away.
         """
         if self._asks and (self.directory / "status.json").exists():

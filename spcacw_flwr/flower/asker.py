@@ -35,7 +35,7 @@ class Asked:
 
     question: Exchange
     data: list[Piece]
-    """Of its models, which nodes share where all get the same."""
+    """Its models, which nodes share where all get the same."""
     heard: Exchange | None = None
     open: bool = True
     """Whether an answer may still come."""

@@ -41,7 +41,7 @@ class Found:
         self.models: dict[int, Layout] = {}
         """The parameters that each node trains; ClientApps of another make need not say."""
         self.answers: dict[int, Message | None] = {}
-        """Of the nodes that were asked; None has not come yet."""
+        """By node that was asked; None is an answer that has not come yet."""
         self._waiting: dict[str, int] = {}
         self._revoked: set[int] = set()
 

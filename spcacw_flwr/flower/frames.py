@@ -38,7 +38,7 @@ OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
-"""Of both ends: bounded frames, and a ping every 20 s, so that a dead line is noticed in 30 s."""
+"""Options of both ends: bounded frames, and a ping every 20 s: a dead line is noticed in 30 s."""
 
 QUESTION, EVALUATION, ANSWER, END = "question", "evaluation", "answer", "end"
 """The kinds of messages."""
@@ -56,7 +56,7 @@ class Exchange:
 
     kind: str
     id: int = 0
-    """Of the question, and of its answer."""
+    """The same for a question and its answer."""
     told: dict[str, Any] = field(default_factory=dict)
     """The config of a question, the metrics of an answer, or why there is none."""
     arrays: Arrays = field(default_factory=dict)

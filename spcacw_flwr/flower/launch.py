@@ -144,7 +144,7 @@ def run(config: Config, num_silos: int, show: Show) -> None:
     not finish: the sentence says why.
     """
     directory = Path(config.run.output)
-    # Of a perceptron's small round the messages are the larger part: one node has the fewest.
+    # Messages are the larger part of a perceptron's small round: one node has the fewest.
     small = config.training.model == "mlp" and num_silos * config.samples_per_round <= SMALL_ROUND
     nodes = config.run.nodes or (1 if small else min(num_silos, os.cpu_count() or 1))
     with flower(directory / "flower.log") as link:

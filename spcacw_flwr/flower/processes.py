@@ -77,7 +77,7 @@ class Program:
     patient: bool = False
     """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
     version: Callable[[], object] = bool
-    """Of what it read at its start; it is started anew when that has changed."""
+    """Says what it read at its start; it is started anew when that has changed."""
     process: subprocess.Popen[bytes] | None = None
     _started: float = 0.0
     _ended: float | None = None

@@ -35,9 +35,9 @@ LOGGED = 1000
 class CostBook:
     """Makes each round's H_t and keeps what is reported of them.
 
-    ``bias`` is the method's b̂, read here and never moved. Of the regret's bound, ``bound`` is g_max
-    (None: the largest norm seen) and ``every`` K. ``evidence`` says whether the method itself needs
-    ``self.evidence``.
+    ``bias`` is the method's b̂, read and never moved. The regret's bound takes g_max = ``bound``
+    (None: the largest norm seen) and K = ``every``. ``evidence`` says whether the method itself
+    needs ``self.evidence``.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Many runs beside each other: a line for each run of a folder, and two or more compared.
 
 A line is made from a run's ``config.toml``, ``status.json`` and ``summary.json`` alone, so that a
-folder of hundreds is listed at once. Of the keys those are shown that differ between the runs.
+folder of hundreds is listed at once. It shows the keys that differ between the runs.
 """
 
 import math

@@ -3,9 +3,9 @@
 All silos share the model w_t, so that their samples can pass through it as one batch; only the
 weights' gradients must be kept apart: a product per silo in place of one over all samples. The idea
 is that of per-example gradients (I. Goodfellow, Efficient per-example gradient computations, arXiv
-1510.01799), with a silo's batch in the place of an example. Of chains of linear layers and ReLUs
-the reverse pass is so short that autograd's bookkeeping costs as much as a few silos' arithmetic.
-It also takes a model for each silo, as methods of client-owned models need it.
+1510.01799), with a silo's batch in the place of an example. The reverse pass of linear layers and
+ReLUs is so short that autograd's bookkeeping costs as much as a few silos' arithmetic. It also
+takes a model for each silo, as methods of client-owned models need it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -103,7 +103,7 @@ def losses_and_gradient(
     """Return the mean losses (k,) of k = ``silos`` silos, and the gradient of their sum.
 
     ``outputs`` (k·b, …, classes) and labels ``y`` (k·b, …) are of all silos, b samples of each; the
-    gradient is that with respect to ``outputs``. Of the plain cross-entropy the chain rule is
+    gradient is that with respect to ``outputs``. For the plain cross-entropy the chain rule is
     written out, with the functions that autograd itself would call: bit for bit the same (tested).
     """
     if loss is losses_of and y.ndim == 1:

@@ -96,7 +96,7 @@ def hessian(
     """Return v ↦ Hv, with the Hessian H of a model's ``loss`` at w.
 
     The gradient's graph is built once; each product is one pass back through it. On a GPU the whole
-    product is one of the recorded ``graphs``. Of recurrent models, and where PyTorch cannot derive
+    product is one of the recorded ``graphs``. For recurrent models, and where PyTorch cannot derive
     an operator twice, products are differences of gradients.
     """
     if by_differences(model):

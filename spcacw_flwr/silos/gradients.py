@@ -7,8 +7,8 @@ Three ways, one result (up to the order of float32 sums):
 *vmap*
     ``torch.func.vmap`` over the silos' batches, for small models that it can trace;
 *loop*
-    a silo at a time, for the rest. Of convolutions and recurrent layers that is as fast on a CPU as
-    one pass with a gradient kept for each silo (benchmarks/models.csv: VGG16 8.2 against 8.3 s,
+    a silo at a time, for the rest. With convolutions and recurrent layers that is as fast on a CPU
+    as one pass with a gradient kept for each silo (benchmarks/models.csv: VGG16 8.2 against 8.3 s,
     CharLSTM 1.0 against 1.0 s), and it bounds the memory.
 
 On a GPU one pass of recurrent networks takes all silos (``stacked.py``; not in bf16), and passes

@@ -105,7 +105,7 @@ def slots(model: nn.Module) -> dict[str, str]:
 def call(model: nn.Module, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Return the model's outputs with the tensors of ``state`` in the place of its own.
 
-    Of an output object, as Hugging Face's models return it, these are its ``logits``.
+    If the model returns an output object, as Hugging Face's do, these are its ``logits``.
     ``torch.func.functional_call`` can tie names too, but then leaves tensors of the call behind in
     a layer that stands at two places.
     """

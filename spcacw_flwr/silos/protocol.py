@@ -43,9 +43,9 @@ class Request:
     samples: tuple[int, ...] | None = None
     """How many samples of its mini-batch each silo uses; None is all."""
     fold: Fold | None = None
-    """Of which part of its training data the target's mini-batch is; None is all of them."""
+    """The part of its training data from which the target draws its mini-batch; None is all."""
     whole: bool = False
-    """Of losses: whether over all samples of the part, with the model in evaluation mode."""
+    """Whether losses are over all samples of the part, with the model in evaluation mode."""
     smoothness: bool = False
     """Whether the target's silo is also to estimate L."""
     traffic: tuple[int, int] | None = None
@@ -116,7 +116,7 @@ class Answers:
     """What came back to a question, before anything of it is believed."""
 
     replies: Replies
-    """Of silos that were asked, as they were asked: float32 rows of the right length."""
+    """From silos that were asked, as they were asked: float32 rows of the right length."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
     """What else came from silos that were asked, and why it is no answer."""
     norms: Tensor | None = None

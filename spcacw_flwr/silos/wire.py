@@ -86,7 +86,7 @@ def received(parts: Mapping[str, NDArray[Any]], how: str) -> NDArray[Any]:
 def slack(how: str) -> float:
     """Return by how much, relatively, a gradient may become longer on its way.
 
-    Of int8 an entry is off by less than s, and s² is at most the square of the block over 127².
+    In int8 an entry is off by less than s, and s² is at most the square of the block over 127².
     """
     return {FLOAT32: 0.0, FLOAT16: 2**-11, BFLOAT16: 2**-8, INT8: BLOCK**0.5 / 127}[how]
 
