@@ -267,7 +267,7 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
         draw(cells, picture)
     complain(failed)
     if not cells:
-        raise SpcacwError(f"{kept.path} has no method beside Local on one split: run one.")
+        raise SpcacwError(f"{kept.path} has no method besides Local on one split: run one.")
     return [kept.path, page, picture]
 
 

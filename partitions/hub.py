@@ -175,8 +175,8 @@ class HubSilos(OwnSilos):
         for name, column in zip(names, columns, strict=True):
             if column.dtype.kind not in "iufb" or (column.ndim > 1 and len(names) > 1):
                 raise SpcacwError(
-                    f"Column {name!r} of {self._source} cannot be an input beside others, or holds "
-                    "no numbers: name columns of numbers, or a single other one, in hf.features."
+                    f"Column {name!r} of {self._source} holds no numbers, or cannot be an input "
+                    "with others: name columns of numbers, or a single other one, in hf.features."
                 )
         x = columns[0]
         if isinstance(self._rows.features[names[0]], datasets.Image):

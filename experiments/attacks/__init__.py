@@ -1,7 +1,7 @@
 """Byzantine peers: what attackers send in place of their gradients, functions of what they know.
 
 Some peers, B of them, are the attackers. At round t they know the rows that they would honestly
-send, g_i for i ∈ B, and are omniscient beside: they know the rows of every silo of the target's
+send, g_i for i ∈ B, and are omniscient besides: they know the rows of every silo of the target's
 true cluster, the target's own mini-batch gradient among them, so that μ and σ, mean and
 coordinate-wise standard deviation of these rows, are the best that anyone can say of the gradient
 that the target wants. All rows obey the bound: none is longer than ``max-norm``, G (a longer one

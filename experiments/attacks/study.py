@@ -152,13 +152,13 @@ COLUMNS = (
 PLACE = ("column", "attack", "share", "method", "seed", "epochs")
 """What tells one line from another."""
 OWN = ("attack", "share", "local")
-"""Keys that :func:`measure` has beside those of a run."""
+"""Keys that :func:`measure` has besides those of a run."""
 
 
 def measure(keys: Keys) -> list[dict[str, Any]]:
     """Run, and return what its line of CSV says.
 
-    Beside run-config keys are the ``attack``, its ``share``, and what ``local`` ended with.
+    Besides run-config keys are the ``attack``, its ``share``, and what ``local`` ended with.
     """
     began = time.perf_counter()
     config = Config.from_flat({name: v for name, v in keys.items() if name not in OWN})

@@ -84,7 +84,7 @@ class RunKeys:
     )
     checkpoint_every: int = key(
         0,
-        "Rounds between two checkpoints, beside those at a stop and at the end; 0 is ends of "
+        "Rounds between two checkpoints, besides those at a stop and at the end; 0 is ends of "
         "epochs, at most every 10 s, -1 is none at all.",
         least=-1,
     )

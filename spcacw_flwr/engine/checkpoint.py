@@ -38,7 +38,7 @@ FREE = (
     "compare-alone", "tensorboard", "mlflow", "wandb", "node-timeout", "round-timeout",
     "checkpoint-every", "exchange", "stream-address", "stream-certificate", "stream-key",
 )  # fmt: skip
-"""Keys that say where and how fast a run is made, or what is made beside it."""
+"""Keys that say where and how fast a run is made, or what is made besides it."""
 SECONDS, SHARE = 10.0, 0.05
 """With ``checkpoint-every = 0``: least time between two checkpoints, and most of a run's time."""
 ROOM = 2 * 2

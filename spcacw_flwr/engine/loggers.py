@@ -1,4 +1,4 @@
-"""Where a run's scalars go beside its own files: TensorBoard, MLflow, Weights & Biases.
+"""Where a run's scalars go besides its own files: TensorBoard, MLflow, Weights & Biases.
 
 Each is a key of the run, and imported when it is wanted. A run that goes on from its checkpoint
 goes on with its logs: ``loggers.json`` in its directory has what each service calls it.

@@ -78,7 +78,7 @@ def refused(kind: str, why: str) -> None:
 
 
 def told(kind: str, of: Mapping[int, Mapping[str, Any]], arrays: Arrays | None = None) -> None:
-    """Note what silos told beside rounds: numbers of each, and the arrays of a single one."""
+    """Note what silos told besides rounds: numbers of each, and the arrays of a single one."""
     sizes = [(part.size, part.nbytes) for part in (arrays or {}).values()]
     floats, size = sum(n for n, _ in sizes), sum(b for _, b in sizes)
     shares = {}

@@ -85,7 +85,7 @@ def make_authority(directory: Path) -> None:
 def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -> None:
     """Write what the server needs: its key and certificate, ``ca.crt``, and a shared secret.
 
-    ``hosts`` are names or addresses by which silos reach it, beside loopback. SpcacwError if the
+    ``hosts`` are names or addresses by which silos reach it, besides loopback. SpcacwError if the
     directory ``authority`` cannot be read, or ``directory`` holds a server already.
     """
     key = _new_key()

@@ -155,7 +155,7 @@ class GridSilos:
 
     ``found`` changes when a silo comes back on another node. A node has ``timeout`` seconds to
     answer; 0 is the key ``round-timeout``. The ClientApps are told ``train_config`` and
-    ``evaluate_config`` beside our own words.
+    ``evaluate_config`` besides our own words.
     """
 
     def __init__(

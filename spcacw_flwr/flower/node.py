@@ -14,7 +14,7 @@ Known = dict[str, Field[Any]]
 
 @dataclass(frozen=True)
 class NodeKeys:
-    """The keys of a node's own; beside them it may have those of OWNERS."""
+    """The keys of a node's own; besides them it may have those of OWNERS."""
 
     silos: str = key("", 'Which silos the node holds, as "3" or "3,4".')
     data_dir: str = key("", "Where their data are.")

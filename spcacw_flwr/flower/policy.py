@@ -41,7 +41,7 @@ SIZE, SMOOTHNESS, EVALUATION, ALONE, LABELS = (
     "size", "smoothness", "evaluation", "alone", "label-counts",
 )  # fmt: skip
 KINDS = (GRADIENTS, LOSSES, SMOOTHNESS, EVALUATION, ALONE, LABELS)
-"""What silos tell beside their size, without which nobody takes part."""
+"""What silos tell besides their size, without which nobody takes part."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Policy:
     """The limits of a site; one that is left out is none."""
 
     methods: str = key("", "The methods that may ask, as 'spcacw,spcacw-plus': the target's word.")
-    requests: str = key("", "What may be told beside sizes: some of " + ", ".join(KINDS) + ".")
+    requests: str = key("", "What may be told besides sizes: some of " + ", ".join(KINDS) + ".")
     parameters: int = key(0, "Most parameters of the model.", least=0)
     samples: int = key(0, "Fewest samples behind a gradient or a loss.", least=0)
     max_norm: float = key(0.0, "Longest gradient, before noise: silos must clip to it.", least=0)

@@ -35,9 +35,9 @@ from spcacw_flwr.silos.protocol import Evaluation, Request, SiloInfo
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
-"""With metrics: what the model holds beside its parameters (BatchNorm's statistics)."""
+"""With metrics: what the model holds besides its parameters (BatchNorm's statistics)."""
 SMOOTHNESS = "smoothness"
-"""What the target's silo is asked for beside its gradient: L."""
+"""What the target's silo is asked for besides its gradient: L."""
 FIGURES = (CASES, *METRIC_NAMES)
 """What the names of figures in an evaluation begin with."""
 GONE = (
@@ -63,7 +63,7 @@ TOLD = (
 VERSION, PROTOCOL = "version", 2
 """What both sides must have alike: the package's version, and that of the words in this module."""
 NUM_SILOS, METHOD = "num-silos", "asks"
-"""M, and the method's name, which :class:`~.server_app.SPCACW` tells beside its keys."""
+"""M, and the method's name, which :class:`~.server_app.SPCACW` tells besides its keys."""
 ALONE = "alone"
 """Flower action ``train.alone``: the target's silo trains without peers."""
 Told = Mapping[str, Any]
@@ -225,7 +225,7 @@ def by_node(
 
 
 def request_to_config(request: Request, silos: list[int], target: int) -> dict[str, Any]:
-    """Return what a request says beside its points, for some of its silos; L is the target's."""
+    """Return what a request says besides its points, for some of its silos; L is the target's."""
     record: dict[str, Any] = {
         "round": request.round, "silos": silos, "want": request.want, "draw": request.draw,
         "number": request.number, SMOOTHNESS: request.smoothness and target in silos,

@@ -181,7 +181,7 @@ class SPCACW(GradientStrategy):
 
     @property
     def keys(self) -> Mapping[str, Any]:
-        """What every message tells the silos beside its question."""
+        """What every message tells the silos besides its question."""
         flat = self.config.to_flat()
         told = {name: flat[name] for name in records.TOLD}
         return told | {records.NUM_SILOS: self.num_silos, records.METHOD: self.config.run.method}

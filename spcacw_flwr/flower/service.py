@@ -28,7 +28,7 @@ from spcacw_flwr.flower.processes import host_and_port
 
 log = logging.getLogger(__name__)
 BESIDE = 1 << 20
-"""Bytes that an answer may have beside a gradient of float32: losses, and small models' buffers."""
+"""Bytes an answer may have besides a gradient of float32: losses, and small models' buffers."""
 GRACE_SECONDS = 5.0
 """How long streams have to end by themselves when the service closes."""
 

@@ -45,7 +45,7 @@ class GradientStrategy(Strategy):
 
     @property
     def keys(self) -> Mapping[str, Any]:
-        """What every message tells the silos beside its question."""
+        """What every message tells the silos besides its question."""
         return {}
 
     def find(self, grid: Grid) -> Found:

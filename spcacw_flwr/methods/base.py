@@ -48,9 +48,9 @@ class Method:
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Configuration keys (field names, of any part of the project) whose default differs here."""
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """What ``spcacw tune`` tries of a method of one's own: values by key, beside those of η."""
+    """What ``spcacw tune`` tries of a method of one's own: values by key, besides those of η."""
     reveals: ClassVar[str] = ""
-    """What it must know of its peers beside gradients, which private silos do not tell."""
+    """What it must know of its peers besides gradients, which private silos do not tell."""
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         self.config, self.federation = config, federation

@@ -71,7 +71,7 @@ def parameters_of(model: nn.Module) -> dict[str, Tensor]:
 def others_of(
     model: nn.Module, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return what the model's ``state_dict`` holds beside the trained ``weights``, as copies.
+    """Return what the model's ``state_dict`` holds besides the trained ``weights``, as copies.
 
     That is ``buffers`` (those that are saved), frozen parameters, and second names of tensors that
     two layers share.

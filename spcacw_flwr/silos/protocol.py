@@ -129,7 +129,7 @@ class Evaluation(NamedTuple):
     figures: dict[str, float]
     """Each metric that applies, with its interval (:meth:`~.metrics.Cases.figures`)."""
     buffers: dict[str, Tensor]
-    """What the model holds beside its trained parameters: BatchNorm's statistics, say."""
+    """What the model holds besides its trained parameters: BatchNorm's statistics, say."""
 
 
 class Silos(Protocol):
