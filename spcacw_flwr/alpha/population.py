@@ -13,8 +13,11 @@ means of gᵢ − g₀, and D, those of a round.
   of whole gradients, if rounds are independent. Within a pass they are not: drawn without
   replacement, deviations cancel, and U has only 1 − ρ of the F in it, ρ being the share of pairs of
   rounds of one pass.
-* The mean of the R batches of a pass has the variance Fᵢ = σᵢ² / (Rᵢ − 1 + ρᵢ). If but n′ of the n
-  samples are independent, F is a = n/n′ times that, and U has 1 − ρ/a of it.
+* A mini-batch of b of the n samples, each of variance S², has the noise S²(1/b − 1/n), and F is
+  S²/n: so Fᵢ = σᵢ² / (rᵢ − 1 + ρᵢ), where r is the mean of n/b over rounds, whose last of a pass is
+  shorter. If an answer is the mean of l independent mini-batches, F is l times that, and U has
+  1 − ρ/l of it in it. If but n′ of the n samples are independent, F is a = n/n′ times that, and U
+  has 1 − ρ/(al) of it.
 """
 
 import numpy as np
@@ -22,14 +25,6 @@ from numpy.typing import NDArray
 
 from spcacw_flwr.alpha.noise import LEAST, NoiseTracker
 from spcacw_flwr.alpha.solver import Matrix, Vector, minimise
-
-SHRINKAGE = 0.75
-"""The share of the target's error that counts, for the biases that choose the weights hold it, too.
-
-With one peer the step has α₀ = 1 − cF₀/‖b̂‖², which is James and Stein's estimator: for c = ¾ it is
-better than the target alone, whatever the bias, if tr Σ ≥ 3.2 λ_max(Σ) for the covariance Σ of the
-target's error (W. James and C. Stein, Estimation with quadratic loss, 1961; docs/plus.md).
-"""
 
 
 def positive_part(matrix: Matrix, scales: Vector) -> Matrix:
@@ -46,26 +41,38 @@ def positive_part(matrix: Matrix, scales: Vector) -> Matrix:
 class Population:
     """Biases between populations, noise, and errors of finite samples, and the weights they earn.
 
-    ``noise`` is the caller's, who updates it first. ``passes`` (M,) are the rounds Rᵢ of a pass of
-    each silo over its data, ``sizes`` (M,) its nᵢ, of which ``independent`` (M,) are independent,
-    ``told`` (M,) the variance of noise that silos add on purpose, which is no error of their data.
+    ``noise`` is the caller's, who updates it first. ``passes`` (M,) are the rounds of a pass of
+    each silo over its data, ``sizes`` (M,) its nᵢ, of which ``independent`` (M,) are independent.
+    An answer is the mean of ``draws`` mini-batches.
     """
 
     def __init__(
-        self, noise: NoiseTracker, passes: Vector, sizes: Vector, independent: Vector, told: Vector
-    ) -> None:
-        self.noise, self.passes, self.independent, self.told = noise, passes, independent, told
+        self, noise: NoiseTracker, passes: Vector, sizes: Vector, independent: Vector,
+        draws: int = 1,
+    ) -> None:  # fmt: skip
+        self.noise, self.passes, self.sizes = noise, passes, sizes
+        self.independent, self.draws = independent, draws
         self.alike = sizes / independent
         self.target, M = noise.target, len(passes)
+        self._ratio, self._added = np.zeros((2, M))  # n/b, and noise on purpose, as b̂ averages
         self._pass, self._same = np.zeros((2, M))  # s of the pass; pairs of rounds of one pass
         self._norm = 0.0
         self._biases, self._weight = np.zeros((2, M, M))
         self._errors, self._left, self._noise = np.zeros((3, M))
         self._total = 0.0
 
-    def update(self, betas: Vector, round_: int, squared_norm: float) -> None:
-        """Fold in round t, after ``noise``: βᵢ (0 for who did not report) and ‖g₀‖²."""
+    def update(
+        self, betas: Vector, round_: int, squared_norm: float, batches: Vector, added: Vector
+    ) -> None:
+        """Fold in round t, after ``noise``: βᵢ (0 for who did not report) and ‖g₀‖².
+
+        ``batches`` (M,) are the samples b of each one's mini-batches, and ``added`` (M,) is the
+        variance of noise that silos add on purpose, which is no error of their data.
+        """
         keep = 1.0 - betas
+        ratios = np.divide(self.sizes, batches, out=np.zeros_like(betas), where=betas > 0.0)
+        self._ratio = keep * self._ratio + betas * ratios
+        self._added = keep * self._added + betas * added
         self._pass[(round_ - 1) % self.passes == 0] = 0.0
         self._same = keep * (keep * self._same + 2.0 * betas * self._pass)
         self._pass = keep * self._pass + betas
@@ -83,10 +90,11 @@ class Population:
         w has fitted its samples. The former gets the least error of a sample among the other peers,
         the latter no less than that.
         """
-        several = self.passes > 1
-        noise = np.maximum(self.noise.variances() - self.told, 0.0)
-        rounds = np.where(several, self.passes - 1.0 + self.repeats(), 1.0)
-        errors = np.where(several, self.alike * noise / rounds, 0.0)
+        several, sums = self.passes > 1, self.noise.sums
+        heard = np.where(sums > LEAST, sums, 1.0)
+        noise = np.maximum(self.noise.variances() - self._added / heard, 0.0)
+        rounds = np.maximum(self._ratio / heard - 1.0 + self.repeats(), LEAST)
+        errors = np.where(several, self.alike * self.draws * noise / rounds, 0.0)
         others = several & self.noise.peers & self.noise.known
         least = (errors * self.independent)[others].min(initial=np.inf)
         least = np.where(np.isfinite(least), least, 0.0) / self.independent
@@ -109,15 +117,14 @@ class Population:
         self._weight += share * np.outer(known, known)
         self._noise += share * step * np.where(known, self.noise.variances() + sampling, 0.0)
         self._errors += share * errors
-        self._left += share * (1.0 - self.repeats() / self.alike) * errors
+        self._left += share * (1.0 - self.repeats() / (self.alike * self.draws)) * errors
         self._total += share
 
     def weights(self) -> Vector:
         """Return the α (M,) of least risk; 0 for silos not heard twice, all to the target at first.
 
-        The target's error counts by :data:`SHRINKAGE`. A peer whose bias is larger is, alone, worse
-        than the target, and does not mend it: from ½ to 3/2 of the error, growing parts of both
-        errors count as one.
+        A peer whose bias is larger than the target's error is, alone, worse than the target, and
+        does not mend it: from ½ to 3/2 of the error, growing parts of both errors count as one.
         """
         known = self._weight.diagonal() > 0.0
         peers = np.flatnonzero(self.noise.peers & known)
@@ -132,7 +139,7 @@ class Population:
         shared = np.zeros(len(known))  # of the target's error
         shared[peers] = (biases.diagonal() - 0.5 * own).clip(0.0, own) / (own or 1.0)
         shared[self.target] = 1.0
-        risk = np.diag(errors + noise) + SHRINKAGE * own * np.outer(shared, shared)
+        risk = np.diag(errors + noise) + own * np.outer(shared, shared)
         risk[np.ix_(peers, peers)] += biases
         some = np.append(peers, self.target)
         alpha[some] = minimise(risk[np.ix_(some, some)]).alpha
@@ -153,5 +160,5 @@ class Population:
         scales = np.where(scales > 0.0, scales, scales.max(initial=0.0) or 1.0)
         part = positive_part(found, scales)
         best = minimise(part).alpha
-        luck = SHRINKAGE * self._left[self.target] / self._total
+        luck = self._left[self.target] / self._total
         return positive_part(found - min(luck, float(best @ part @ best)), scales)

@@ -22,7 +22,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import SPCACWKeys
 from spcacw_flwr.methods.spcacw import SPCACWMethod
-from spcacw_flwr.silos.batches import rounds_per_pass
+from spcacw_flwr.silos.batches import batch_length, rounds_per_pass
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 LARGEST_STEP = 1 / 8
@@ -46,21 +46,30 @@ class PlusSPCACW(SPCACWMethod):
         self.book.regret = None  # that of another cost
         self.refused = parameters.new_zeros(federation.num_silos, dtype=torch.float64)
         """(M,) how many gradients of each, with weight, were not stepped along."""
-        size = config.samples_per_round
-        told = [self._told(silo, len(parameters)) for silo in range(federation.num_silos)]
+        size = config.training.batch_size
+        passes = [rounds_per_pass(info.size, size) for info in federation.silos]
         assert self.book.evidence is not None
         self.population = Population(
-            self.book.evidence.noise,
-            np.array([rounds_per_pass(int(n), size) for n in federation.sizes], dtype=float),
-            federation.sizes, federation.independent, np.array(told),
+            self.book.evidence.noise, np.array(passes, dtype=float), federation.sizes,
+            federation.independent, config.transport.local_batches,
         )  # fmt: skip
 
-    def _told(self, silo: int, dimension: int) -> float:
-        """Return the variance of the noise that a silo adds to each gradient on purpose."""
-        info, keys = self.federation.silos[silo], self.config.training
-        if info.privacy is None:
-            return 0.0
-        return dimension * info.privacy.deviation(min(keys.batch_size, info.size)) ** 2
+    def _batches(self, round_: int, replies: Replies) -> tuple[NDArray[np.float64], ...]:
+        """Return b (M,), the samples of each mini-batch, and the noise added on purpose, (M,).
+
+        Where a node does not say b, it is what was asked for.
+        """
+        draws, size = self.config.transport.local_batches, self.config.training.batch_size
+        batches, added = np.ones(self.federation.num_silos), np.zeros(self.federation.num_silos)
+        counts = replies.samples or (0,) * len(replies.silos)
+        for silo, count in zip(replies.silos, counts, strict=True):
+            info = self.federation.silos[silo]
+            each = min(count // draws or batch_length(round_, info.size, size), info.size)
+            batches[silo] = each
+            if info.privacy:
+                variance = info.privacy.deviation(each) ** 2 / draws
+                added[silo] = replies.gradients.shape[1] * variance
+        return batches, added
 
     def _check(self, keys: SPCACWKeys) -> None:
         super()._check(keys)
@@ -101,7 +110,8 @@ class PlusSPCACW(SPCACWMethod):
         """Update b̂ and what is known of populations; the matrix, for the log, is the paper's."""
         found = super().costs(request, replies)
         products, betas, sampling = self.book.last
-        self.population.update(betas, request.round, products[self.target, self.target])
+        norm, batches = products[self.target, self.target], self._batches(request.round, replies)
+        self.population.update(betas, request.round, norm, *batches)
         if request.round >= self.config.spcacw.t_start:
             training = self.config.training
             step = training.eta * self.smoothness.value / (1.0 - training.momentum)

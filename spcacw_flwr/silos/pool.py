@@ -299,11 +299,22 @@ class SiloPool:
                 ) from error
 
     def _noise(self, vector: Tensor, round_: int, silo: int, fold: Fold | None) -> Tensor:
-        """Return the difference of a silo's gradients on two more mini-batches of this round."""
-        rows = vector.new_empty(2, self.layout.size)
-        for row, draw in enumerate(NOISE_DRAWS):
-            (batch,) = self.data.batches(round_, [silo], draw, fold=fold)
-            self.compute(vector, batch.x, batch.y, rows[row : row + 1], batch.seed_of)
+        """Return the difference of a silo's gradients on two more mini-batches of this round.
+
+        Where a mini-batch is all that it has, two would differ by rounding alone: there it is that
+        of two halves, and 0 of fewer than four samples, for BatchNorm refuses a single one.
+        """
+        rows = vector.new_zeros(2, self.layout.size)
+        batches = [next(self.data.batches(round_, [silo], k, fold=fold)) for k in NOISE_DRAWS]
+        parts = [(batch.x, batch.y) for batch in batches]
+        count = batches[0].x.shape[1]
+        if count == len(self.data.of(silo, fold)[1]):
+            if count < 4:
+                return rows[0]
+            half = [count // 2, count - count // 2]
+            parts = [*zip(*(part.split(half, dim=1) for part in parts[0]), strict=True)]
+        for k, part in enumerate(parts):
+            self.compute(vector, *part, rows[k : k + 1], batches[k].seed_of)
         return rows[0] - rows[1]
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:

@@ -25,7 +25,7 @@ def played(
     passes = -(-sizes // batch)
     noise = NoiseTracker(M, 0)
     n = sizes.astype(float)
-    found = Population(noise, passes.astype(float), n, n / copies, np.zeros(M))
+    found = Population(noise, passes.astype(float), n, n / copies)
     samples = [
         rng.standard_normal((n // copies, D)).astype(np.float32).repeat(copies, 0) / np.sqrt(D)
         for n in sizes
@@ -49,7 +49,7 @@ def played(
         betas = BETA * took
         estimate += betas[:, None] * (g - g[0] - estimate)
         noise.update(estimate @ estimate.T, delta @ delta.T, betas)
-        found.update(betas, t, g[0] @ g[0])
+        found.update(betas, t, g[0] @ g[0], np.minimum(sizes, batch).astype(float), np.zeros(M))
         found.add(weight, np.zeros(M))
     return found
 
@@ -143,11 +143,11 @@ def exact(biases, variances, passes, sampling=(0.0, 0.0, 0.0)):
     spread[0] = spread[:, 0] = 0.0
     noise = NoiseTracker(M, 0)
     sizes = np.full(M, 8.0 * passes)
-    found = Population(noise, np.full(M, passes), sizes, sizes, np.zeros(M))
+    found = Population(noise, np.full(M, passes), sizes, sizes)
     for t in range(1, 31):
         s, c = s + BETA * (1 - s), (1 - BETA) ** 2 * c + BETA**2
         noise.update(s**2 * biases + c * spread, biases + spread, np.full(M, BETA))
-        found.update(np.full(M, BETA), t, 1.0)
+        found.update(np.full(M, BETA), t, 1.0, np.full(M, 8.0), np.zeros(M))
         found.add(0.3, np.array(sampling))
     return found
 
