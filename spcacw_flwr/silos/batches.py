@@ -171,13 +171,13 @@ class Stacked:
             return x[at], y[at]
         return x, y
 
-    def shuffled(self, silo: int) -> Iterator[Tensor]:
+    def shuffled(self, silo: int, fold: Fold | None = None) -> Iterator[Tensor]:
         """Yield all inputs of a silo in batches of b…2b−1, an order that depends on the seed alone.
 
         Shuffled, for data may be stored class by class; equal in size up to one sample, for each
         counts the same; none shorter than b (a silo with fewer than b samples is one batch).
         """
-        x, _ = self.of(silo)
+        x, _ = self.of(silo, fold)
         order = stream(self.seed, STATISTICS, silo).permutation(len(x))
         for part in np.array_split(order, max(1, len(x) // self.batch_size)):
             yield x[torch.from_numpy(part).to(x.device)]

@@ -30,6 +30,8 @@ class Found(NamedTuple):
     """φ (n,), float64."""
     one: float
     """The most that one case can move a share of cases, or of pairs of them."""
+    parts: Sequence["Found"] = ()
+    """What it is the plain mean of, each on cases of its own."""
 
 
 def _right(outputs: Tensor, y: Tensor) -> Tensor:
@@ -75,19 +77,18 @@ def _mean(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
 
 def _distance(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
     """Return how far the mean is from 0."""
-    value, influence, _ = _mean(scores, y, weight)
+    value, influence, *_ = _mean(scores, y, weight)
     return Found(abs(value), influence * math.copysign(1, value), 0.0)
 
 
 def _balanced(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
-    influence, values, ones, classes = torch.empty_like(scores), [], [], y.unique()
+    influence, parts, classes = torch.empty_like(scores), [], y.unique()
     for label in classes:
         its = y == label
-        found = _mean(scores[its], y, None if weight is None else weight[its])
-        influence[its] = found.influence * len(y) / (its.sum() * len(classes))
-        values.append(found.value)
-        ones.append(found.one / len(classes))
-    return Found(sum(values) / len(values), influence, max(ones))
+        parts.append(_mean(scores[its], y, None if weight is None else weight[its]))
+        influence[its] = parts[-1].influence * len(y) / (its.sum() * len(classes))
+    value = sum(part.value for part in parts) / len(parts)
+    return Found(value, influence, max(part.one for part in parts) / len(parts), parts)
 
 
 def _auroc(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
@@ -161,7 +162,17 @@ class Metric:
         return rank.index(max(rank))
 
     def interval(self, found: Found) -> tuple[float, float]:
-        """Return the 95 % interval: Wilson's for shares, two standard errors for others."""
+        """Return the 95 % interval: Wilson's for shares, two standard errors for others.
+
+        That of a mean of shares is made of theirs (MOVER: G. Y. Zou and A. Donner, Statistics in
+        Medicine 27, 2008): a class of three cases that are all right tells little.
+        """
+        if found.parts:
+            ends = [self.interval(part) for part in found.parts]
+            each = zip(ends, found.parts, strict=True)
+            gaps = [(part.value - low, high - part.value) for (low, high), part in each]
+            below, above = (math.hypot(*side) / len(ends) for side in zip(*gaps, strict=True))
+            return found.value - below, found.value + above
         value, error = found.value, standard_error(found.influence)
         if not self.share:
             low = value - Z * error

@@ -259,9 +259,12 @@ class SiloPool:
         return self.data.batches(*where, request.samples, request.fold, drawn)
 
     def _whole_loss(self, vector: Tensor, silo: int, fold: Fold | None) -> float:
-        """Return the loss of w on a part of a silo's training data, with BatchNorm's statistics."""
-        weights = self.layout.unflatten(vector)
-        state = weights | buffers_at(self.model, weights, self.data.shuffled(silo))
+        """Return the loss of w on a part of a silo's training data, with BatchNorm's statistics.
+
+        They are those of the rest: samples kept apart are to be judged each by itself.
+        """
+        weights, rest = self.layout.unflatten(vector), fold and replace(fold, within=False)
+        state = weights | buffers_at(self.model, weights, self.data.shuffled(silo, rest))
         data, loss = SiloData(*self.data.of(silo, fold)), {"loss": self.loss}
         return data.mean(scores_of(self.model, state, data, loss, self.device)["loss"])
 

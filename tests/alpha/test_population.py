@@ -8,48 +8,51 @@ import numpy as np
 import pytest
 
 from spcacw_flwr.alpha import NoiseTracker, Population, minimise
+from spcacw_flwr.silos.batches import batch_indices, batch_length
 
 D = 20_000
 BETA = 0.1
 
 
 def played(
-    means, sizes, batch, rounds, *, replace=False, scale=1.0, heard=None, weight=0.0, copies=1
-):
+    means, sizes, batch, rounds, *, replace=False, scale=1.0, heard=None, weight=0.0, copies=1,
+    draws=1, spread=0.0,
+):  # fmt: skip
     """Return a Population after rounds of silos with ∇fᵢ = meansᵢ and samples of variance 1.
 
-    ``copies`` is how many of a silo's samples are the same one.
+    ``copies`` is how many of a silo's samples are the same one, an answer the mean of ``draws``
+    mini-batches. Peers add noise of the deviation ``spread``/b to each.
     """
     rng = np.random.default_rng(0)
     M, sizes = len(means), np.array(sizes)
     passes = -(-sizes // batch)
     noise = NoiseTracker(M, 0)
     n = sizes.astype(float)
-    found = Population(noise, passes.astype(float), n, n / copies)
+    found = Population(noise, passes.astype(float), n, n / copies, draws)
     samples = [
         rng.standard_normal((n // copies, D)).astype(np.float32).repeat(copies, 0) / np.sqrt(D)
         for n in sizes
     ]
     full = np.zeros((M, D))
     full[:, : means.shape[1]] = means
-    estimate, order = np.zeros((M, D)), [None] * M
+    estimate = np.zeros((M, D))
     for t in range(1, rounds + 1):
-        g = full.copy()
+        g, lengths = full.copy(), np.array([batch_length(t, int(n), batch) for n in sizes])
+        added = np.where(np.arange(M) > 0, (spread / lengths) ** 2 / draws, 0.0)
         for i in range(M):
-            step = (t - 1) % passes[i]
-            if step == 0:
-                order[i] = rng.permutation(sizes[i])
             if replace:
                 g[i] += rng.standard_normal(D) / np.sqrt(D * batch)
             else:
-                g[i] += samples[i][order[i][step * batch : (step + 1) * batch]].mean(0)
+                at = [batch_indices(0, i, t, int(sizes[i]), batch, k) for k in range(draws)]
+                g[i] += np.mean([samples[i][rows].mean(0) for rows in at], 0)
+            g[i] += rng.standard_normal(D) * np.sqrt(added[i] / D)
         g *= scale
         took = np.ones(M, bool) if heard is None else heard(t)
         delta = (g - g[0]) * took[:, None]
         betas = BETA * took
         estimate += betas[:, None] * (g - g[0] - estimate)
         noise.update(estimate @ estimate.T, delta @ delta.T, betas)
-        found.update(betas, t, g[0] @ g[0], np.minimum(sizes, batch).astype(float), np.zeros(M))
+        found.update(betas, t, g[0] @ g[0], lengths, added)
         found.add(weight, np.zeros(M))
     return found
 
@@ -92,29 +95,27 @@ def test_samples_that_are_copies_make_errors_larger_and_so_they_are_found(rounds
 
 
 @pytest.mark.parametrize("sizes", [[32] * 4, [32, 32, 64, 128]])
-def test_silos_alike_share_in_proportion_to_their_samples_what_james_and_stein_move(sizes):
-    """With Fᵢ = 1/nᵢ the mean of the peers has ‖b̂‖² = 1/n₀ + 1/Σnᵢ, and gets ¾F₀ / ‖b̂‖²."""
+def test_silos_alike_share_in_proportion_to_their_samples(sizes):
+    """With Fᵢ = 1/nᵢ the mean of the peers has ‖b̂‖² = 1/n₀ + 1/Σnᵢ, and gets F₀ / ‖b̂‖²."""
     found = played(np.ones((4, 1)), sizes, 8, 60)
-    of_peers = 0.75 * sum(sizes[1:]) / sum(sizes)
-    by_hand = [1 - of_peers, *(of_peers * np.array(sizes[1:]) / sum(sizes[1:]))]
-    assert found.weights() == pytest.approx(by_hand, abs=0.05)
+    assert found.weights() == pytest.approx(np.array(sizes) / sum(sizes), abs=0.05)
 
 
 def test_copies_are_no_bias():
     """In a single pass ρ = 1, but U has ¾F of four copies: taken for bias, it leaves α = e₀."""
     found = played(np.ones((4, 1)), [256] * 4, 16, 16, copies=4)
-    assert found.weights() == pytest.approx([0.4375, 0.1875, 0.1875, 0.1875], abs=0.05)
+    assert found.weights() == pytest.approx([0.25] * 4, abs=0.05)
 
 
 def test_a_peer_gets_the_step_of_james_and_stein():
-    """One peer, of so many samples that it has no error: α₁ = ¾F₀ / (B² + F₀), if B² ≤ ½F₀."""
+    """One peer, of so many samples that it has no error: α₁ = F₀ / (B² + F₀), if B² ≤ ½F₀."""
     means = np.array([[1.0, 0.0], [1.0, 0.1]])
     found = played(means, [32, 32 * 64], 8, 60)
     assert found.errors()[0] == pytest.approx(1 / 32, rel=0.3)
     F = found._errors[0] / found._total  # as estimated, of all rounds
     distance = found._biases[1, 1] / found._weight[1, 1] + (F - found._left[0] / found._total)
-    assert found.weights()[1] == pytest.approx(0.75 * F / distance, abs=0.05)
-    assert found.weights()[1] == pytest.approx(0.75 / (0.01 * 32 + 1), abs=0.1)
+    assert found.weights()[1] == pytest.approx(F / distance, abs=0.05)
+    assert found.weights()[1] == pytest.approx(1 / (0.01 * 32 + 1), abs=0.1)
 
 
 def test_whom_more_than_the_targets_error_divides_from_it_does_not_mend_it():
@@ -167,7 +168,7 @@ def test_the_more_biased_a_peer_the_less_it_mends_the_targets_error(ratio, share
     F, step = 0.02, 0.3  # σ² / R of 50 rounds a pass
     errors = np.array([0.0, F, F]) + step
     parts = np.array([1.0, 0.0, shared])
-    risk = np.diag(errors) + 0.75 * F * np.outer(parts, parts)
+    risk = np.diag(errors) + F * np.outer(parts, parts)
     risk[2, 2] += ratio * F
     biases = np.diag([0.0, 0.0, ratio * F])
     found = exact(biases, np.ones(3), 50.0).weights()
@@ -181,7 +182,7 @@ def test_who_was_heard_once_or_never_gets_nothing():
         heard=lambda t: np.array([True, True, heard[2](t), heard[3](t)]),
     )  # fmt: skip
     assert found.noise.known.tolist() == [True, True, False, False]
-    assert found.weights() == pytest.approx([0.625, 0.375, 0, 0], abs=0.06)
+    assert found.weights() == pytest.approx([0.5, 0.5, 0, 0], abs=0.06)
     assert played(np.ones((2, 1)), [32] * 2, 8, 1).weights().tolist() == [1.0, 0.0]
 
 
@@ -196,13 +197,22 @@ def test_a_silo_heard_rarely_has_the_bias_that_it_has():
 def test_a_target_that_sees_all_of_its_data_in_each_batch_has_its_peers_error_of_a_sample():
     found = played(np.ones((3, 1)), [8, 64, 64], 16, 60)
     assert found.errors() == pytest.approx([1 / 8, 1 / 64, 1 / 64], rel=0.2)
-    of_peers = 0.75 * 128 / 136
-    assert found.weights() == pytest.approx([1 - of_peers, *[of_peers / 2] * 2], abs=0.05)
+    assert found.weights() == pytest.approx([8 / 136, 64 / 136, 64 / 136], abs=0.05)
 
 
-def test_noise_added_on_purpose_is_no_error_of_the_data():
-    found = played(np.ones((3, 1)), [64] * 3, 16, 60)
-    before = found.errors()
-    found.told = np.array([0.0, 0.02, 0.0])
-    assert found.errors()[1] < before[1]
-    assert found.errors()[2] == before[2]
+@pytest.mark.parametrize(
+    ("size", "batch", "draws", "spread"),
+    [(100, 32, 1, 0), (129, 32, 1, 0), (33, 32, 1, 0), (128, 32, 4, 0), (96, 32, 3, 0),
+     (100, 32, 1, 20), (128, 32, 2, 20)],
+)  # fmt: skip
+def test_short_batches_several_draws_and_noise_on_purpose_change_no_error(
+    size, batch, draws, spread
+):
+    """F = 1/n. A last batch of 4 of 100 has eight times the noise of one of 32: σ²/(R − 1 + ρ)
+    would be 2.5/n. Noise of 20/b is .4 of 32 samples and 25 of 4."""
+    found = played(SHIFTED, [size] * 3, batch, 200, draws=draws, spread=spread)
+    errors, left = found.errors(), 1.0 - found.repeats() / draws
+    assert errors == pytest.approx([1 / size] * 3, rel=0.15)
+    shared = left[0] / size + np.diag(left / size)
+    shared[0] = shared[:, 0] = 0.0
+    assert found.noise.biases() == pytest.approx(BIASES + shared, abs=0.02 + 0.05 * bool(spread))
