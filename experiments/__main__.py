@@ -16,13 +16,13 @@ from spcacw_flwr.config.declare import SpcacwError, names_in
 from spcacw_flwr.console import new_console, one_sentence, say
 from spcacw_flwr.engine.directory import write_atomically
 
-from . import conf, federations, gains, pages, ranks, readings, shapley, studies, table1
+from . import conf, federations, overviews, pages, readings, shapley, studies, table1
 from .attacks import ATTACKS, study
 from .sweep import Where
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 RESULTS = Path("experiments/results")
-OVERVIEWS = {"ranks": ranks.table, "gains": gains.table}
+OVERVIEWS = {"ranks": overviews.rank_table, "gains": overviews.gain_table}
 """Tables that are made of others' CSV."""
 
 Columns = Annotated[str, typer.Option(help="comma-separated, or TOML files; empty is all")]

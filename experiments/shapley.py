@@ -28,10 +28,8 @@ from rich.console import Console
 from scipy.stats import pearsonr, spearmanr
 
 from spcacw_flwr.config.config import Config, flattened
-from spcacw_flwr.engine.loop import History, train
-from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.methods.plus import PlusSPCACW
-from spcacw_flwr.report.leave_one_out import Remaining
+from spcacw_flwr.report.leave_one_out import train_without
 from spcacw_flwr.silos.evaluation import Cases
 from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.pool import SiloPool
@@ -87,13 +85,12 @@ def measure(keys: Keys) -> list[dict[str, Any]]:
         everyone = frozenset(pool.silos) - {config.run.target}
         tested, seconds = {}, []
         for S in coalitions(everyone):  # the last is that of all
-            begin, silos = time.process_time(), Remaining(pool, everyone - S)
-            method = method_for(silos.config, silos.describe(), pool)
-            train(silos, method, history := History(silos.config))
+            begin = time.process_time()
+            history = train_without(pool, everyone - S)
             seconds.append(time.process_time() - begin)
             tested[S], _ = pool.cases(pool.layout.flatten(history.parameters), config.run.target)
-        if isinstance(method, PlusSPCACW):
-            alphas, said = [alpha for _, alpha in history.alphas], method.silo_figures()
+        if isinstance(history.method, PlusSPCACW):
+            alphas, said = [alpha for _, alpha in history.alphas], history.method.silo_figures()
             says = alphas[-1], np.mean(alphas, axis=0), -said["bias"], said["closed_form"]
             cheap, cost = dict(zip(CHEAP, says, strict=True)), seconds[-1]
         for name in dict.fromkeys((config.run.metric, "log-loss")):

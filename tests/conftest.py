@@ -17,7 +17,9 @@ from typer.testing import CliRunner, Result
 from spcacw_flwr.cli import app
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.loop import play
 from spcacw_flwr.engine.simulate import method_for
+from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Replies, Request
 from spcacw_flwr.silos.setup import checked_setting
@@ -102,6 +104,15 @@ def make_pool(config: Config) -> SiloPool:
 
 def make_method(config: Config, pool: SiloPool):
     return method_for(config, pool.describe(), pool)
+
+
+def played(config: Config, rounds: int, pool: SiloPool | None = None) -> Method:
+    """The method after so many rounds of a loop over the core, without an engine."""
+    pool = pool or make_pool(config)
+    method = make_method(config, pool)
+    for round_ in range(1, rounds + 1):
+        play(pool, method, round_)
+    return method
 
 
 @pytest.fixture(autouse=True)

@@ -42,8 +42,9 @@ class History:
     """Whether the run was begun before."""
     federation: Federation
     """Who takes part, since training has started."""
+    method: Method
+    """What was trained, with its state; and who answered badly: since training has started."""
     gate: Gate
-    """Who answered badly, since training has started."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -201,6 +202,7 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
     """Run a method for so many rounds, or the configured epochs, and note them in ``history``."""
     federation = method.federation
     rounds = rounds or method.config.run.epochs * federation.rounds_per_epoch
+    history.method = method
     gate = history.gate = Gate(method.config, federation.num_silos)
     done = history.start(federation, rounds, {"method": method, "gate": gate})
     if not done and method.alpha is not None:

@@ -7,9 +7,9 @@ import torch
 from spcacw_flwr.baselines.oracle import Oracle, draw_counts
 from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import close, converse, heard, make, sending
-from tests.conftest import answer, make_method, make_pool
+from tests.conftest import answer, make_method, make_pool, played
 from tests.flower.grid import LocalGrid
-from tests.flower.test_strategy import bare, play, small
+from tests.flower.test_strategy import ROUNDS, play, small
 
 SILOS = sending([[1.0], [9.0], [3.0]])
 
@@ -97,7 +97,7 @@ def test_a_target_without_a_part_in_a_round_is_not_asked(monkeypatch):
     monkeypatch.setattr(Oracle, "counts", unfair)
     config = small(method="oracle")
     strategy = play(config, LocalGrid(config, 7))
-    method = bare(config)
+    method = played(config, ROUNDS)
     close(strategy.method.parameters, method.parameters)
     assert len(strategy.history.epochs) == 2
     assert method.epoch_report()["target_gradients"] == 14 // 3

@@ -27,7 +27,7 @@ from spcacw_flwr.silos.protocol import (
 from tests.conftest import make_method, make_pool
 from tests.engine.test_simulate import spoil
 from tests.flower.test_fuzz import BAD, TamperingGrid
-from tests.flower.test_strategy import GradientStrategy, initial_arrays
+from tests.flower.test_strategy import play as by_flower
 
 INF, NAN = float("inf"), float("nan")
 
@@ -335,9 +335,7 @@ def test_the_loop_and_flower_have_one_quarantine(name, monkeypatch):
                 array[name] = type(one)(np.full_like(one.numpy(), NAN))
         return [reply]
 
-    strategy = GradientStrategy(config, 7)
-    grid = TamperingGrid(config, tamper, rounds)
-    strategy.start(grid, initial_arrays(config), num_rounds=14, timeout=5)
+    strategy = by_flower(config, TamperingGrid(config, tamper, rounds))
     assert strategy.history.gate.counts.tolist() == door.counts.tolist()
     assert strategy.history.gate.strikes.tolist() == door.strikes.tolist()
     assert door.counts.sum() >= 3

@@ -24,6 +24,7 @@ from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import data_at, one_sentence
+from tests.test_end_to_end import metrics
 
 FILES = ("alpha.csv", "config.toml", "metrics.jsonl", "model.safetensors", "status.json")
 
@@ -34,9 +35,11 @@ def config(**keys) -> Config:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_run_twice_is_equal_bit_for_bit(method, tmp_path):
-    keys = {"method": method, "participation": 0.6, "compare_alone": False}
-    for name in ("one", "two"):
-        simulate(config(output=str(tmp_path / name), **keys))
+    """Momentum, weight decay, clipping and partial participation are all in it."""
+    keys = {"method": method, "participation": 0.6, "samples_per_silo": 100, "compare_alone": False}
+    runs = [simulate(config(output=str(tmp_path / name), **keys)) for name in ("one", "two")]
+    assert torch.equal(*(run.method.parameters for run in runs))
+    assert metrics(tmp_path / "one") == metrics(tmp_path / "two")
     for file in ("alpha.csv", "model.safetensors", "config.toml"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spcacw_flwr.experiments import gains, ranks, scores
+from spcacw_flwr.experiments import overviews, scores
 from spcacw_flwr.experiments.scores import Score
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
@@ -99,7 +99,7 @@ def test_ranks_wins_and_losses():
     two = pd.DataFrame(
         {"a": PAIRS, "b": [x + e for x, e in zip(PAIRS, (1, -1, 2, -1), strict=True)]}
     )
-    found = ranks.ranks({"one": one, "two": two}).set_index("method")
+    found = overviews.ranks({"one": one, "two": two}).set_index("method")
     assert list(found.index) == ["a", "b"]
     assert found["mean_rank"].tolist() == [1.5, 1.5]
     assert found.loc["a", ["wins", "losses", "best"]].tolist() == [1, 0, 1]
@@ -114,14 +114,14 @@ def test_costs_are_multiples_within_a_column():
          for column, times in (("one", 1), ("two", 2)) for name, gradients, size in lines],
         columns=["column", "seed", "method", "target_gradients", "bytes"],
     )  # fmt: skip
-    found = ranks.costs(runs).loc["ours"]
+    found = overviews.costs(runs).loc["ours"]
     assert found.tolist() == [1.5, 2.0]
 
 
 def test_the_committed_gains_are_those_of_the_committed_runs():
     """The paper's SP-CACW has 89.40 on MNIST rotate, its Local 85.24."""
     committed = pd.read_csv(RESULTS / "gains.csv")
-    pd.testing.assert_frame_equal(gains.table(RESULTS), committed)
+    pd.testing.assert_frame_equal(overviews.gain_table(RESULTS), committed)
     of = committed.groupby(["column", "whose", "method"])["gain"].apply(list)
     assert of["MNIST rotate", "paper", "SP-CACW"] == pytest.approx([4.16])
     runs = pd.read_csv(RESULTS / "table1.csv").set_index(["column", "seed", "method"])
@@ -134,5 +134,5 @@ def test_the_committed_gains_are_those_of_the_committed_runs():
 def test_the_committed_ranks_are_those_of_the_committed_runs():
     """Every cell has the methods that matter."""
     committed = pd.read_csv(RESULTS / "ranks.csv")
-    pd.testing.assert_frame_equal(ranks.table(RESULTS), committed, check_dtype=False)
+    pd.testing.assert_frame_equal(overviews.rank_table(RESULTS), committed, check_dtype=False)
     assert {"local", "spcacw", "spcacw-plus", "meritfed"} <= set(committed["method"])

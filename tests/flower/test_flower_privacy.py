@@ -11,13 +11,14 @@ from flwr.clientapp import ClientApp
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import client_app, records
 from spcacw_flwr.flower.mods import private_gradients
 from spcacw_flwr.silos.protocol import LOSSES, Request
 from spcacw_flwr.silos.streams import seeded
 from tests.conftest import make_pool
 from tests.flower.grid import LocalGrid
-from tests.flower.test_strategy import in_process, play, small
+from tests.flower.test_strategy import play, small
 
 NODES = [f"{i}" for i in range(7)]
 
@@ -49,8 +50,8 @@ def test_flower_and_the_loop_have_one_trajectory_and_one_account(held, keys):
         pytest.importorskip("dp_accounting")
     config = small(privacy_noise=0.02, participation=0.6, update_every=5, **keys)
     strategy = play(config, grid_of(config, held))
-    loop, history = in_process(config)
-    assert_same(strategy.method, loop)
+    history = simulate(config)
+    assert_same(strategy.method, history.method)
     assert strategy.history.privacy == history.privacy
     assert strategy.method.ledger.summary()["3"]["answers"] > 0
 
@@ -65,9 +66,8 @@ def test_the_mod_does_what_the_engine_does_and_nothing_twice(twice):
     app = modded({"noise": 0.02, "max_norm": 1.0, "chances": seeded(config.run.seed)})
     grid.apps = {node: app for node, c in grid.contexts.items() if c.node_config["silos"] != "0"}
     strategy = play(config, grid)
-    loop, _ = in_process(private)
+    loop, bare = (simulate(one).method for one in (private, small(update_every=5)))
     assert_same(strategy.method, loop)
-    bare, _ = in_process(small(update_every=5))
     assert not torch.allclose(loop.parameters, bare.parameters, atol=1e-3)
     told = strategy.method.ledger.summary()["4"]
     uses = {"batches": "pass", "answers": 14} if twice else {"batches": "any", "answers": 14}

@@ -15,8 +15,6 @@ from torch import nn
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.loop import Alone, History
-from spcacw_flwr.engine.loop import play as play_round
-from spcacw_flwr.engine.loop import train as train_in_process
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import records
@@ -25,7 +23,7 @@ from spcacw_flwr.flower.server_app import main, train
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.silos.layout import Layout, parameters_of
 from spcacw_flwr.silos.models import make_model
-from tests.conftest import make_method, make_pool
+from tests.conftest import make_pool, played
 from tests.flower.grid import LocalGrid
 
 ROUNDS = 14  # two epochs of 200 samples in batches of 32
@@ -50,23 +48,6 @@ def play(
     return strategy
 
 
-def bare(config: Config, rounds: int = ROUNDS):
-    """The same training as a loop over the core, without Flower."""
-    pool = make_pool(config)
-    method = make_method(config, pool)
-    for t in range(1, rounds + 1):
-        play_round(pool, method, t)
-    return method
-
-
-def in_process(config: Config):
-    """All of the same training without Flower: the method, and what happened."""
-    pool, history = make_pool(config), History(config)
-    method = make_method(config, pool)
-    train_in_process(pool, method, history)
-    return method, history
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -83,7 +64,7 @@ def in_process(config: Config):
 )
 def test_every_option_of_spcacw_has_one_trajectory(keys):
     config = small(update_every=5, **keys)
-    strategy, loop = play(config, LocalGrid(config, 3)), bare(config)
+    strategy, loop = play(config, LocalGrid(config, 3)), played(config, ROUNDS)
     flower = strategy.method
     assert flower.alpha[config.run.target] > 0.3
     np.testing.assert_allclose(flower.alpha, loop.alpha, atol=1e-4)
@@ -107,8 +88,8 @@ def test_a_guarded_method_has_one_trajectory(keys, accepted):
     """Judgement, model, weights, costs, and the accuracy after every epoch."""
     config = small(guard=5, **keys)
     strategy = play(config, LocalGrid(config, 2), 7 * config.run.epochs)
-    loop, history = in_process(config)
-    flower = strategy.method
+    history = simulate(config)
+    flower, loop = strategy.method, history.method
     assert flower.accepted is loop.accepted
     assert accepted in (None, loop.accepted)
     torch.testing.assert_close(flower.personal, loop.personal, rtol=1e-4, atol=1e-6)
@@ -131,7 +112,7 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
     expected, vector = beside.train_alone()
     assert found == expected
     assert torch.equal(alone, vector)
-    models = [bare(local, t).parameters for t in (7, 14)]
+    models = [played(local, t).parameters for t in (7, 14)]
     assert torch.equal(alone, models[-1])
     figures = [pool.evaluate(one, 0).figures for one in models]
     assert found["accuracy"] == [one["accuracy"] for one in figures]
@@ -146,7 +127,7 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
 def test_only_whom_the_method_wants_is_asked():
     config = small(method="local")
     grid = LocalGrid(config, 7)
-    assert torch.equal(play(config, grid).method.parameters, bare(config).parameters)
+    assert torch.equal(play(config, grid).method.parameters, played(config, ROUNDS).parameters)
     trains = [m for m in grid.sent if m.metadata.message_type == "train"]
     assert len(trains) == ROUNDS
     assert [m.metadata.message_type for m in grid.sent[-2:]] == ["train", "evaluate"]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -13,19 +14,11 @@ from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, SiloInfo
 from tests.baselines.by_hand import PLAIN, converse, quadratics
 from tests.conftest import make_method as make_on
-from tests.conftest import make_pool
+from tests.conftest import make_pool, played
 
 
 def digits(**keys) -> Config:
     return Config.from_keys(**{"epochs": 5, "compare_alone": False, "guard": 5, **keys})
-
-
-def trained(config: Config, rounds: int, pool=None):
-    pool = pool or make_pool(config)
-    method = make_on(config, pool)
-    for t in range(1, rounds + 1):
-        play(pool, method, t)
-    return method
 
 
 def by_hand(centres, epochs=5) -> tuple[Guarded, list]:
@@ -74,7 +67,7 @@ def test_nothing_that_is_judged_depends_on_what_is_kept_apart(method):
     config = digits(method=method)
     spoilt, kept = make_pool(config), Fold(0, 5, within=True).rows(0, 0, 200)
     spoilt.data.of(0)[1][torch.from_numpy(kept)] = 0
-    one, other = trained(config, 28), trained(config, 28, spoilt)
+    one, other = played(config, 28), played(config, 28, spoilt)
     assert one.judged_at == 28
     assert torch.equal(one.guarded.personal, other.guarded.personal)
     assert torch.equal(one.unaided.parameters, other.unaided.parameters)
@@ -85,8 +78,8 @@ def test_until_the_judgement_and_when_refused_the_model_is_locals():
     """FedAvg over silos that name digits otherwise does harm; bit for bit what Local ends with."""
     config = digits(method="fedavg")
     for rounds in (20, 35):
-        guarded = trained(config, rounds)
-        alone = trained(Config.from_keys(method="local", epochs=5), rounds)
+        guarded = played(config, rounds)
+        alone = played(Config.from_keys(method="local", epochs=5), rounds)
         assert torch.equal(guarded.personal, alone.personal)
     assert guarded.accepted is False
     assert guarded.epoch_report()["accepted"] == 0
@@ -102,7 +95,7 @@ def test_samples_that_are_not_independent_cannot_be_kept_apart():
 
 def test_an_accepted_model_goes_on_alone_with_all_data():
     config = digits(method="oracle-averaged", epochs=20)
-    before, after = trained(config, 112), trained(config, 113)
+    before, after = played(config, 112), played(config, 113)
     assert after.accepted
     assert after.epoch_report()["floats"] == before.epoch_report()["floats"]
     pool = make_pool(config)
@@ -126,6 +119,26 @@ def test_losses_of_a_whole_part_are_the_mean_over_its_samples():
         outputs = torch.func.functional_call(pool.model, state, (data.x[at],))
         expected = torch.nn.functional.cross_entropy(outputs, data.y[at])
         torch.testing.assert_close(found[0, k], expected.detach())
+
+
+def normed(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, affine=False), nn.Linear(64, classes))
+
+
+def test_samples_that_are_judged_are_judged_each_by_itself():
+    """BatchNorm's statistics are those of the rest, 5 batches of 32, and of no sample of V."""
+    pool, kept = make_pool(digits(model=f"{__name__}:normed")), Fold(0, 5, within=True)
+    point, data = pool.initial_parameters(), pool.setting.train(0)
+    found = pool.losses(Request(1, (0,), point[None], LOSSES, fold=kept, whole=True))
+    rest, judged = (torch.from_numpy(one.rows(0, 0, 200)) for one in (Fold(0, 5), kept))
+    batches = [part.flatten(1) for part in pool.data.shuffled(0, Fold(0, 5))]
+    assert sorted(torch.cat(batches).tolist()) == sorted(data.x[rest].flatten(1).tolist())
+    mean, variance = (torch.stack([*map(of, batches)]).mean(0)
+                      for of in (lambda x: x.mean(0), lambda x: x.var(0)))  # fmt: skip
+    inputs = (data.x[judged].flatten(1) - mean) / (variance + 1e-5).sqrt()
+    weights = pool.layout.unflatten(point)
+    outputs = inputs @ weights["2.weight"].T + weights["2.bias"]
+    torch.testing.assert_close(found[0, 0], nn.functional.cross_entropy(outputs, data.y[judged]))
 
 
 def test_local_is_not_guarded_and_no_guard_is_the_method_itself():

@@ -83,17 +83,36 @@ def test_the_units_of_a_round_are_the_targets_gradients_whatever_its_number():
     assert mean == pytest.approx(1.69 / 0.19)
 
 
-def test_noise_that_silos_say_they_add_by_hand():
-    """d = 2, z = 1.5, C = 1: (z · 2C/b)² a coordinate, b = min(32, n) of n = 64 and 16 samples."""
+@pytest.mark.parametrize("draws", [1, 3])
+@pytest.mark.parametrize("told", [True, False])
+def test_batches_and_the_noise_that_silos_say_they_add_by_hand(draws, told):
+    """d = 2, z = 1.5, C = 1: (z · 2C/b)² a coordinate, over l draws; round 4 has 4 of 100 samples.
+
+    Silo 3 is silent. A node may say how many samples its answer is of.
+    """
     private = Mechanism(1.5, 1.0, 1e-5, True, "pass")
-    silos = (
-        SiloInfo(0, 64, (64,)),
-        *(SiloInfo(i, n, (), privacy=private) for i, n in ((1, 64), (2, 16))),
-    )
-    made = PlusSPCACW(
-        Config.from_keys(method="spcacw-plus"), Federation(silos, 0, 32), torch.zeros(2)
-    )
-    assert made.population.told.tolist() == pytest.approx([0, 2 * (3 / 32) ** 2, 2 * (3 / 16) ** 2])
+    more = ((1, 100, private), (2, 16, private), (3, 64, None))
+    silos = (SiloInfo(0, 64, (64,)), *(SiloInfo(i, n, (), privacy=p) for i, n, p in more))
+    config = Config.from_keys(method="spcacw-plus", local_batches=draws)
+    made = PlusSPCACW(config, Federation(silos, 0, 32 * draws), torch.zeros(2))
+    counts = tuple(draws * b for b in (32, 5, 16)) if told else ()
+    replies = Replies((0, 1, 2), torch.zeros(3, 2), torch.zeros(3), samples=counts)
+    batches, added = made._batches(4, replies)
+    short = 5 if told else 4
+    assert batches.tolist() == [32, short, 16, 1]
+    by_hand = [0, 2 * (3 / short) ** 2 / draws, 2 * (3 / 16) ** 2 / draws, 0]
+    assert added.tolist() == pytest.approx(by_hand)
+    assert (made.population.passes.tolist(), made.population.draws) == ([2, 4, 1, 2], draws)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [200, 192])
+def test_a_target_among_private_peers_is_as_good_as_alone(samples):
+    """Of 200 samples the last batch has 8: its noise on purpose is no error of the peers' data."""
+    keys = {"samples_per_silo": samples, "epochs": 30}
+    ours, alone = run(privacy_noise=2.0, **keys), run("local", **keys)
+    assert ours.alpha[0] > 0.95
+    assert ours.accuracy[-1] == pytest.approx(alone.accuracy[-1], abs=1.0)
 
 
 def test_what_silos_say_of_their_samples_is_used():

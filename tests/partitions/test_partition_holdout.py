@@ -10,12 +10,11 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.silos.setting import SiloData
 from spcacw_flwr.silos.setup import HeldOut, checked_setting, make_setting
 from tests.conftest import make_pool
 from tests.flower.grid import LocalGrid
-from tests.flower.test_strategy import initial_arrays
+from tests.flower.test_strategy import play
 from tests.partitions.conftest import rows
 
 
@@ -148,9 +147,7 @@ def test_flower_and_the_loop_hold_out_the_same(method):
     """160 samples are 5 rounds an epoch; accuracy is on 40 samples."""
     config = Config.from_keys(method=method, holdout=0.2, epochs=2, compare_alone=False)
     result = simulate(config)
-    strategy = GradientStrategy(config, 7)
-    grid = LocalGrid(config, 2)
-    strategy.start(grid=grid, initial_arrays=initial_arrays(config), num_rounds=10, timeout=5)
+    strategy = play(config, LocalGrid(config, 2), rounds=10)
     accuracy = [line["accuracy"] for line in strategy.history.epochs]
     assert accuracy == result.accuracy
     assert [40 * a / 100 for a in accuracy] == pytest.approx([round(0.4 * a) for a in accuracy])

@@ -5,13 +5,11 @@ import pytest
 import torch
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.loop import play
-from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.protocol import LOSSES, Request
-from tests.conftest import answer, make_method, make_pool
+from tests.conftest import answer, make_pool, played
 from tests.flower.grid import LocalGrid
-from tests.flower.test_strategy import initial_arrays
+from tests.flower.test_strategy import ROUNDS, play
 
 
 class Curious(Method):
@@ -55,22 +53,12 @@ def small(**keys) -> Config:
     return Config.from_keys(**{"method": CURIOUS, "epochs": 2, "compare_alone": False} | keys)
 
 
-def by_flower(config: Config, nodes: int = 7) -> GradientStrategy:
-    """14 rounds by messages."""
-    strategy, arrays = GradientStrategy(config, 7), initial_arrays(config)
-    grid = LocalGrid(config, nodes)
-    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=14, timeout=5)
-    return strategy
-
-
 @pytest.mark.parametrize("nodes", [7, 2])
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 def test_flower_and_the_loop_have_one_trajectory(nodes, participation):
     config = small(participation=participation)
-    strategy, pool = by_flower(config, nodes), make_pool(config)
-    method = make_method(config, pool)
-    for t in range(1, 15):
-        play(pool, method, t)
+    strategy, pool = play(config, LocalGrid(config, nodes)), make_pool(config)
+    method = played(config, ROUNDS, pool)
     torch.testing.assert_close(strategy.method.models, method.models, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(strategy.method.parameters, method.parameters, rtol=1e-4, atol=1e-6)
     first, last = strategy.history.epochs
@@ -125,6 +113,7 @@ class Deaf(Curious):
 
 
 def test_accuracy_of_a_target_that_is_asked_nothing():
-    epochs = by_flower(small(method=f"{__name__}:Deaf")).history.epochs
+    config = small(method=f"{__name__}:Deaf")
+    epochs = play(config, LocalGrid(config, 7)).history.epochs
     assert [line["round"] for line in epochs] == [7, 14]
     assert epochs[0]["accuracy"] == epochs[1]["accuracy"] > 0

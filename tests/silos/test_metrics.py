@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics
+from torch import nn
 
 from spcacw_flwr.config import keys
 from spcacw_flwr.config.config import Config
@@ -181,6 +182,27 @@ def test_intervals_hold_the_truth_as_often_as_they_say(name, least):
         paired += low <= scale * (strong - weak) <= high
     assert least <= held / draws
     assert least <= paired / draws < 0.995
+
+
+def test_balanced_accuracy_of_few_positives_is_held_as_often_as_it_says():
+    """3 positives of sensitivity .9, 97 negatives of .9: by its standard error 43 of 100 are."""
+    some, held, draws = torch.Generator().manual_seed(1), 0, 400
+    y = (torch.arange(100) < 3).long()
+    for _ in range(draws):
+        right = torch.rand(100, generator=some) < 0.9
+        outputs = nn.functional.one_hot(torch.where(right, y, 1 - y), 2).float()
+        figures = cases(outputs, y, names=["balanced"]).figures()
+        held += figures["balanced-low"] <= 90 <= figures["balanced-high"]
+    assert held / draws >= 0.91
+
+
+def test_the_interval_of_balanced_accuracy_by_hand():
+    """Wilson of 2 in 2 is [.342, 1], of 0 in 2 [0, .658]: ½ ± ½√(.658²), of 1 and 0."""
+    y = torch.tensor([0, 0, 1, 1])
+    figures = cases(torch.tensor([[1.0, 0.0]] * 4), y, names=["balanced"]).figures()
+    assert figures["balanced"] == 50
+    ends = [figures["balanced-low"], figures["balanced-high"]]
+    assert ends == pytest.approx([50 - 32.9, 50 + 32.9], abs=0.1)
 
 
 def test_what_applies_depends_on_the_labels():

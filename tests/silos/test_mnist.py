@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.engine.loop import History, train
-from tests.conftest import make_method, make_pool
+from spcacw_flwr.engine.simulate import simulate
 
 
 @pytest.fixture
@@ -15,13 +14,13 @@ def learn(mnist):
     def run(setting, epochs):
         accuracy = {}
         for method in ("local", "spcacw"):
-            config = Config.from_keys(method=method, setting=setting, epochs=epochs, data_dir=mnist)
-            pool = make_pool(config)
-            made, history = make_method(config, pool), History(config)
-            train(pool, made, history)
-            accuracy[method] = history.epochs[-1]["accuracy"]
+            config = Config.from_keys(
+                method=method, setting=setting, epochs=epochs, data_dir=mnist, compare_alone=False
+            )
+            history = simulate(config)
+            accuracy[method] = history.accuracy[-1]
         assert accuracy["spcacw"] > accuracy["local"] + 0.4
-        return made.alpha
+        return history.alpha
 
     return run
 

@@ -75,6 +75,26 @@ def test_smoothness_of_a_network_is_that_of_its_hessian(curvature, monkeypatch):
     assert pool.smoothness(vector, 3, 0) == expected[curvature]
 
 
+@pytest.mark.parametrize("samples", [20, 32])
+def test_the_noise_of_a_silo_that_is_one_batch_is_that_of_its_halves(samples):
+    """Two batches would be the same, but for rounding: tr(HΣ)/tr(Σ) over its samples, not 0."""
+    pool = make_pool(Config.from_keys(curvature="noise", hidden=2, samples_per_silo=samples))
+    vector, data = pool.initial_parameters(), pool.setting.train(0)
+    rows = torch.empty(samples, pool.layout.size)
+    pool.compute(vector, data.x[:, None], data.y[:, None], rows, int)
+    off = rows - rows.mean(0)
+
+    def loss(w):
+        weights = pool.layout.unflatten(w)
+        return cross_entropy(functional_call(pool.model, weights, (data.x,)), data.y)
+
+    along = (off @ torch.func.hessian(loss)(vector) * off).sum() / off.square().sum()
+    found = [pool.smoothness(vector, round_, 0) for round_ in range(1, 101)]
+    assert sum(found) / 100 == pytest.approx(float(along), rel=0.1)
+    few = make_pool(Config.from_keys(curvature="noise", hidden=2, samples_per_silo=3))
+    assert few.smoothness(vector, 1, 0) == 0.0
+
+
 @pytest.mark.parametrize("curvature", ["largest", "noise"])
 def test_measuring_smoothness_leaves_the_replies_as_they_are(curvature):
     pool = make_pool(Config.from_keys(curvature=curvature))

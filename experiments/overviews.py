@@ -1,6 +1,6 @@
-"""Who is ahead over all settings: mean ranks, and differences that are no chance.
+"""Tables of others' CSV: who is ahead over all settings, and gains over training alone.
 
-    python -m spcacw_flwr.experiments pages        # writes experiments/results/ranks.csv, too
+    python -m spcacw_flwr.experiments pages        # writes ranks.csv and gains.csv, too
 
 A cell is a setting with a size of the target in ``federations.csv``, or a column of ``table1.csv``
 or ``table1-narrow.csv``; what is compared is the metric after the last epoch, on the same splits,
@@ -10,6 +10,10 @@ over its rivals there. Splits of one silo overlap, so its pairs are not quite in
 
 Beside them stands what a method costs in the runs of ``table1.csv``: the target's gradients as a
 multiple of Local's, one a round, and the bytes between target and peers as a multiple of FedAvg's.
+
+A gain, on the paper's six columns, is a row's best accuracy over epochs less Local's, in percentage
+points. The paper's is one of means; ours are a line for each seed that both have. Columns that are
+a GPU's work have short and narrow versions.
 """
 
 from collections import Counter, defaultdict
@@ -21,6 +25,7 @@ import pandas as pd
 
 from spcacw_flwr.silos.metrics import METRICS
 
+from .conf import columns, rows
 from .scores import holm, paired_p
 
 LEVEL = 0.05
@@ -83,7 +88,27 @@ def costs(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def table(results: Path) -> pd.DataFrame:
+def rank_table(results: Path) -> pd.DataFrame:
     """Return the ranks of the committed runs, and what each method costs."""
     beside = costs(pd.read_csv(results / "table1.csv"))
     return ranks(read_cells(results)).join(beside, on="method").reset_index(drop=True)
+
+
+VERSIONS = {"": "ours", "-short": "ours, short", "-narrow": "ours, narrow"}
+"""What follows the name of a column and of its table, and whose the gains are."""
+
+
+def gain_table(results: Path) -> pd.DataFrame:
+    """Return the gains of the paper's table and of the committed runs."""
+    titles, lines = {row.name: row.title for row in rows()}, []
+    runs = pd.concat([pd.read_csv(results / f"table1{more}.csv") for more in ("-full", *VERSIONS)])
+    for column in columns():
+        of = {"paper": pd.DataFrame({row: [mean] for row, (mean, _) in column.paper.items()})}
+        for more, whose in VERSIONS.items():
+            here = runs[runs["column"] == column.name + more]
+            of[whose] = here.pivot_table("best_accuracy", "seed", "method")
+        for whose, best in of.items():
+            for row in [row for row in titles if row in best and row != "local"]:
+                gains = (best[row] - best["local"]).dropna().round(3)
+                lines += [(column.title, whose, titles[row], gain) for gain in gains]
+    return pd.DataFrame(lines, columns=["column", "whose", "method", "gain"])
