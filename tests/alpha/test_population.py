@@ -101,10 +101,11 @@ def test_silos_alike_share_in_proportion_to_their_samples(sizes):
     assert found.weights() == pytest.approx(np.array(sizes) / sum(sizes), abs=0.05)
 
 
-def test_copies_are_no_bias():
-    """In a single pass ρ = 1, but U has ¾F of four copies: taken for bias, it leaves α = e₀."""
-    found = played(np.ones((4, 1)), [256] * 4, 16, 16, copies=4)
-    assert found.weights() == pytest.approx([0.25] * 4, abs=0.05)
+@pytest.mark.parametrize("more", [{"copies": 4}, {"draws": 4}])
+def test_copies_and_draws_are_no_bias(more):
+    """In a single pass ρ = 1, but U has ¾F of four of them: taken for bias, it leaves α = e₀."""
+    found = played(np.ones((4, 1)), [256] * 4, 16, 16, **more)
+    assert found.weights() == pytest.approx([0.25] * 4, abs=0.06)
 
 
 def test_a_peer_gets_the_step_of_james_and_stein():
