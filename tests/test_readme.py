@@ -179,11 +179,12 @@ def test_every_method_was_run_with_its_defaults_and_tuned():
     )
     means, best = default.mean(), tuned.mean().sort_values(ascending=False)
     assert set(means.nlargest(2).index) == {"fedamp", ours}
-    apart = round(means["fedamp"] - means[ours], 2)
-    assert f"default keys, {apart}".replace("0.", ".") in " ".join(METHODS_PAGE.split())
-    assert [*best.index[:2], *sorted(best.index[2:4])] == [ours, "fedcluster", "cobo", "fedamp"]
-    assert (best[ours] - best.iloc[1:4]).round(1).tolist() == [0.1, 0.2, 0.2]
-    p = min(ttest_rel(tuned[ours], tuned[name]).pvalue for name in best.index[1:4])
+    assert means["fedamp"] == pytest.approx(means[ours], abs=0.005)
+    assert "are first with default keys, level" in " ".join(METHODS_PAGE.split())
+    first, *others = best.index[:4]
+    assert (first, set(others)) == ("fedcluster", {ours, "cobo", "fedamp"})
+    assert (best[first] - best[others]).round(1).tolist() == [0.1, 0.1, 0.1]
+    p = min(ttest_rel(tuned[first], tuned[name]).pvalue for name in others)
     assert f"(p ≥ {p:.2f}".replace("0.", ".") in METHODS_PAGE
     worse = (best - means).sort_values()
     assert (worse.index[0], round(worse.iloc[0], 1), sum(worse < 0)) == ("spcacw", -1.5, 7)
