@@ -111,6 +111,7 @@ def server(
 ) -> None:
     """Run the SuperLink, and the process that runs the ServerApp, until Ctrl-C."""
     place = Server(directory.resolve(), port)
+    place.superlink(host)  # it is a server's directory, or nothing is made in it
     start = partial(federation.start_server, place, host, say, json_logs)
     until_ctrl_c(place.home, start, metrics, lambda: listens(place.address))
 
@@ -146,7 +147,7 @@ def until_ctrl_c(
     """
     end_like_ctrl_c()
     programs: list[Program] = []
-    try:
+    with processes.owning(home):
         if metrics:
             serve(metrics, Monitor(home, lambda: all(one.runs for one in programs), ready))
             say(f"http://{metrics}/metrics has figures; so have /healthz and /readyz.")
@@ -157,8 +158,6 @@ def until_ctrl_c(
         while True:
             processes.keep(programs, say)
             time.sleep(processes.POLL_SECONDS)
-    finally:
-        processes.end(home)
 
 
 @app.command()

@@ -24,7 +24,16 @@ from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import audit, certificates, members, processes
 from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import CONNECTION, Died, Show, follow
-from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, listens, program_runs
+from spcacw_flwr.flower.processes import (
+    Program,
+    Say,
+    free_port,
+    keep,
+    listens,
+    named,
+    owning,
+    program_runs,
+)
 from spcacw_flwr.silos.setting import Setting, write_silo
 
 DATA, RUN_FILE = "data", "run.toml"
@@ -161,16 +170,14 @@ class Federation:
     @contextmanager
     def running(self) -> Iterator[Federation]:
         """Run server and silos for the duration of the block; then nothing is left of them."""
-        try:
+        silos = (place.home for place in self.silos)
+        with owning(self.server.home), owning(*silos):  # which end first, to take their leave
             self._kept = start_server(self.server, "127.0.0.1", self._say)
             register(self.server, [place.public_key for place in self.silos], self._say)
             for place in self.silos:
                 program = silo_program(place, self.server.address, free_port(), THREADS)
                 self._kept.append(program.start(self._say))
             yield self
-        finally:
-            end(*(place.home for place in self.silos))  # first, so that they can take their leave
-            end(self.server.home)
 
     def train(self, config: Config, show: Show) -> None:
         """Train on these silos; see :func:`train`."""
@@ -222,15 +229,18 @@ def alone(server: Server) -> Iterator[None]:
     with (server.home / "run.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            while program_runs(SERVERAPP, server.home):  # nobody waits for it, or it ends just now
-                if time.monotonic() > deadline:
-                    raise BlockingIOError
-                time.sleep(processes.POLL_SECONDS)
         except BlockingIOError:
             raise SpcacwError(
                 f"A run is on at {server.directory}, and silos answer one run at a time: wait for "
                 "its end, or end it with Ctrl-C where it was started."
             ) from None
+        while left := named(SERVERAPP, server.home):  # it ends just now, or nobody waits for it
+            if time.monotonic() > deadline:
+                raise SpcacwError(
+                    f"A run whose command was killed is on at {server.directory}, and silos answer "
+                    f"one run at a time: wait for its end, or end it with 'kill {left[0]}'."
+                )
+            time.sleep(processes.POLL_SECONDS)
         yield
 
 

@@ -6,6 +6,7 @@ uses. That is how orphans are found too: Flower's programs outlive whoever start
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
@@ -13,8 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -227,13 +228,19 @@ def family(*homes: Path) -> list[psutil.Process]:
     return members
 
 
-def program_runs(program: str, home: Path) -> bool:
-    """Say whether a living process of a home has a name that begins with ``program``."""
+def named(program: str, home: Path) -> list[int]:
+    """Return the ids of a home's living processes whose names begin with ``program``."""
+    found = []
     for member in family(home):
         with suppress(psutil.Error):
             if member.name().startswith(program):
-                return True
-    return False
+                found.append(member.pid)
+    return found
+
+
+def program_runs(program: str, home: Path) -> bool:
+    """Say whether a living process of a home has a name that begins with ``program``."""
+    return bool(named(program, home))
 
 
 def end(*homes: Path) -> None:
@@ -244,3 +251,27 @@ def end(*homes: Path) -> None:
             with suppress(psutil.Error):
                 ending(member)
         psutil.wait_procs(members, timeout=STOP_SECONDS)
+
+
+@contextmanager
+def owning(*homes: Path) -> Iterator[None]:
+    """Own these homes for the block: end what a dead owner has left, and at last what runs there.
+
+    SpcacwError if another command owns one of them; then nothing is ended.
+    """
+    with ExitStack() as locks:
+        for home in homes:
+            home.mkdir(parents=True, exist_ok=True)
+            lock = locks.enter_context((home / "host.lock").open("w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SpcacwError(
+                    f"Another command runs the host in {home.parent}: end that one with Ctrl-C "
+                    "first, or leave it alone."
+                ) from None
+        try:
+            end(*homes)
+            yield
+        finally:
+            end(*homes)

@@ -4,12 +4,15 @@ import csv
 import json
 import re
 import shlex
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,11 +28,19 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
+from spcacw_flwr.flower.deploy import until_ctrl_c
 from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import Died
-from spcacw_flwr.flower.processes import Program, family, free_port, listens, program_runs
+from spcacw_flwr.flower.processes import (
+    Program,
+    family,
+    free_port,
+    listens,
+    owning,
+    program_runs,
+)
 from spcacw_flwr.partitions.files import silo_file
-from tests.conftest import spcacw
+from tests.conftest import one_sentence, spcacw
 from tests.watching import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -205,6 +216,7 @@ def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch, off
     assert done.output.startswith("spcacw:")
     assert words in " ".join(done.output.split())
     assert not isinstance(done.exception, SpcacwError)
+    assert not Path("nothing").exists()
 
 
 @pytest.mark.parametrize(
@@ -379,6 +391,71 @@ def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
     assert done.exit_code == 130, done.output
     assert f"sleep runs; its log is {place.directory / 'silo.log'}." in done.output
     assert [program.process.poll() is None for program in kept] == [False]
+
+
+@contextmanager
+def sleeping(home: Path):
+    """A program of a host, in the background."""
+    program = Program(["/bin/sleep", "60"], home, home.parent / "log").start()
+    wait_until(lambda: family(home), 10)
+    try:
+        yield program
+    finally:
+        program.process.kill()
+        program.process.wait()
+
+
+@pytest.mark.parametrize("command", ["server", "silo", "demo"])
+def test_a_second_command_leaves_the_host_that_runs_alone(command, authority, place, monkeypatch):
+    monkeypatch.setattr("spcacw_flwr.flower.processes.keep", lambda *_: pytest.fail("it runs"))
+    host = {"server": Server(authority.parents[1] / "server", 0), "silo": place}.get(command)
+    whole = federation.Federation(authority.parents[1], 1)
+    for runs in [host] if host else [whole.server, whole.silos[0]]:
+        runs.directory.mkdir(exist_ok=True)
+        with owning(runs.home), sleeping(runs.home) as program:
+            with one_sentence(f"Another command runs the host in {runs.directory}", "Ctrl-C"):
+                if host:
+                    until_ctrl_c(runs.home, list, "", lambda: True)
+                else:
+                    with whole.running():
+                        pytest.fail("it runs")
+            assert program.runs
+
+
+def test_a_host_ends_what_a_command_that_was_killed_has_left(place, monkeypatch):
+    """The lock is gone with that command, and no program has it."""
+    monkeypatch.setattr(Silo, "wait_for", lambda *given: None)
+    monkeypatch.setattr(Silo, "supernode", lambda *given: ["/bin/sleep", "60"])
+    code = (
+        "import sys; from pathlib import Path; from spcacw_flwr.flower.processes import *\n"
+        "with owning(home := Path(sys.argv[1])):\n"
+        "    Program(['/bin/sleep', '60'], home, Path('/dev/null')).start()\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    command = [sys.executable, "-c", code, place.home]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    (left,) = wait_until(lambda: family(place.home), 10)
+
+    def keep(programs, say):
+        assert not left.is_running()
+        assert [program.runs for program in programs] == [True]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spcacw_flwr.flower.processes.keep", keep)
+    done = deploy("silo", place.directory, "--superlink", "h:1")
+    assert done.exit_code == 130, done.output
+
+
+def test_a_run_whose_command_was_killed_is_named_by_its_process(tmp_path, monkeypatch):
+    server = Server(tmp_path, 0)
+    monkeypatch.setattr(federation, "SERVERAPP", "sleep")
+    monkeypatch.setattr("spcacw_flwr.flower.processes.STOP_SECONDS", 0.3)
+    with sleeping(server.home) as program:
+        words = f"end it with 'kill {program.process.pid}'"
+        with one_sentence("whose command was killed", words), federation.alone(server):
+            pytest.fail("it runs")
+    with federation.alone(server):
+        pass
 
 
 def table(path: Path) -> list[dict[str, str]]:
