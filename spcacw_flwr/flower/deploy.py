@@ -15,7 +15,7 @@ from spcacw_flwr.config.config import Config, absolute, flat_keys
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence
-from spcacw_flwr.engine.directory import claim_directory, write_atomically
+from spcacw_flwr.engine.directory import claim_directory, run_directory, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation, joining, processes
 from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE
@@ -313,10 +313,11 @@ def checked(
 
 
 def claimed(config: Config) -> Config:
-    """Return a configuration that goes on if its output has a checkpoint; claim the directory.
+    """Return a configuration that goes on if its output has a run that can; claim the directory.
 
-    SpcacwError if the directory cannot be written, or its run has finished.
+    SpcacwError if the directory cannot be written, or its run has finished, or is not ``resume``.
     """
+    run_directory(config)
     resolved, output = federation.going_on(config), Path(config.run.output)
     if (output / "summary.json").exists():
         raise SpcacwError(f"The run in {output} has finished: name another directory.")

@@ -190,7 +190,7 @@ def train(
 ) -> None:  # fmt: skip
     """Submit a run to a server and follow it to its end, keeping its programs alive.
 
-    A run whose directory has a checkpoint goes on from it; so does one whose ServerApp is killed.
+    A run that its directory holds goes on there; so does one whose ServerApp is killed.
     SpcacwError if training did not finish.
     """
     output = Path(config.run.output)
@@ -210,9 +210,10 @@ def train(
                     link.cli("stop", run_id)
                 raise
             except Died:
-                if attempt + 1 == ATTEMPTS or not checkpoint.exists(output / checkpoint.DIRECTORY):
+                begun = (output / "config.toml").exists()
+                if attempt + 1 == ATTEMPTS or (begun and not going_on(config).run.resume):
                     raise
-                say("The ServerApp died; the run goes on from its last checkpoint.")
+                say("The ServerApp died; the run goes on from its last checkpoint, or its start.")
                 deadline = time.monotonic() + processes.START_SECONDS
                 while not listens(server.address) and time.monotonic() < deadline:
                     keep(kept, say)  # the SuperLink died too
@@ -245,7 +246,10 @@ def alone(server: Server) -> Iterator[None]:
 
 
 def going_on(config: Config) -> Config:
-    """Return the configuration of a run that goes on, if its directory has a checkpoint."""
-    output = config.run.output
-    resumes = checkpoint.exists(Path(output) / checkpoint.DIRECTORY)
-    return Config.from_flat(config.to_flat() | {"resume": output if resumes else ""})
+    """Return the configuration of a run that goes on, if its directory has one that can."""
+    resume, output = config.run.resume, Path(config.run.output)
+    with suppress(SpcacwError):
+        if not checkpoint.exists(output / checkpoint.DIRECTORY):
+            checkpoint.unfinished(output)
+        resume = str(output)
+    return Config.from_flat(config.to_flat() | {"resume": resume})

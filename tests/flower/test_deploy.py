@@ -25,10 +25,11 @@ from flwr.common.config import parse_config_args
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
-from spcacw_flwr.flower.deploy import until_ctrl_c
+from spcacw_flwr.flower.deploy import claimed, until_ctrl_c
 from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import Died
 from spcacw_flwr.flower.processes import (
@@ -115,6 +116,55 @@ def test_a_run_whose_whole_server_died_waits_until_it_listens_again(tmp_path, mo
     federation.train(server, Config.from_flat({"output": str(tmp_path)}), print)
     up[0].close()
     assert tries == [True, True]
+
+
+def config_of(output: Path, **keys: object) -> Config:
+    return Config.from_flat({"output": str(output), **keys})
+
+
+@pytest.mark.parametrize(
+    ("every", "more", "resumes"), [(0, "", True), (-1, "", False), (0, "summary.json", False)]
+)
+def test_a_run_that_ended_before_its_first_checkpoint_goes_on(every, more, resumes, tmp_path):
+    config = config_of(tmp_path / "out", **{"checkpoint-every": every})
+    assert claimed(config).run.resume == ""
+    (tmp_path / "out" / "config.toml").write_text(as_toml(config.to_flat()))
+    if more:
+        (tmp_path / "out" / more).touch()
+    assert federation.going_on(config).run.resume == (config.run.output if resumes else "")
+    if resumes:
+        assert claimed(config).run.resume == config.run.output
+
+
+def test_a_run_that_is_named_to_go_on_is_not_forgotten(tmp_path):
+    with one_sentence("differ: a run goes on in its own directory"):
+        claimed(config_of(tmp_path / "out", resume=str(tmp_path)))
+    with one_sentence(f"resume = '{tmp_path}' holds no run"):
+        claimed(config_of(tmp_path, resume=str(tmp_path)))
+
+
+@pytest.mark.parametrize(("begun", "every", "times"), [(0, 0, 5), (1, 0, 5), (1, -1, 1)])
+def test_a_serverapp_that_dies_before_its_first_checkpoint_is_submitted_again(
+    begun, every, times, tmp_path, monkeypatch
+):
+    config, tries = config_of(tmp_path, **{"checkpoint-every": every}), []
+
+    class Line:
+        def submit(self, config: Config) -> str:
+            tries.append(config.run.resume)
+            if begun:
+                (tmp_path / "config.toml").write_text(as_toml(config.to_flat()))
+            return "1"
+
+    def follow(*_: object) -> None:
+        raise Died("all of it")
+
+    monkeypatch.setattr(Server, "link", lambda self: Line())
+    monkeypatch.setattr(federation, "follow", follow)
+    monkeypatch.setattr(federation, "listens", lambda address: True)
+    with pytest.raises(Died):
+        federation.train(Server(tmp_path, 0), config, print)
+    assert tries == ["", *[str(tmp_path) if begun else ""] * (times - 1)]
 
 
 def test_each_threat_is_stopped_by_what_a_test_shows_or_by_nothing():
