@@ -130,7 +130,9 @@ class _Visit(BaseHTTPRequestHandler):
         desk = self.server.desk
         try:
             size = int(self.headers.get("content-length", 0))
-            asked = json.loads(self.rfile.read(min(size, MOST_BYTES)))
+            if not 0 <= size <= MOST_BYTES:  # a negative one would be read for ever
+                raise ValueError(size)
+            asked = json.loads(self.rfile.read(size))
             status, said = 200, desk.admit(str(asked["token"]), str(asked["key"]))
         except (ValueError, KeyError, TypeError):
             status, said = 400, {"error": "what it sent is no question of 'spcacw deploy join'"}
