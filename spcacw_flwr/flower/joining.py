@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -205,19 +205,17 @@ def _parts(token: str) -> tuple[str, int, str]:
 def _asked(
     address: str, context: ssl.SSLContext, how: str, what: str, told: Any = None
 ) -> tuple[int, bytes]:
-    where = host_and_port(address)
-    line = http.client.HTTPSConnection(*where, timeout=6 * SECONDS, context=context)
+    where, seconds = host_and_port(address), 6 * SECONDS
     try:
-        line.request(how, what, None if told is None else json.dumps(told))
-        reply = line.getresponse()
-        return reply.status, reply.read(MOST_BYTES)
-    except (OSError, http.client.HTTPException) as error:
+        with closing(http.client.HTTPSConnection(*where, timeout=seconds, context=context)) as line:
+            line.request(how, what, None if told is None else json.dumps(told))
+            reply = line.getresponse()
+            return reply.status, reply.read(MOST_BYTES)
+    except (OSError, ValueError, http.client.HTTPException) as error:  # of a name that is none, too
         raise SpcacwError(
             f"{address} cannot be reached ({certificates.why_unknown(error)}): the token was used, "
             "or its time is over, or the address is wrong. Ask the server's owner for another."
         ) from error
-    finally:
-        line.close()
 
 
 def _checked(key: str) -> str:

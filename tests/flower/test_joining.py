@@ -13,6 +13,7 @@ from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.joining import JOIN, MOST_BYTES, Desk, join
 from spcacw_flwr.flower.members import REGISTERED, key_in
 from spcacw_flwr.flower.processes import free_port
+from tests.conftest import one_sentence
 
 
 @pytest.fixture
@@ -123,11 +124,13 @@ def test_nothing_is_sent_to_a_server_that_the_tokens_authority_did_not_sign(desk
     join(Silo(tmp_path / "silo"), f"{address}/{rest}", "data")  # the token was not shown
 
 
-def test_nobody_there_is_one_sentence(server, tmp_path):
-    token = f"127.0.0.1:{free_port()}/3/secret/pin"
-    with pytest.raises(
-        SpcacwError, match=r"cannot be reached \(.*refused\): the token was used, or"
-    ):
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [("127.0.0.1", "refused"), ("no..host", "label empty"), ("a b", "control characters")],
+)
+def test_nobody_there_is_one_sentence(host, why, tmp_path):
+    token = f"{host}:{free_port()}/3/secret/pin"
+    with one_sentence("cannot be reached (", why, "): the token was used, or"):
         join(Silo(tmp_path / "silo"), token, "data")
 
 
