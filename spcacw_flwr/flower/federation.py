@@ -111,8 +111,11 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
     """Admit silos by their public keys, each once, and return their nodes' ids.
 
     The running SuperLink keeps them in its database; ``registered/`` in the server's directory
-    shows who was admitted. SpcacwError if there is no such key, or the SuperLink refuses it.
+    shows who was admitted. SpcacwError if one is no silo's public key (none is admitted then), or
+    the SuperLink refuses it.
     """
+    for path in public_keys:
+        _see_public(path)
     known, out = (server.members.nodes(s) for s in (members.REGISTERED, members.REVOKED))
     link = server.link()
 
@@ -133,6 +136,18 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Flower's command mostly imports
         return list(pool.map(admit, public_keys))
+
+
+def _see_public(path: Path) -> None:
+    _, text = members.key_in(path)
+    try:
+        if "PRIVATE KEY" in text:
+            raise ValueError("it is a private key, which must never leave its host")
+        if "CERTIFICATE" in text:
+            raise ValueError("it is a certificate")
+        certificates.public_key(text.encode())
+    except ValueError as error:
+        raise SpcacwError(f"{path} is no silo.pub: {error}.") from error
 
 
 def revoke(server: Server, public_key: Path, say: Say) -> str:

@@ -239,6 +239,14 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
         (["register", "server", "none.pub"], "none.pub cannot be read"),
         (["revoke", "server", "good/silo.pub"], "is no key that"),
         (["register", "server", "binary"], "binary cannot be read"),
+        (["register", "server", "empty"], "empty is no silo.pub: "),
+        (
+            ["register", "server", "good/silo.pub", "good/silo.key"],
+            "good/silo.key is no silo.pub: it is a private key, which must never leave its host.",
+        ),
+        (["register", "server", "server/server.key"], "is no silo.pub: it is a private key"),
+        (["register", "server", "server/server.crt"], "is no silo.pub: it is a certificate"),
+        (["register", "server", "good/node.toml"], "good/node.toml is no silo.pub: "),
         (["silo", "good", "--superlink", "localhost"], "is not of the form host:port"),
         (["silo", "good", "--superlink", ":9092"], "is not of the form host:port"),
         (["silo", "good", "--superlink", "localhost:99999"], "is not of the form host:port"),
@@ -257,6 +265,7 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
 def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch, offline):
     monkeypatch.chdir(authority.parent.parent)
     Path("binary").write_bytes(BINARY)
+    Path("empty").touch()
     for name, file in BROKEN.items():
         Silo(Path(name)).make(0, authority, "data")
         Path(name, file).write_bytes(BINARY)
