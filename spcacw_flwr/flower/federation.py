@@ -95,6 +95,7 @@ def start_server(server: Server, host: str, say: Say, as_json: bool = False) -> 
         for log, command in commands.items()
     )
     superlink.version = partial(certificates.in_use, server.directory)
+    superlink.umask = 0o077  # its database; results, which the ServerApp writes, are the user's
     return [superlink.start(say, server.port), superexec.start(say)]
 
 

@@ -77,6 +77,8 @@ class Program:
     """Whether its log has a JSON object in each line."""
     patient: bool = False
     """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
+    umask: int = -1
+    """What is taken from the modes of its files; -1: what the user's umask takes."""
     version: Callable[[], object] = bool
     """Says what it read at its start; it is started anew when that has changed."""
     process: subprocess.Popen[bytes] | None = None
@@ -110,6 +112,7 @@ class Program:
             self.process = subprocess.Popen(
                 self.command, cwd=self.home, env=environment(self.home, self.more), stdout=out,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                umask=self.umask,
             )  # fmt: skip
         self._started, self._ended, self._version = time.monotonic(), None, self.version()
         while port and not listens(f"127.0.0.1:{port}"):
