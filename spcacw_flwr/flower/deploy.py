@@ -149,7 +149,10 @@ def until_ctrl_c(
     programs: list[Program] = []
     with processes.owning(home):
         if metrics:
-            serve(metrics, Monitor(home, lambda: all(one.runs for one in programs), ready))
+            monitor = Monitor(
+                home, lambda: bool(programs) and all(one.runs for one in programs), ready
+            )
+            serve(metrics, monitor)
             say(f"http://{metrics}/metrics has figures; so have /healthz and /readyz.")
         programs += start()
         say(CLOSED)

@@ -18,6 +18,7 @@ from benchmarks.separate import NODE, Separate
 from spcacw_flwr.flower import audit, certificates
 from spcacw_flwr.flower.audit import LOG, Log
 from spcacw_flwr.flower.auditing import reconciled
+from spcacw_flwr.flower.deploy import until_ctrl_c
 from spcacw_flwr.flower.json_lines import as_object
 from spcacw_flwr.flower.monitor import METRICS, Figures, Monitor, serve
 from spcacw_flwr.flower.processes import Program, end, free_port
@@ -196,6 +197,28 @@ def test_the_pages_that_others_ask_for(tmp_path):
         server.server_close()
     with one_sentence("--metrics = '9464' is not of the form host:port"):
         serve("9464", monitor_of(tmp_path))
+
+
+def test_a_host_is_healthy_while_all_its_programs_run(tmp_path, monkeypatch):
+    """Not while it waits for its server, and none has started."""
+    address, said = f"127.0.0.1:{free_port()}", []
+
+    def start() -> list[Program]:
+        said.append(get(address, "/healthz")[0])
+        return [Program(["/bin/sleep", "60"], tmp_path / "home", tmp_path / "log").start()]
+
+    def keep(programs, say):
+        said.append(get(address, "/healthz")[0])
+        programs[0].process.kill()
+        programs[0].process.wait()
+        said.append(get(address, "/healthz")[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spcacw_flwr.flower.processes.keep", keep)
+    monkeypatch.setattr("spcacw_flwr.flower.deploy.end_like_ctrl_c", lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        until_ctrl_c(tmp_path / "home", start, address, lambda: True)
+    assert said == [503, 200, 503]
 
 
 def test_a_programs_log_is_json_to_its_last_word(tmp_path):
