@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,11 @@ from spcacw_flwr.config.keys import MOST_SILOS
 from spcacw_flwr.flower import audit, certificates, members
 from spcacw_flwr.flower.federation import register
 from spcacw_flwr.flower.hosts import Server, Silo
+from spcacw_flwr.flower.pages import SECONDS, Listener, Visit
 from spcacw_flwr.flower.processes import POLL_SECONDS, Say, host_and_port
 from spcacw_flwr.flower.service import digest_of
 
-PORT, MOST_BYTES, SECONDS = 9093, 1 << 16, 10.0
+PORT, MOST_BYTES = 9093, 1 << 16
 AUTHORITY, JOIN = "/ca.crt", "/join"
 
 
@@ -108,22 +108,17 @@ class Desk:
             time.sleep(POLL_SECONDS)
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
+class _Listener(Listener):
     desk: Desk
 
-    def handle_error(self, *visit: Any) -> None:
-        """Strangers may hang up."""
 
-
-class _Visit(BaseHTTPRequestHandler):
+class _Visit(Visit):
     server: _Listener
-    timeout = SECONDS
 
     def do_GET(self) -> None:
         """Show the authority's certificate."""
         found = self.path == AUTHORITY
-        self._reply(200 if found else 404, self.server.desk.authority if found else b"")
+        self.reply(200 if found else 404, self.server.desk.authority if found else b"")
 
     def do_POST(self) -> None:
         """Admit who shows a token."""
@@ -141,16 +136,7 @@ class _Visit(BaseHTTPRequestHandler):
         if "error" in said:
             why = f"{self.client_address[0]}: {said['error']}"
             desk.server.note(audit.REFUSED, kind="token", why=why)
-        self._reply(status, json.dumps(said).encode())
-
-    def _reply(self, status: int, content: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *words: Any) -> None:
-        """Say nothing: the desk does, and the audit log."""
+        self.reply(status, json.dumps(said).encode())
 
 
 def join(place: Silo, token: str, data: str) -> str:
