@@ -70,7 +70,7 @@ def hold(
 
     pool.gradients = late  # type: ignore[method-assign]
     with suppress(SpcacwError, KeyboardInterrupt):
-        talk(pool, channel_of(address, root, bool(root)), token, node)
+        talk(pool, channel_of(address, root, bool(root)), token, node, RUN)
 
 
 @dataclass

@@ -33,7 +33,8 @@ from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.flower import certificates, json_lines, processes
 from spcacw_flwr.flower.audit import LOG, Log
 from spcacw_flwr.flower.auditing import checked
-from spcacw_flwr.flower.hosts import Silo
+from spcacw_flwr.flower.federation import start_server
+from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.policy import FILE, TOLD, SitePool
 from spcacw_flwr.partitions.data import MNIST, OFFLINE, cache_root, data_root, find
 from spcacw_flwr.report.read import read
@@ -42,6 +43,7 @@ from spcacw_flwr.silos.setting import SiloData, write_silo
 from spcacw_flwr.silos.setup import setting_of
 from tests.conftest import contents, limited, one_sentence
 from tests.flower.test_strategy import small
+from tests.watching import wait_until
 
 DATA = SiloData(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
 KILLS = 8
@@ -292,8 +294,12 @@ def test_so_is_what_a_host_writes_of_itself(tmp_path):
     try:
         AuditLog(tmp_path).log.seal()
         Counts(tmp_path).write(0)
-        program = processes.Program(["true"], tmp_path / "flower", tmp_path / "silo.log").start()
-        program.process.wait()
+        for name in ("silo.log", "json.log"):
+            program = processes.Program(
+                ["echo", name], tmp_path / "flower", tmp_path / name, as_json=name == "json.log"
+            )
+            program.start().process.wait()
+            wait_until((tmp_path / name).exists, 20)
     finally:
         os.umask(before)
     modes = {path.name: mode(path) for path in tmp_path.iterdir() if path.is_file()}
@@ -301,8 +307,26 @@ def test_so_is_what_a_host_writes_of_itself(tmp_path):
     assert readable == {"silo.pub", "policy.toml"}
     assert {modes[name] for name in modes.keys() - readable} == {"0o600"}
     assert modes.keys() - readable == {
-        "silo.key", "audit.jsonl", "audit.head", "told.json", "silo.log",
+        "silo.key", "audit.jsonl", "audit.head", "told.json", "silo.log", "json.log",
     }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says a process's umask")
+def test_the_superlinks_database_too_and_results_have_the_users_umask(tmp_path):
+    certificates.make_authority(tmp_path / "ca")
+    certificates.make_server(tmp_path / "ca", tmp_path / "server")
+    server, before = Server(tmp_path / "server", processes.free_port()), os.umask(0)
+    try:
+        with processes.owning(server.home):
+            programs = start_server(server, "127.0.0.1", print)
+            status = [Path(f"/proc/{one.process.pid}/status").read_text() for one in programs]
+    finally:
+        os.umask(before)
+    assert ["Umask:\t0000" in words for words in status] == [False, True]
+    modes = {path.name: mode(path) for path in server.directory.iterdir() if path.is_file()}
+    assert {name for name, found in modes.items() if found != "0o600"} == {"ca.crt", "server.crt"}
+    assert {"state.db", "superlink.log", "serverapp.log"} <= modes.keys()
 
 
 def test_a_device_is_written_to_and_never_replaced(tmp_path):

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from spcacw_flwr.flower import launch
-from tests.conftest import spcacw
+from tests.conftest import one_sentence, spcacw
 
 SECONDS = 20
 """In which every mistake must be found; each takes one at most, PyTorch's import aside."""
@@ -154,6 +154,22 @@ def test_a_disk_that_is_full_when_flower_has_run_is_a_sentence(tmp_path, monkeyp
     full = OSError(errno.ENOSPC, "No space left on device", "run.log")
     monkeypatch.setattr(launch, "run", Mock(side_effect=full))
     assert "No space left on device: 'run.log'" in refused("run", "--output", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("Exit Code: 600\nIt is none.\nSee it.\n\nFor more information, visit: <u>", "See it."),
+        ("\nFor more information, visit: <u>\n", "exit 1"),
+        ("first\nlast\n", "last"), ("", "exit 1"),
+    ],
+)  # fmt: skip
+def test_flowers_last_words_are_not_the_address_of_a_page(words, why, tmp_path, monkeypatch):
+    link = launch.Link(tmp_path, "127.0.0.1:1")
+    monkeypatch.setattr(link, "_flwr", lambda *_: CompletedProcess((), 1, "", words))
+    with one_sentence() as error:
+        link.cli("supernode", "list")
+    assert str(error.value) == f"'flwr supernode' failed: {why}"
 
 
 def test_a_log_without_room_does_not_hide_how_the_run_ended(tmp_path, monkeypatch, caplog):

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 LOG, HEAD = "audit.jsonl", ".head"
 SEAL, SEAL_SECONDS = "seal", 5.0
 """Every second would cost 5 % of rounds a second where four hosts share a disk: it is flushed."""
+SIGN_OF_SEAL = b'"event":"seal"'
+"""A text would have its quotes escaped."""
 FIRST = "0" * 64
 """What the first line names in the place of a line before it."""
 ALGORITHM = ec.ECDSA(hashes.SHA384())
@@ -203,7 +205,11 @@ class Log:
             if self._sealed < self._line:
                 body = self._body({"event": SEAL, "at": self._size})
                 body["signature"] = self._key.sign(dumped(body), ALGORITHM).hex()
-                self._write(dumped(body) + b"\n")
+                line = dumped(body) + b"\n"
+                if not self._sealed:  # or a first seal would be without its head for a moment
+                    os.fsync(self._file)
+                    write_atomically(self.head, line, flush=True, mode=0o600)
+                self._write(line)
                 self._owed = True
         if self._owed:  # since now, or since the disk was full
             os.fsync(self._file)  # or a host that loses its power has a head without its line
@@ -229,7 +235,7 @@ class Log:
             self._line += 1
             self._size += len(line)
             self._previous = digest(line)
-            if b'"event":"seal"' in line:  # a text would have its quotes escaped
+            if SIGN_OF_SEAL in line:
                 self._sealed, self._seal_line = self._line, line
 
     def _catch_up(self) -> None:
@@ -244,18 +250,34 @@ class Log:
                 self._append({"event": "cut", "bytes": len(rest)})
 
     def _find_head(self) -> None:
-        """Go behind the last seal; SpcacwError if it is not where it was."""
-        if not self.head.exists() and not os.fstat(self._file).st_size:
+        """Go behind the last seal; SpcacwError if it is not where it was.
+
+        A log's first start may have been cut short before there was a head, or between the head
+        and the seal, which is then in the head alone. Whoever cut a log off cannot make it so: a
+        log that holds a seal has its head.
+        """
+        size = os.fstat(self._file).st_size
+        if not self.head.exists() and SIGN_OF_SEAL not in os.pread(self._file, size, 0):
             return
         try:
             head = self.head.read_bytes()
             seal = json.loads(head)
-            self._line, self._size = int(seal["n"]), int(seal["at"]) + len(head)
+            self._line, self._size = int(seal["n"]) - 1, int(seal["at"])
+            previous = seal["previous"]
         except (OSError, ValueError, KeyError, TypeError):
             raise self._changed() from None
-        if os.pread(self._file, len(head), self._size - len(head)) != head:
+        if self._size > size:
             raise self._changed()
-        self._previous, self._sealed, self._seal_line = digest(head), self._line, head
+        found = os.pread(self._file, len(head), self._size)
+        if found == head:
+            self._take([head])
+            return
+        above = os.pread(self._file, self._size, 0)
+        last = b"".join(above.splitlines(keepends=True)[-1:])
+        if SIGN_OF_SEAL in above or digest(last) != previous or not head.startswith(found):
+            raise self._changed()
+        os.ftruncate(self._file, self._size)
+        self._write(head)
 
     def _changed(self) -> SpcacwError:
         return SpcacwError(

@@ -206,7 +206,8 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     channel = channel_of(address, root, tls, only)
     audit.note("stream", address=address, silos=list(pool.silos))
     try:
-        answered = talk(pool, channel, str(config["token"]), context.node_id)
+        token = str(config["token"])
+        answered = talk(pool, channel, token, context.node_id, str(context.run_id))
     finally:
         if isinstance(pool, SitePool):
             pool.target = ""  # a message that comes next does not say whose it is

@@ -15,7 +15,7 @@ from spcacw_flwr.config.config import Config, absolute, flat_keys
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence
-from spcacw_flwr.engine.directory import claim_directory, write_atomically
+from spcacw_flwr.engine.directory import claim_directory, run_directory, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation, joining, processes
 from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE
@@ -111,6 +111,7 @@ def server(
 ) -> None:
     """Run the SuperLink, and the process that runs the ServerApp, until Ctrl-C."""
     place = Server(directory.resolve(), port)
+    place.superlink(host)  # it is a server's directory, or nothing is made in it
     start = partial(federation.start_server, place, host, say, json_logs)
     until_ctrl_c(place.home, start, metrics, lambda: listens(place.address))
 
@@ -146,9 +147,12 @@ def until_ctrl_c(
     """
     end_like_ctrl_c()
     programs: list[Program] = []
-    try:
+    with processes.owning(home):
         if metrics:
-            serve(metrics, Monitor(home, lambda: all(one.runs for one in programs), ready))
+            monitor = Monitor(
+                home, lambda: bool(programs) and all(one.runs for one in programs), ready
+            )
+            serve(metrics, monitor)
             say(f"http://{metrics}/metrics has figures; so have /healthz and /readyz.")
         programs += start()
         say(CLOSED)
@@ -157,8 +161,6 @@ def until_ctrl_c(
         while True:
             processes.keep(programs, say)
             time.sleep(processes.POLL_SECONDS)
-    finally:
-        processes.end(home)
 
 
 @app.command()
@@ -314,10 +316,11 @@ def checked(
 
 
 def claimed(config: Config) -> Config:
-    """Return a configuration that goes on if its output has a checkpoint; claim the directory.
+    """Return a configuration that goes on if its output has a run that can; claim the directory.
 
-    SpcacwError if the directory cannot be written, or its run has finished.
+    SpcacwError if the directory cannot be written, or its run has finished, or is not ``resume``.
     """
+    run_directory(config)
     resolved, output = federation.going_on(config), Path(config.run.output)
     if (output / "summary.json").exists():
         raise SpcacwError(f"The run in {output} has finished: name another directory.")

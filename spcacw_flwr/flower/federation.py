@@ -24,7 +24,16 @@ from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import audit, certificates, members, processes
 from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import CONNECTION, Died, Show, follow
-from spcacw_flwr.flower.processes import Program, Say, end, free_port, keep, listens, program_runs
+from spcacw_flwr.flower.processes import (
+    Program,
+    Say,
+    free_port,
+    keep,
+    listens,
+    named,
+    owning,
+    program_runs,
+)
 from spcacw_flwr.silos.setting import Setting, write_silo
 
 DATA, RUN_FILE = "data", "run.toml"
@@ -86,6 +95,7 @@ def start_server(server: Server, host: str, say: Say, as_json: bool = False) -> 
         for log, command in commands.items()
     )
     superlink.version = partial(certificates.in_use, server.directory)
+    superlink.umask = 0o077  # its database; results, which the ServerApp writes, are the user's
     return [superlink.start(say, server.port), superexec.start(say)]
 
 
@@ -102,8 +112,11 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
     """Admit silos by their public keys, each once, and return their nodes' ids.
 
     The running SuperLink keeps them in its database; ``registered/`` in the server's directory
-    shows who was admitted. SpcacwError if there is no such key, or the SuperLink refuses it.
+    shows who was admitted. SpcacwError if one is no silo's public key (none is admitted then), or
+    the SuperLink refuses it.
     """
+    for path in public_keys:
+        _see_public(path)
     known, out = (server.members.nodes(s) for s in (members.REGISTERED, members.REVOKED))
     link = server.link()
 
@@ -124,6 +137,18 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Flower's command mostly imports
         return list(pool.map(admit, public_keys))
+
+
+def _see_public(path: Path) -> None:
+    _, text = members.key_in(path)
+    try:
+        if "PRIVATE KEY" in text:
+            raise ValueError("it is a private key, which must never leave its host")
+        if "CERTIFICATE" in text:
+            raise ValueError("it is a certificate")
+        certificates.public_key(text.encode())
+    except ValueError as error:
+        raise SpcacwError(f"{path} is no silo.pub: {error}.") from error
 
 
 def revoke(server: Server, public_key: Path, say: Say) -> str:
@@ -161,16 +186,14 @@ class Federation:
     @contextmanager
     def running(self) -> Iterator[Federation]:
         """Run server and silos for the duration of the block; then nothing is left of them."""
-        try:
+        silos = (place.home for place in self.silos)
+        with owning(self.server.home), owning(*silos):  # which end first, to take their leave
             self._kept = start_server(self.server, "127.0.0.1", self._say)
             register(self.server, [place.public_key for place in self.silos], self._say)
             for place in self.silos:
                 program = silo_program(place, self.server.address, free_port(), THREADS)
                 self._kept.append(program.start(self._say))
             yield self
-        finally:
-            end(*(place.home for place in self.silos))  # first, so that they can take their leave
-            end(self.server.home)
 
     def train(self, config: Config, show: Show) -> None:
         """Train on these silos; see :func:`train`."""
@@ -183,7 +206,7 @@ def train(
 ) -> None:  # fmt: skip
     """Submit a run to a server and follow it to its end, keeping its programs alive.
 
-    A run whose directory has a checkpoint goes on from it; so does one whose ServerApp is killed.
+    A run that its directory holds goes on there; so does one whose ServerApp is killed.
     SpcacwError if training did not finish.
     """
     output = Path(config.run.output)
@@ -203,9 +226,10 @@ def train(
                     link.cli("stop", run_id)
                 raise
             except Died:
-                if attempt + 1 == ATTEMPTS or not checkpoint.exists(output / checkpoint.DIRECTORY):
+                begun = (output / "config.toml").exists()
+                if attempt + 1 == ATTEMPTS or (begun and not going_on(config).run.resume):
                     raise
-                say("The ServerApp died; the run goes on from its last checkpoint.")
+                say("The ServerApp died; the run goes on from its last checkpoint, or its start.")
                 deadline = time.monotonic() + processes.START_SECONDS
                 while not listens(server.address) and time.monotonic() < deadline:
                     keep(kept, say)  # the SuperLink died too
@@ -222,20 +246,26 @@ def alone(server: Server) -> Iterator[None]:
     with (server.home / "run.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            while program_runs(SERVERAPP, server.home):  # nobody waits for it, or it ends just now
-                if time.monotonic() > deadline:
-                    raise BlockingIOError
-                time.sleep(processes.POLL_SECONDS)
         except BlockingIOError:
             raise SpcacwError(
                 f"A run is on at {server.directory}, and silos answer one run at a time: wait for "
                 "its end, or end it with Ctrl-C where it was started."
             ) from None
+        while left := named(SERVERAPP, server.home):  # it ends just now, or nobody waits for it
+            if time.monotonic() > deadline:
+                raise SpcacwError(
+                    f"A run whose command was killed is on at {server.directory}, and silos answer "
+                    f"one run at a time: wait for its end, or end it with 'kill {left[0]}'."
+                )
+            time.sleep(processes.POLL_SECONDS)
         yield
 
 
 def going_on(config: Config) -> Config:
-    """Return the configuration of a run that goes on, if its directory has a checkpoint."""
-    output = config.run.output
-    resumes = checkpoint.exists(Path(output) / checkpoint.DIRECTORY)
-    return Config.from_flat(config.to_flat() | {"resume": output if resumes else ""})
+    """Return the configuration of a run that goes on, if its directory has one that can."""
+    resume, output = config.run.resume, Path(config.run.output)
+    with suppress(SpcacwError):
+        if not checkpoint.exists(output / checkpoint.DIRECTORY):
+            checkpoint.unfinished(output)
+        resume = str(output)
+    return Config.from_flat(config.to_flat() | {"resume": resume})

@@ -15,8 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,11 @@ from spcacw_flwr.config.keys import MOST_SILOS
 from spcacw_flwr.flower import audit, certificates, members
 from spcacw_flwr.flower.federation import register
 from spcacw_flwr.flower.hosts import Server, Silo
+from spcacw_flwr.flower.pages import SECONDS, Listener, Visit
 from spcacw_flwr.flower.processes import POLL_SECONDS, Say, host_and_port
 from spcacw_flwr.flower.service import digest_of
 
-PORT, MOST_BYTES, SECONDS = 9093, 1 << 16, 10.0
+PORT, MOST_BYTES = 9093, 1 << 16
 AUTHORITY, JOIN = "/ca.crt", "/join"
 
 
@@ -108,29 +108,26 @@ class Desk:
             time.sleep(POLL_SECONDS)
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
+class _Listener(Listener):
     desk: Desk
 
-    def handle_error(self, *visit: Any) -> None:
-        """Strangers may hang up."""
 
-
-class _Visit(BaseHTTPRequestHandler):
+class _Visit(Visit):
     server: _Listener
-    timeout = SECONDS
 
     def do_GET(self) -> None:
         """Show the authority's certificate."""
         found = self.path == AUTHORITY
-        self._reply(200 if found else 404, self.server.desk.authority if found else b"")
+        self.reply(200 if found else 404, self.server.desk.authority if found else b"")
 
     def do_POST(self) -> None:
         """Admit who shows a token."""
         desk = self.server.desk
         try:
             size = int(self.headers.get("content-length", 0))
-            asked = json.loads(self.rfile.read(min(size, MOST_BYTES)))
+            if not 0 <= size <= MOST_BYTES:  # a negative one would be read for ever
+                raise ValueError(size)
+            asked = json.loads(self.rfile.read(size))
             status, said = 200, desk.admit(str(asked["token"]), str(asked["key"]))
         except (ValueError, KeyError, TypeError):
             status, said = 400, {"error": "what it sent is no question of 'spcacw deploy join'"}
@@ -139,16 +136,7 @@ class _Visit(BaseHTTPRequestHandler):
         if "error" in said:
             why = f"{self.client_address[0]}: {said['error']}"
             desk.server.note(audit.REFUSED, kind="token", why=why)
-        self._reply(status, json.dumps(said).encode())
-
-    def _reply(self, status: int, content: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *words: Any) -> None:
-        """Say nothing: the desk does, and the audit log."""
+        self.reply(status, json.dumps(said).encode())
 
 
 def join(place: Silo, token: str, data: str) -> str:
@@ -203,19 +191,17 @@ def _parts(token: str) -> tuple[str, int, str]:
 def _asked(
     address: str, context: ssl.SSLContext, how: str, what: str, told: Any = None
 ) -> tuple[int, bytes]:
-    where = host_and_port(address)
-    line = http.client.HTTPSConnection(*where, timeout=6 * SECONDS, context=context)
+    where, seconds = host_and_port(address), 6 * SECONDS
     try:
-        line.request(how, what, None if told is None else json.dumps(told))
-        reply = line.getresponse()
-        return reply.status, reply.read(MOST_BYTES)
-    except (OSError, http.client.HTTPException) as error:
+        with closing(http.client.HTTPSConnection(*where, timeout=seconds, context=context)) as line:
+            line.request(how, what, None if told is None else json.dumps(told))
+            reply = line.getresponse()
+            return reply.status, reply.read(MOST_BYTES)
+    except (OSError, ValueError, http.client.HTTPException) as error:  # of a name that is none, too
         raise SpcacwError(
             f"{address} cannot be reached ({certificates.why_unknown(error)}): the token was used, "
             "or its time is over, or the address is wrong. Ask the server's owner for another."
         ) from error
-    finally:
-        line.close()
 
 
 def _checked(key: str) -> str:

@@ -5,11 +5,13 @@ A program of its own, so that Flower's programs can be heard whoever started the
 """
 
 import json
+import os
 import re
 import signal
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LINE = re.compile(r"(?:\S+Z )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b[^:\[]*(?::|\[[\w.]+\])\s+(.*)")
@@ -30,7 +32,7 @@ def main(path: str, program: str) -> None:
     """Copy until the end."""
     for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)  # those that it listens to have last words
-    with open(path, "a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as file:
         for raw in sys.stdin.buffer:
             line = as_object(raw.decode(errors="replace"), program)
             if line["message"]:

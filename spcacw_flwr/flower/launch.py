@@ -33,6 +33,8 @@ ROOMS = ("spcacw_flwr", "baselines", "partitions")
 """What the Flower app ships of the package."""
 CONNECTION = "spcacw"
 ENDED = ("finished", "failed")
+MORE = "For more information, visit"
+"""How Flower's messages end, with the address of a page."""
 Show = Callable[[dict[str, Any]], None]
 
 
@@ -84,8 +86,9 @@ class Link:
             said = dict(json.loads(done.stdout))
         if done.returncode == 0 and said.get("success", True) and said:
             return said
-        words = said.get("error-message") or done.stderr or done.stdout or f"exit {done.returncode}"
-        raise SpcacwError(f"'flwr {arguments[0]}' failed: {words.strip().splitlines()[-1]}")
+        words = said.get("error-message") or done.stderr or done.stdout
+        words = words.partition(MORE)[0].strip() or f"exit {done.returncode}"
+        raise SpcacwError(f"'flwr {arguments[0]}' failed: {words.splitlines()[-1]}")
 
     def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Flower's command against this SuperLink; a hang counts as a failure."""

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import psutil
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit
+from spcacw_flwr.flower.pages import Listener, Visit
 from spcacw_flwr.flower.processes import family, host_and_port
 
 OF_SILO = ("side", "silo")
@@ -49,6 +49,7 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
 """What each figure is, and its labels; Prometheus knows it as ``spcacw_`` and the name."""
 OF_RUN = frozenset(("alpha", "quarantined", "value", "loss", "epsilon", "round", "run_seconds"))
 """What a new run begins without."""
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
 Figure = tuple[str, tuple[str, ...]]
 """A name, and its labels' values."""
 
@@ -185,7 +186,7 @@ def memory(home: Path) -> float:
     return total
 
 
-def serve(address: str, monitor: Monitor) -> ThreadingHTTPServer:
+def serve(address: str, monitor: Monitor) -> Listener:
     """Serve a host's figures at ``host:port`` in threads of their own.
 
     SpcacwError if prometheus-client is absent, or the address cannot be listened at.
@@ -197,20 +198,12 @@ def serve(address: str, monitor: Monitor) -> ThreadingHTTPServer:
             "--metrics needs the package prometheus-client: pip install 'spcacw-flwr[metrics]'."
         ) from None
 
-    class Pages(BaseHTTPRequestHandler):
+    class Pages(Visit):
         def do_GET(self) -> None:
-            status, text = monitor.page(self.path.partition("?")[0])
-            self.send_response(status)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *args: Any) -> None:
-            """Say nothing of who looked."""
+            self.reply(*monitor.page(self.path.partition("?")[0]), TEXT)
 
     try:
-        found = ThreadingHTTPServer(host_and_port(address, "--metrics"), Pages)
+        found = Listener(host_and_port(address, "--metrics"), Pages)
     except OSError as error:
         raise SpcacwError(f"--metrics {address} cannot be listened at ({error}).") from error
     threading.Thread(target=found.serve_forever, name="metrics", daemon=True).start()

@@ -6,10 +6,8 @@ function, :meth:`Policy.refusal`. ``told.json`` beside the file counts what each
 runs together; it is written before an answer goes out.
 """
 
-import fcntl
 import json
 import math
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from spcacw_flwr.config.declare import SpcacwError, did_you_mean, key, names_in
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.directory import sweep, write_atomically
 from spcacw_flwr.flower import node
+from spcacw_flwr.flower.account import counting
 from spcacw_flwr.flower.silo import ledger_of
 from spcacw_flwr.silos.accounting import Ledger, gaussian_epsilon
 from spcacw_flwr.silos.batches import Batch, Fold
@@ -264,21 +263,11 @@ class SitePool(SiloPool):
     def _counts(self, written: bool) -> Iterator[dict[int, Told]]:
         """Yield what each silo has told; keep what the block makes of it if it is ``written``."""
         path = self.policy.with_name(TOLD)
-        try:
-            place = os.open(path.parent, os.O_RDONLY)
-            try:
-                fcntl.flock(place, fcntl.LOCK_EX)  # other runs count here too
-                found = json.loads(path.read_bytes() if path.exists() else "{}")
-                counts = {int(silo): Told(**table) for silo, table in found.items()}
-                yield counts
-                if written:
-                    sweep(path.parent, TOLD)
-                    kept = json.dumps({silo: vars(told) for silo, told in counts.items()})
-                    write_atomically(path, kept.encode(), mode=0o600)
-            finally:
-                os.close(place)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise SpcacwError(
-                f"What silos have told cannot be counted in {path} ({error}), and uncounted they "
-                "tell nothing."
-            ) from error
+        with counting(path):
+            found = json.loads(path.read_bytes() if path.exists() else "{}")
+            counts = {int(silo): Told(**table) for silo, table in found.items()}
+            yield counts
+            if written:
+                sweep(path.parent, TOLD)
+                kept = json.dumps({silo: vars(told) for silo, told in counts.items()})
+                write_atomically(path, kept.encode(), mode=0o600)

@@ -6,6 +6,7 @@ uses. That is how orphans are found too: Flower's programs outlive whoever start
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
@@ -13,8 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -76,6 +77,8 @@ class Program:
     """Whether its log has a JSON object in each line."""
     patient: bool = False
     """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
+    umask: int = -1
+    """What is taken from the modes of its files; -1: what the user's umask takes."""
     version: Callable[[], object] = bool
     """Says what it read at its start; it is started anew when that has changed."""
     process: subprocess.Popen[bytes] | None = None
@@ -109,6 +112,7 @@ class Program:
             self.process = subprocess.Popen(
                 self.command, cwd=self.home, env=environment(self.home, self.more), stdout=out,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                umask=self.umask,
             )  # fmt: skip
         self._started, self._ended, self._version = time.monotonic(), None, self.version()
         while port and not listens(f"127.0.0.1:{port}"):
@@ -227,13 +231,19 @@ def family(*homes: Path) -> list[psutil.Process]:
     return members
 
 
-def program_runs(program: str, home: Path) -> bool:
-    """Say whether a living process of a home has a name that begins with ``program``."""
+def named(program: str, home: Path) -> list[int]:
+    """Return the ids of a home's living processes whose names begin with ``program``."""
+    found = []
     for member in family(home):
         with suppress(psutil.Error):
             if member.name().startswith(program):
-                return True
-    return False
+                found.append(member.pid)
+    return found
+
+
+def program_runs(program: str, home: Path) -> bool:
+    """Say whether a living process of a home has a name that begins with ``program``."""
+    return bool(named(program, home))
 
 
 def end(*homes: Path) -> None:
@@ -244,3 +254,27 @@ def end(*homes: Path) -> None:
             with suppress(psutil.Error):
                 ending(member)
         psutil.wait_procs(members, timeout=STOP_SECONDS)
+
+
+@contextmanager
+def owning(*homes: Path) -> Iterator[None]:
+    """Own these homes for the block: end what a dead owner has left, and at last what runs there.
+
+    SpcacwError if another command owns one of them; then nothing is ended.
+    """
+    with ExitStack() as locks:
+        for home in homes:
+            home.mkdir(parents=True, exist_ok=True)
+            lock = locks.enter_context((home / "host.lock").open("w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SpcacwError(
+                    f"Another command runs the host in {home.parent}: end that one with Ctrl-C "
+                    "first, or leave it alone."
+                ) from None
+        try:
+            end(*homes)
+            yield
+        finally:
+            end(*homes)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import threads
-from spcacw_flwr.flower import audit, frames, records
+from spcacw_flwr.flower import account, audit, frames, records
 from spcacw_flwr.flower.service import is_loopback, silos_text
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.accounting import Ledger
@@ -61,11 +61,15 @@ def evaluation(pool: SiloPool, silo: int, model: Tensor) -> Said:
     return figures, {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
 
 
-def ledger_of(pool: SiloPool) -> Ledger:
-    """Return an empty ledger of a node's private silos."""
+def ledger_of(pool: SiloPool, run: str = "") -> Ledger:
+    """Return a ledger of a node's private silos: empty, or its host's account of a Flower run."""
     sizes, own, config = pool.data.sizes, pool.private.mechanisms, pool.config
     infos = tuple(SiloInfo(i, sizes[i], (), privacy=own[i]) for i in pool.silos if i in own)
-    return Ledger(config, Federation(infos, config.run.target, config.training.batch_size))
+    federation = Federation(infos, config.run.target, config.training.batch_size)
+    if infos and run and (log := audit.here()):
+        path = log.path.with_name(account.DIRECTORY) / run
+        return account.Account(config, federation, path)
+    return Ledger(config, federation)
 
 
 def log_told(ledger: Ledger) -> None:
@@ -77,7 +81,7 @@ def log_told(ledger: Ledger) -> None:
 
 def note_told(pool: SiloPool, request: Request, context: Context) -> Ledger:
     """Add an answer to the account in the node's state, log it, and return the account."""
-    ledger = ledger_of(pool)
+    ledger = ledger_of(pool, str(context.run_id))
     before = context.state.metric_records.get(records.PRIVACY)
     if before is not None:
         for silo in ledger.answers:
@@ -144,7 +148,7 @@ def channel_of(address: str, root_certificates: str, tls: bool, only: bytes = b"
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(root), frames.OPTIONS)
 
 
-def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
+def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int, run: str) -> int:
     """Open the stream, answer until it ends, and return how many questions were answered.
 
     SpcacwError if the target's service refuses the stream, cannot be reached, or goes away before
@@ -158,7 +162,7 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int) -> int:
     # A question has one model, one for each silo, or some for each, as many as clusters or silos.
     models = max(64, pool.setting.num_silos) + 8
     limit = 4 * pool.layout.size * models * len(pool.silos)
-    answered, ledger = 0, ledger_of(pool)
+    answered, ledger = 0, ledger_of(pool, run)
     with threads(config.run.threads, len(pool.silos) * config.training.batch_size, pool), channel:
         call = channel.stream_stream(frames.METHOD)(answers, metadata=metadata)
         try:

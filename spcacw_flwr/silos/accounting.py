@@ -176,11 +176,13 @@ class Ledger:
             for silo, count in self.answers.items()
         }
 
-    def restore(self, silo: int, counts: Sequence[int]) -> None:
+    def restore(self, silo: int, counts: Sequence[int] | NDArray[np.int64]) -> None:
         """Go on from what :meth:`state` said of a silo."""
-        self.answers[silo] = counts[0]
+        self.answers[silo] = int(counts[0])
         if silo in self.uses:
-            self.uses[silo] = np.array(counts[1:], dtype=np.int64)
+            uses, size = np.array(counts[1:], dtype=np.int64), len(self.uses[silo])
+            # Its owner has changed the data, or how batches are drawn: what is at most true.
+            self.uses[silo] = uses if len(uses) == size else np.full(size, counts[0])
 
     def figures(self) -> dict[str, NDArray[np.float64]]:
         """Return ε of each silo, (M,), NaN of those that are not private; empty if none is."""

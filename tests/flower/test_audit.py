@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from spcacw_flwr.flower.silo import framed, ledger_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import GRADIENTS, LOSSES, Answers, Request
 from spcacw_flwr.silos.setup import setting_of
-from tests.conftest import one_sentence, spcacw
+from tests.conftest import limited, one_sentence, spcacw
 from tests.flower.test_strategy import small
 from tests.flower.test_streams import SHARES
 from tests.watching import wait_until
@@ -183,6 +184,98 @@ def test_a_program_that_was_killed_in_a_line_leaves_a_log_that_goes_on(host, tmp
     log.seal()
     events = [line["event"] for line in checked(path)[before:]]
     assert events == ["cut", OPEN, SEAL, ANSWER, ANSWER, SEAL]
+
+
+def goes_on(host: Path) -> list[str]:
+    """What happened in a log with which a host went on."""
+    log = log_in(host)
+    answered(log, 1)
+    log.seal()
+    return [line["event"] for line in checked(log.path)]
+
+
+def killed_at(step: int, host: Path) -> None:
+    """Begin a log, and be killed before a step that others can see."""
+    steps = iter(range(100))
+
+    def but_killed(function):
+        def before(*given, **more):
+            if next(steps) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*given, **more)
+
+        return before
+
+    for name in ("write", "fsync", "replace"):
+        setattr(os, name, but_killed(getattr(os, name)))
+    log_in(host)
+    os.write = os.fsync = os.replace = lambda *_: None  # at its end it would seal
+
+
+def test_a_first_start_that_is_killed_anywhere_goes_on(tmp_path):
+    context, ends = multiprocessing.get_context("forkserver"), []
+    context.set_forkserver_preload(["tests.flower.test_audit"])
+    for step in range(12):
+        host = tmp_path / str(step)
+        certificates.make_silo_key(host)
+        process = context.Process(target=killed_at, args=(step, host))
+        process.start()
+        process.join()
+        ends.append(process.exitcode)
+        events = goes_on(host)
+        assert events[-4:] == [OPEN, SEAL, ANSWER, SEAL]
+        assert {*events} == {OPEN, SEAL, ANSWER}
+    assert ends == sorted(ends)
+    assert ends[0] == -signal.SIGKILL
+    assert ends[-1] == 0
+
+
+def test_a_first_start_that_finds_no_room_goes_on_when_there_is_some(tmp_path):
+    ends = []
+    for room in range(0, 700, 35):
+        host = tmp_path / str(room)
+        certificates.make_silo_key(host)
+        try:
+            with limited(room):
+                log_in(host)
+        except SpcacwError as error:
+            ends.append(str(error))
+            assert "make room" in ends[-1]
+        assert goes_on(host)[-4:] == [OPEN, SEAL, ANSWER, SEAL]
+    assert 10 < len(ends) < 20
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, -1])
+def test_a_half_written_first_line_or_seal_goes_on(size, tmp_path):
+    log = log_in(tmp_path)
+    head, first = log.head.read_bytes(), log.path.read_bytes().splitlines(keepends=True)[0]
+    log.path.write_bytes(first + head[:size])
+    copy_of(tmp_path, tmp_path / "with head")
+    log.path.write_bytes(first[:size])
+    log.head.unlink()
+    assert goes_on(tmp_path / "with head") == [OPEN, SEAL, OPEN, SEAL, ANSWER, SEAL]
+    assert goes_on(tmp_path) == [*["cut"] * (size != 0), OPEN, SEAL, ANSWER, SEAL]
+
+
+def test_a_log_that_was_cut_to_its_first_start_is_not_one_that_was_cut_short(host, tmp_path):
+    """A later seal's head; another first line, or more than that; no seal so far; no head."""
+    path = copy_of(host, tmp_path)
+    head, lines = path.with_suffix(HEAD), path.read_bytes().splitlines(keepends=True)
+    for left in (lines[:1], lines[:2], lines[:-1]):
+        path.write_bytes(b"".join(left))
+        with one_sentence("somebody changed one of them"):
+            log_in(tmp_path)
+    far = lines[1].replace(b'"at":', b'"at":999999999999')
+    for of, left in (
+        (lines[1], lines[0].replace(b"open", b"opes")), (lines[1], lines[0] + b"x"),
+        (far, lines[0]), (b"", b"".join(lines[:2])),
+    ):  # fmt: skip
+        head.write_bytes(of)
+        if not of:
+            head.unlink()
+        path.write_bytes(left)
+        with one_sentence("somebody changed one of them"):
+            log_in(tmp_path)
 
 
 def test_a_seal_comes_within_seconds_of_a_line(tmp_path, monkeypatch):

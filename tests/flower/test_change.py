@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.flower import audit, certificates, records
+from spcacw_flwr.flower import audit, certificates, launch, records
 from spcacw_flwr.flower.auditing import checked, reconciled
 from spcacw_flwr.flower.federation import THREADS, register, revoke, silo_program
 from spcacw_flwr.flower.hosts import OLD_KEY, Place, Silo
@@ -30,7 +30,7 @@ from tests.flower.test_federation import (
     root,
     run,
 )
-from tests.test_end_to_end import PLAIN, SPCACW
+from tests.test_end_to_end import PLAIN, SPCACW, metrics
 from tests.watching import wait_until
 
 pytestmark = pytest.mark.slow
@@ -87,6 +87,23 @@ def test_a_silo_of_another_version_is_refused_before_training(federation, config
     assert not (run.output / "metrics.jsonl").exists()
     stopped(federation, 1)
     started(federation, place)
+
+
+def test_a_run_that_a_silo_missed_goes_on_by_the_same_command(federation, config, root, tmp_path):
+    """It had no checkpoint yet."""
+    place, output = stopped(federation, 1), tmp_path / "run"
+    command = (
+        "run", federation.server.directory, "--port", federation.server.port, "--output", output,
+        "--config", root / "run.toml", "--set", "epochs=2", "--set", "node-timeout=3",
+    )  # fmt: skip
+    done = deploy(*command)
+    assert done.exit_code == 1
+    assert "silo" in launch.read_status(output)["error"]
+    assert not (output / "checkpoint").exists()
+    started(federation, place)
+    done = deploy(*command[:-1], "node-timeout=240")
+    assert done.exit_code == 0, done.output
+    assert [line["epoch"] for line in metrics(output)] == [1, 2]
 
 
 def test_a_second_run_is_refused_while_one_is_on(federation, config, run, tmp_path):

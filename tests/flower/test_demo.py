@@ -102,6 +102,36 @@ def test_the_same_command_goes_on_to_the_report(interrupted):
     assert "has finished: name another directory" in " ".join(said.split())
 
 
+def test_a_second_demo_leaves_the_first_alone_and_goes_on_when_that_was_killed(tmp_path):
+    root = tmp_path / "federation"
+    first, results = demo(root), root / "results"
+
+    def wait_for_epochs(more: int) -> None:
+        goal = launch.read_status(results).get("epoch", 0) + more
+        wait_until(lambda: launch.read_status(results).get("epoch", 0) >= goal, 180)
+
+    try:
+        wait_for_epochs(3)
+        second = demo(root)
+        said, _ = second.communicate(timeout=60)
+        assert second.returncode == 1, said
+        assert f"Another command runs the host in {root / 'server'}" in " ".join(said.split())
+        wait_for_epochs(3)
+        assert first.poll() is None
+        first.kill()
+        first.wait()
+        assert left_of(root)
+        again = demo(root)
+        said, _ = again.communicate(timeout=300)
+        assert again.returncode == 0, said
+        wait_until(lambda: not left_of(root), 10)
+        lines = (results / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 201))
+    finally:
+        for one in left_of(root):
+            one.kill()
+
+
 ALONE = ["unshare", "--map-root-user", "--net", "--mount"]
 """A network of its own, with a loopback interface and whatever it makes."""
 SCRIPT = """

@@ -4,12 +4,15 @@ import csv
 import json
 import re
 import shlex
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,14 +25,23 @@ from flwr.common.config import parse_config_args
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation
 from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
+from spcacw_flwr.flower.deploy import claimed, until_ctrl_c
 from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import Died
-from spcacw_flwr.flower.processes import Program, family, free_port, listens, program_runs
+from spcacw_flwr.flower.processes import (
+    Program,
+    family,
+    free_port,
+    listens,
+    owning,
+    program_runs,
+)
 from spcacw_flwr.partitions.files import silo_file
-from tests.conftest import spcacw
+from tests.conftest import one_sentence, spcacw
 from tests.watching import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +118,55 @@ def test_a_run_whose_whole_server_died_waits_until_it_listens_again(tmp_path, mo
     assert tries == [True, True]
 
 
+def config_of(output: Path, **keys: object) -> Config:
+    return Config.from_flat({"output": str(output), **keys})
+
+
+@pytest.mark.parametrize(
+    ("every", "more", "resumes"), [(0, "", True), (-1, "", False), (0, "summary.json", False)]
+)
+def test_a_run_that_ended_before_its_first_checkpoint_goes_on(every, more, resumes, tmp_path):
+    config = config_of(tmp_path / "out", **{"checkpoint-every": every})
+    assert claimed(config).run.resume == ""
+    (tmp_path / "out" / "config.toml").write_text(as_toml(config.to_flat()))
+    if more:
+        (tmp_path / "out" / more).touch()
+    assert federation.going_on(config).run.resume == (config.run.output if resumes else "")
+    if resumes:
+        assert claimed(config).run.resume == config.run.output
+
+
+def test_a_run_that_is_named_to_go_on_is_not_forgotten(tmp_path):
+    with one_sentence("differ: a run goes on in its own directory"):
+        claimed(config_of(tmp_path / "out", resume=str(tmp_path)))
+    with one_sentence(f"resume = '{tmp_path}' holds no run"):
+        claimed(config_of(tmp_path, resume=str(tmp_path)))
+
+
+@pytest.mark.parametrize(("begun", "every", "times"), [(0, 0, 5), (1, 0, 5), (1, -1, 1)])
+def test_a_serverapp_that_dies_before_its_first_checkpoint_is_submitted_again(
+    begun, every, times, tmp_path, monkeypatch
+):
+    config, tries = config_of(tmp_path, **{"checkpoint-every": every}), []
+
+    class Line:
+        def submit(self, config: Config) -> str:
+            tries.append(config.run.resume)
+            if begun:
+                (tmp_path / "config.toml").write_text(as_toml(config.to_flat()))
+            return "1"
+
+    def follow(*_: object) -> None:
+        raise Died("all of it")
+
+    monkeypatch.setattr(Server, "link", lambda self: Line())
+    monkeypatch.setattr(federation, "follow", follow)
+    monkeypatch.setattr(federation, "listens", lambda address: True)
+    with pytest.raises(Died):
+        federation.train(Server(tmp_path, 0), config, print)
+    assert tries == ["", *[str(tmp_path) if begun else ""] * (times - 1)]
+
+
 def test_each_threat_is_stopped_by_what_a_test_shows_or_by_nothing():
     """A row of the table names tests by their sentences; they are in the files that it links."""
     table = PAGE.partition("| who | may try to |")[2].partition("\n\n")[0].splitlines()[2:]
@@ -178,6 +239,14 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
         (["register", "server", "none.pub"], "none.pub cannot be read"),
         (["revoke", "server", "good/silo.pub"], "is no key that"),
         (["register", "server", "binary"], "binary cannot be read"),
+        (["register", "server", "empty"], "empty is no silo.pub: "),
+        (
+            ["register", "server", "good/silo.pub", "good/silo.key"],
+            "good/silo.key is no silo.pub: it is a private key, which must never leave its host.",
+        ),
+        (["register", "server", "server/server.key"], "is no silo.pub: it is a private key"),
+        (["register", "server", "server/server.crt"], "is no silo.pub: it is a certificate"),
+        (["register", "server", "good/node.toml"], "good/node.toml is no silo.pub: "),
         (["silo", "good", "--superlink", "localhost"], "is not of the form host:port"),
         (["silo", "good", "--superlink", ":9092"], "is not of the form host:port"),
         (["silo", "good", "--superlink", "localhost:99999"], "is not of the form host:port"),
@@ -196,6 +265,7 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
 def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch, offline):
     monkeypatch.chdir(authority.parent.parent)
     Path("binary").write_bytes(BINARY)
+    Path("empty").touch()
     for name, file in BROKEN.items():
         Silo(Path(name)).make(0, authority, "data")
         Path(name, file).write_bytes(BINARY)
@@ -205,6 +275,7 @@ def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch, off
     assert done.output.startswith("spcacw:")
     assert words in " ".join(done.output.split())
     assert not isinstance(done.exception, SpcacwError)
+    assert not Path("nothing").exists()
 
 
 @pytest.mark.parametrize(
@@ -379,6 +450,71 @@ def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
     assert done.exit_code == 130, done.output
     assert f"sleep runs; its log is {place.directory / 'silo.log'}." in done.output
     assert [program.process.poll() is None for program in kept] == [False]
+
+
+@contextmanager
+def sleeping(home: Path):
+    """A program of a host, in the background."""
+    program = Program(["/bin/sleep", "60"], home, home.parent / "log").start()
+    wait_until(lambda: family(home), 10)
+    try:
+        yield program
+    finally:
+        program.process.kill()
+        program.process.wait()
+
+
+@pytest.mark.parametrize("command", ["server", "silo", "demo"])
+def test_a_second_command_leaves_the_host_that_runs_alone(command, authority, place, monkeypatch):
+    monkeypatch.setattr("spcacw_flwr.flower.processes.keep", lambda *_: pytest.fail("it runs"))
+    host = {"server": Server(authority.parents[1] / "server", 0), "silo": place}.get(command)
+    whole = federation.Federation(authority.parents[1], 1)
+    for runs in [host] if host else [whole.server, whole.silos[0]]:
+        runs.directory.mkdir(exist_ok=True)
+        with owning(runs.home), sleeping(runs.home) as program:
+            with one_sentence(f"Another command runs the host in {runs.directory}", "Ctrl-C"):
+                if host:
+                    until_ctrl_c(runs.home, list, "", lambda: True)
+                else:
+                    with whole.running():
+                        pytest.fail("it runs")
+            assert program.runs
+
+
+def test_a_host_ends_what_a_command_that_was_killed_has_left(place, monkeypatch):
+    """The lock is gone with that command, and no program has it."""
+    monkeypatch.setattr(Silo, "wait_for", lambda *given: None)
+    monkeypatch.setattr(Silo, "supernode", lambda *given: ["/bin/sleep", "60"])
+    code = (
+        "import sys; from pathlib import Path; from spcacw_flwr.flower.processes import *\n"
+        "with owning(home := Path(sys.argv[1])):\n"
+        "    Program(['/bin/sleep', '60'], home, Path('/dev/null')).start()\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    command = [sys.executable, "-c", code, place.home]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    (left,) = wait_until(lambda: family(place.home), 10)
+
+    def keep(programs, say):
+        assert not left.is_running()
+        assert [program.runs for program in programs] == [True]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spcacw_flwr.flower.processes.keep", keep)
+    done = deploy("silo", place.directory, "--superlink", "h:1")
+    assert done.exit_code == 130, done.output
+
+
+def test_a_run_whose_command_was_killed_is_named_by_its_process(tmp_path, monkeypatch):
+    server = Server(tmp_path, 0)
+    monkeypatch.setattr(federation, "SERVERAPP", "sleep")
+    monkeypatch.setattr("spcacw_flwr.flower.processes.STOP_SECONDS", 0.3)
+    with sleeping(server.home) as program:
+        words = f"end it with 'kill {program.process.pid}'"
+        with one_sentence("whose command was killed", words), federation.alone(server):
+            pytest.fail("it runs")
+    with federation.alone(server):
+        pass
 
 
 def table(path: Path) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import stat
 
 import numpy as np
 import pytest
@@ -9,16 +10,23 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
+from benchmarks.separate import NODE
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import client_app, records
+from spcacw_flwr.flower import audit, certificates, client_app, records
 from spcacw_flwr.flower.mods import private_gradients
+from spcacw_flwr.flower.silo import ledger_of, note_told
+from spcacw_flwr.silos.accounting import Ledger
+from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import LOSSES, Request
+from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import seeded
-from tests.conftest import make_pool
+from tests.conftest import limited, make_pool, one_sentence
 from tests.flower.grid import LocalGrid
+from tests.flower.test_audit import lines_of, run_audited
 from tests.flower.test_strategy import play, small
+from tests.flower.test_streams import come_back, kill
 
 NODES = [f"{i}" for i in range(7)]
 
@@ -113,6 +121,79 @@ def test_a_silo_keeps_an_account_of_its_own(caplog):
         assert kept == (None if silo == "0" else {silo: ledger.state()[silo]})
     last = f"Silo 3 has answered with {ledger.answers[3]} gradients in this run: ε = "
     assert f"{last}{ledger.epsilon(3):.3g} at δ = 1e-05." in caplog.text
+
+
+PASSES = {"privacy_noise": 1.0, "privacy_silos": "4", "privacy_batches": "pass"}
+
+
+def test_the_account_of_a_run_goes_on_when_a_silos_program_was_killed(tmp_path):
+    """Each line of its log says what all answers above it have told, of either program."""
+    config = small(epochs=3, update_every=1, **PASSES)
+
+    def killed_after_8_and_back_in_12(made, round_):
+        if round_ == 8:
+            kill(made, NODE + 1)
+        if round_ == 11:
+            come_back(made, NODE + 1)
+
+    run_audited(config, tmp_path, killed_after_8_and_back_in_12)
+    pool = SiloPool(config, setting_of(config), [4])
+    lines, ledger = lines_of(tmp_path / str(NODE + 1)), ledger_of(pool)
+    told = [line for line in lines if "epsilon" in line.get("silos", {}).get("4", {})]
+    assert sum(line["event"] == audit.OPEN for line in lines) == 2
+    for line in told:
+        ledger.note(Request(line["round"], (4,), torch.empty(0)), [4])
+        assert line["silos"]["4"]["epsilon"] == ledger.epsilon(4)
+    assert ledger.uses[4].max() > 2
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The directory of the silo that this process belongs to."""
+    certificates.make_silo_key(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    return tmp_path
+
+
+def told_in(run: str, *rounds: int, ledger: Ledger | None = None) -> Ledger:
+    """The account of a run after a program, or a stream, that has answered in some rounds."""
+    config = small(**PASSES)
+    pool = SiloPool(config, setting_of(config), [1, 4])
+    ledger = ledger_of(pool, run) if ledger is None else ledger
+    for round_ in rounds:
+        ledger.note(Request(round_, (1, 4), pool.initial_parameters()), (1, 4))
+    return ledger
+
+
+def test_each_run_has_an_account_in_the_silos_directory(home):
+    """Two streams at once, of which one should have ended, count what both have told."""
+    first = told_in("1", 1, 2)
+    second = told_in("1", 3)
+    told_in("1", 4, 5, ledger=first)
+    told_in("2", 1)
+    assert [told_in(run).answers for run in "123"] == [{4: 5}, {4: 1}, {4: 0}]
+    assert told_in("1", 6, ledger=second).state() == told_in("", *range(1, 7)).state()
+    files = [*(home / "spent").iterdir()]
+    assert {path.name for path in files} == {"1", "2"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def test_messages_go_on_with_the_account_when_the_node_has_forgotten_it(home):
+    config, point = small(**PASSES), make_pool(small()).initial_parameters()
+    for round_ in (1, 2):
+        grid = grid_of(config, ["4"], seeded=False)
+        (context,) = grid.contexts.values()
+        pool = SiloPool(config, setting_of(config), [4])
+        assert note_told(pool, Request(round_, (4,), point), context).answers == {4: round_}
+
+
+def test_an_answer_that_cannot_be_counted_does_not_leave(home):
+    ledger = told_in("1", 1)
+    with limited(0), one_sentence(f"cannot be counted in {home / 'spent' / '1'} (", "tell nothing"):
+        told_in("1", 2, ledger=ledger)
+    (home / "spent" / "1").write_bytes(b"{")
+    with one_sentence("cannot be counted"):
+        told_in("1")
 
 
 @pytest.mark.parametrize(

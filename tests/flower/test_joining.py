@@ -1,5 +1,7 @@
 """Joining by a token: what is let in, what is not, and whom a silo trusts."""
 
+import http.client
+import ssl
 import time
 
 import pytest
@@ -8,9 +10,10 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit, certificates, joining
 from spcacw_flwr.flower.auditing import checked
 from spcacw_flwr.flower.hosts import Server, Silo
-from spcacw_flwr.flower.joining import Desk, join
+from spcacw_flwr.flower.joining import JOIN, MOST_BYTES, Desk, join
 from spcacw_flwr.flower.members import REGISTERED, key_in
 from spcacw_flwr.flower.processes import free_port
+from tests.conftest import one_sentence
 
 
 @pytest.fixture
@@ -86,6 +89,18 @@ def test_a_wrong_token_is_one_sentence_and_a_line_in_the_audit_log(desk, server,
     assert [line["why"] for line in lines if line["event"] == audit.REFUSED] == [why, why]
 
 
+@pytest.mark.parametrize("size", ["-1", str(MOST_BYTES + 1), "many"])
+def test_no_more_is_read_than_a_question_may_have(size, desk):
+    line = http.client.HTTPSConnection(
+        desk.tokens[3].split("/")[0], timeout=60, context=ssl._create_unverified_context()
+    )
+    line.putrequest("POST", JOIN)
+    line.putheader("content-length", size)
+    line.endheaders(b"{")
+    assert line.getresponse().status == 400
+    line.close()
+
+
 def test_a_token_is_worth_nothing_when_its_time_is_over(desk, tmp_path, monkeypatch):
     monkeypatch.setattr(desk, "deadline", time.monotonic() - 1)
     with pytest.raises(SpcacwError, match="refuses: the token's time is over"):
@@ -109,11 +124,13 @@ def test_nothing_is_sent_to_a_server_that_the_tokens_authority_did_not_sign(desk
     join(Silo(tmp_path / "silo"), f"{address}/{rest}", "data")  # the token was not shown
 
 
-def test_nobody_there_is_one_sentence(server, tmp_path):
-    token = f"127.0.0.1:{free_port()}/3/secret/pin"
-    with pytest.raises(
-        SpcacwError, match=r"cannot be reached \(.*refused\): the token was used, or"
-    ):
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [("127.0.0.1", "refused"), ("no..host", "label empty"), ("a b", "control characters")],
+)
+def test_nobody_there_is_one_sentence(host, why, tmp_path):
+    token = f"{host}:{free_port()}/3/secret/pin"
+    with one_sentence("cannot be reached (", why, "): the token was used, or"):
         join(Silo(tmp_path / "silo"), token, "data")
 
 

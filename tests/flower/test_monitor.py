@@ -2,7 +2,10 @@
 
 import json
 import re
+import socket
+import struct
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -15,9 +18,10 @@ pytest.importorskip("prometheus_client")
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.separate import NODE, Separate
-from spcacw_flwr.flower import audit, certificates
+from spcacw_flwr.flower import audit, certificates, pages
 from spcacw_flwr.flower.audit import LOG, Log
 from spcacw_flwr.flower.auditing import reconciled
+from spcacw_flwr.flower.deploy import until_ctrl_c
 from spcacw_flwr.flower.json_lines import as_object
 from spcacw_flwr.flower.monitor import METRICS, Figures, Monitor, serve
 from spcacw_flwr.flower.processes import Program, end, free_port
@@ -196,6 +200,55 @@ def test_the_pages_that_others_ask_for(tmp_path):
         server.server_close()
     with one_sentence("--metrics = '9464' is not of the form host:port"):
         serve("9464", monitor_of(tmp_path))
+
+
+def test_who_hangs_up_or_says_nothing_is_forgotten(tmp_path, monkeypatch, capfd):
+    """One goes before the answer comes; the other would keep a thread for ever."""
+    assert pages.Visit.timeout < 60
+    monkeypatch.setattr(pages.Visit, "timeout", 0.5)
+    asked, gone = threading.Event(), threading.Event()
+
+    def healthy() -> bool:
+        asked.set()
+        return gone.wait(20)
+
+    before = set(threading.enumerate())
+    server = serve(f"127.0.0.1:{free_port()}", Monitor(tmp_path / "flower", healthy, healthy))
+    left = socket.create_connection(server.server_address)
+    left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by a reset
+    left.send(b"GET /healthz HTTP/1.0\r\n\r\n")
+    asked.wait(20)
+    left.close()
+    gone.set()
+    with socket.create_connection(server.server_address):
+        wait_until(lambda: len(set(threading.enumerate()) - before) > 1, 20)
+        assert all(thread.daemon for thread in set(threading.enumerate()) - before)
+        wait_until(lambda: len(set(threading.enumerate()) - before) == 1, 20)
+    server.shutdown()
+    server.server_close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_host_is_healthy_while_all_its_programs_run(tmp_path, monkeypatch):
+    """Not while it waits for its server, and none has started."""
+    address, said = f"127.0.0.1:{free_port()}", []
+
+    def start() -> list[Program]:
+        said.append(get(address, "/healthz")[0])
+        return [Program(["/bin/sleep", "60"], tmp_path / "home", tmp_path / "log").start()]
+
+    def keep(programs, say):
+        said.append(get(address, "/healthz")[0])
+        programs[0].process.kill()
+        programs[0].process.wait()
+        said.append(get(address, "/healthz")[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spcacw_flwr.flower.processes.keep", keep)
+    monkeypatch.setattr("spcacw_flwr.flower.deploy.end_like_ctrl_c", lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        until_ctrl_c(tmp_path / "home", start, address, lambda: True)
+    assert said == [503, 200, 503]
 
 
 def test_a_programs_log_is_json_to_its_last_word(tmp_path):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.separate import NODE, Separate, certificate, separate
+from benchmarks.separate import NODE, RUN, Separate, certificate, separate
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.gate import judge, norm_bound
 from spcacw_flwr.engine.loop import History, train
@@ -314,7 +314,7 @@ def secured(tmp_path_factory):
 def attempt(made: Separate, token: str, node: int, silos: list[int], root: str) -> str:
     pool = SiloPool(made.config, setting_of(made.config), silos)
     with pytest.raises(SpcacwError) as caught:
-        talk(pool, channel_of(made.service.address, root, bool(root)), token, node)
+        talk(pool, channel_of(made.service.address, root, bool(root)), token, node, RUN)
     return str(caught.value)
 
 

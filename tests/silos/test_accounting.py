@@ -136,3 +136,10 @@ def test_a_ledger_goes_on_where_it_stopped(batches):
     for book in (first, second):
         ask(book, 7)
     assert first.summary() == second.summary()
+
+
+def test_of_other_data_or_batches_than_before_every_sample_was_in_every_answer():
+    book, before = ledger(PASS), ask(ledger(ANY), 1, 2, 3).state()
+    book.restore(1, before["1"])
+    assert book.epsilon(1) == spent(3)
+    assert ask(book, 4).epsilon(1) == spent(4)
