@@ -51,7 +51,8 @@ class Run:
     @property
     def gain(self) -> float:
         """By how much it is better than training alone, NaN if not known."""
-        return float(self.found.get("gain", math.nan))
+        gain = self.found.get("gain")
+        return math.nan if gain is None else float(gain)
 
     @property
     def alpha(self) -> list[float]:

@@ -125,12 +125,14 @@ def difference(first: Run, second: Run) -> str:
     A run keeps no test case, so that the two cannot be paired: the interval is a wide one.
     """
     metric = first.metric
-    ends = [run.found["interval"] for run in (first, second) if "interval" in run.found]
+    found = [run.found.get("interval") or [None] for run in (first, second)]
+    ends = [interval for interval in found if None not in interval]
     both = f"{first.directory.name} and {second.directory.name}"
     if other := [name for name in SAME if first.config.get(name) != second.config.get(name)]:
         return f"{both} differ in {', '.join(other)}: neither can be called the better one."
     if len(ends) < 2:
-        return f"{both} have not both finished: which is better cannot be told."
+        why = f"have not both finished with a known {metric.label}"
+        return f"{both} {why}: which is better cannot be told."
     gap = metric.sign * (second.value - first.value)
     half = math.hypot(*((high - low) / 2 for low, high in ends))
     better = "better" if gap >= 0 else "worse"

@@ -34,6 +34,17 @@ def test_runs_are_sorted_the_best_first_and_the_unknown_last(folder, by, order):
     assert "".join(run.directory.name for run in runs_below(folder, [], by)) == order
 
 
+def test_a_metric_that_is_not_finite_is_listed_and_not_compared(tmp_path):
+    """As a log-loss where the model gives a class no chance at all, and it was that class."""
+    nothing = {"last": None, "interval": [None] * 2, "alone": None, "gain": None,
+               "gain_interval": [None] * 2}  # fmt: skip
+    for name in "ab":
+        write_run(tmp_path / name, config={"metric": "log-loss"}, metrics={"log-loss": nothing})
+    runs = runs_below(tmp_path, [], "gain")
+    assert "2 runs" in ran("runs", tmp_path)
+    assert "with a known log-loss: which is better cannot be told" in difference(*runs)
+
+
 def test_less_is_better_of_some_metrics(tmp_path):
     for name, value in (("a", 0.3), ("b", 0.2)):
         write_run(tmp_path / name, config={"metric": "log-loss"},
