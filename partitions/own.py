@@ -164,8 +164,12 @@ def _part(part: Any, num_classes: int, where: str) -> SiloData:
     flags = y.is_floating_point() or (y.dtype == torch.bool and y.shape != x.shape)
     many = flags and y.dim() == 2 and y.shape[1] > 1 and num_classes != 1
     labels = _several if many else _numbers if numbers else _labels
-    more = (part.weight, part.independent) if isinstance(part, SiloData) else (None, None)
-    found = SiloData(_inputs(x, where), labels(x, y, num_classes, where), *more)
+    weight = part.weight if isinstance(part, SiloData) else None
+    independent = part.independent if isinstance(part, SiloData) else None
+    if weight is not None:
+        weight = _weights(weight, len(y), where)
+    labelled = _inputs(x, where), labels(x, y, num_classes, where)
+    found = SiloData(*labelled, weight, independent)
     if found.independent is not None and not 1 <= found.independent <= len(y):
         raise SpcacwError(
             f"{where}: independent is {found.independent:g}, but there are {len(y)} samples, of "
@@ -216,6 +220,18 @@ def _inputs(x: Tensor, where: str) -> Tensor:
         f"{where}: inputs of {x.dtype} and shape {tuple(x.shape)} are neither float nor tokens "
         "(n, L): scale images to float, in [0, 1] say."
     )
+
+
+def _weights(weight: Any, count: int, where: str) -> Tensor:
+    """Return what each of the samples counts, float (n,)."""
+    weight = torch.as_tensor(weight).float()
+    good = weight.shape == (count,) and weight.isfinite().all() and (weight >= 0).all()
+    if not good or not weight.sum() > 0:
+        raise SpcacwError(
+            f"{where}: weights, of shape {tuple(weight.shape)}, must be {count} finite numbers, "
+            "none below 0 and not all 0."
+        )
+    return weight
 
 
 def _numbers(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
