@@ -108,13 +108,18 @@ class OwnSilos(Setting):
         self.check_silo(silo)
         train, test = self._load(silo)
         says = "input-shape says" if self.keys.input_shape else f"silo {self._first} has"
-        for data in (train, test):
-            if data and tuple(data.x.shape[1:]) != self.input_shape:
-                raise SpcacwError(
-                    f"Silo {silo} of {self._source} has inputs of shape "
-                    f"{tuple(data.x.shape[1:])}, not {self.input_shape} as {says}: all silos train "
-                    "one model."
-                )
+        if tuple(train.x.shape[1:]) != self.input_shape:
+            raise SpcacwError(
+                f"Silo {silo} of {self._source} has inputs of shape {tuple(train.x.shape[1:])}, "
+                f"not {self.input_shape} as {says}: all silos train one model."
+            )
+        first = min(self._kept)
+        if differ := _difference(train, self._kept[first][0]):
+            what, ours, theirs = differ
+            raise SpcacwError(
+                f"Silo {silo} of {self._source} has {what} of shape {ours}, not {theirs} as silo "
+                f"{first} has: all silos train one model."
+            )
         return train, test
 
     def _load(self, silo: int) -> tuple[SiloData, SiloData | None]:
@@ -146,12 +151,21 @@ def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData
     if pair[1] is None:
         return train, None
     test = _part(pair[1], num_classes, f"{where}, test data")
-    if train.x.shape[1:] != test.x.shape[1:] or train.x.dtype != test.x.dtype:
+    if differ := _difference(train, test):
+        what, ours, theirs = differ
         raise SpcacwError(
-            f"{where} trains on inputs of shape {tuple(train.x.shape[1:])} and {train.x.dtype}, "
-            f"but is tested on {tuple(test.x.shape[1:])} and {test.x.dtype}: they must agree."
+            f"{where} trains on {what} of shape {ours}, but is tested on {theirs}: they must agree."
         )
     return train, test
+
+
+def _difference(one: SiloData, other: SiloData) -> tuple[str, str, str] | None:
+    """Return whether inputs or labels differ in shape or type, and both of these; or None."""
+    for what, parts in (("inputs", (one.x, other.x)), ("labels", (one.y, other.y))):
+        ours, theirs = (f"{tuple(part.shape[1:])} and {part.dtype}" for part in parts)
+        if ours != theirs:
+            return what, ours, theirs
+    return None
 
 
 def _part(part: Any, num_classes: int, where: str) -> SiloData:

@@ -102,6 +102,7 @@ def test_a_node_with_its_own_silo_only_names_the_shape():
         setting.train(0)
 
 
+MANY = torch.stack([Y > 0, Y > 1, Y < 2], 1)
 BAD = [
     (None, "is a NoneType: the function must return"),
     ((GOOD, GOOD, GOOD), "is a tuple of 3"),
@@ -124,6 +125,8 @@ BAD = [
     ((GOOD, (X, Y - 1)), "test data: there is a label -1"),
     ((GOOD, (torch.rand(6, 2, 3), Y)), r"trains on inputs of shape \(2, 2\).*tested on \(2, 3\)"),
     (((torch.rand(6, 2, 3), Y),) * 2, r"inputs of shape \(2, 3\), not \(2, 2\) as silo 0 has"),
+    ((GOOD, (X, MANY)), r"trains on labels of .* and torch.int64, but is tested on \(3,\) and"),
+    (((X, MANY), (X, MANY)), r"labels of shape \(3,\) and .*, not \(\) and .* as silo 0 has: all"),
     ((Endless(), GOOD), "training data is a Dataset without a length"),
     ((Samples([[1.0], [1.0, 2.0]], [0, 1]), GOOD), "a Dataset that cannot be read as pairs"),
     ((Samples([[1.0]], ["x"]), GOOD), "ValueError"),
@@ -141,6 +144,14 @@ BAD = [
 def test_what_is_wrong_is_one_sentence_that_names_the_silo(answer, why):
     returned[1] = answer
     with pytest.raises(SpcacwError, match=rf"^Silo 1 of .*{why}[^\n]*$"):
+        own().train(1)
+
+
+def test_tokens_at_one_silo_and_numbers_at_another_are_refused():
+    numbers = (X.flatten(1), Y)
+    tokens = (numbers[0].long(), Y)
+    returned.update({0: (numbers, numbers), 1: (tokens, tokens)})
+    with pytest.raises(SpcacwError, match=r"^Silo 1 .* and torch.int64, not .* as silo 0 has: all"):
         own().train(1)
 
 
