@@ -169,7 +169,7 @@ def _difference(one: SiloData, other: SiloData) -> tuple[str, str, str] | None:
 
 
 def _part(part: Any, num_classes: int, where: str) -> SiloData:
-    x, y = _tensors(part, where)
+    x, y = (each.detach() for each in _tensors(part, where))
     if len(x) != len(y) or not len(x):
         raise SpcacwError(
             f"{where}: {len(x)} inputs and {len(y)} labels, which must be equally many, and some."
@@ -238,7 +238,7 @@ def _inputs(x: Tensor, where: str) -> Tensor:
 
 def _weights(weight: Any, count: int, where: str) -> Tensor:
     """Return what each of the samples counts, float (n,)."""
-    weight = torch.as_tensor(weight).float()
+    weight = torch.as_tensor(weight).detach().float()
     good = weight.shape == (count,) and weight.isfinite().all() and (weight >= 0).all()
     if not good or not weight.sum() > 0:
         raise SpcacwError(

@@ -84,6 +84,16 @@ def test_tensors_and_datasets_are_the_same():
     assert setting.train(1) is setting.train(1)
 
 
+def test_what_requires_a_gradient_is_read_without_it():
+    """As features of a network of one's own do."""
+    x, numbers = X.clone().requires_grad_(), Y.double().requires_grad_()
+    samples = TensorDataset(x, numbers)
+    returned[0] = (samples, SiloData(x, numbers, torch.ones(6, requires_grad=True)))
+    setting = own(classes=1)
+    train, test = setting.train(0), setting.test(0)
+    assert not any(part.requires_grad for part in (train.x, train.y, test.x, test.y, test.weight))
+
+
 def test_tokens_with_a_label_at_every_position():
     tokens = torch.randint(0, 80, (4, 9))
     for silo in range(3):
