@@ -193,9 +193,9 @@ def _part(part: Any, num_classes: int, where: str) -> SiloData:
 
 
 def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
-    """Return a pair of tensors as it is, and stack the samples of a Dataset."""
+    """Return a pair as tensors, and stack the samples of a Dataset."""
     if isinstance(part, SiloData):
-        return part.x, part.y
+        part = part.x, part.y
     if isinstance(part, Dataset):
         if not hasattr(part, "__len__"):
             raise SpcacwError(f"{where} is a Dataset without a length, so it cannot be batched.")

@@ -72,11 +72,12 @@ def test_tensors_and_datasets_are_the_same():
     returned[1] = (TensorDataset(X, Y), Samples(X.double().numpy(), Y))
     returned[2] = ([X.double().numpy(), Y.int().numpy()], (X.tolist(), Y.tolist()))
     returned[0] = (SiloData(X, Y), SiloData(X, Y))
-    setting = own()
+    setting = own(silos=4)
     setting.prepare()
-    assert (setting.num_silos, setting.num_classes, setting.input_shape) == (3, 3, (2, 2))
-    assert (setting.groups, setting.oracle(1)) == ([None] * 3, [])
-    for silo in range(3):
+    assert (setting.num_silos, setting.num_classes, setting.input_shape) == (4, 3, (2, 2))
+    assert (setting.groups, setting.oracle(1)) == ([None] * 4, [])
+    returned[3] = (SiloData(X.double().numpy(), Y.numpy()), SiloData(X.tolist(), Y.tolist()))
+    for silo in range(4):
         for data in (setting.train(silo), setting.test(silo)):
             assert (data.x.dtype, data.y.dtype) == (torch.float32, torch.int64)
             torch.testing.assert_close(data.x, X)
