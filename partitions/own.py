@@ -225,9 +225,10 @@ def _inputs(x: Tensor, where: str) -> Tensor:
     if x.dim() < 2:
         raise SpcacwError(f"{where}: inputs have shape {tuple(x.shape)}; they must be (n, …).")
     if x.is_floating_point():
+        x = x.float()
         if not torch.isfinite(x).all():
-            raise SpcacwError(f"{where}: an input is infinite or not a number.")
-        return x.float()
+            raise SpcacwError(f"{where}: an input is infinite or not a number in float32.")
+        return x
     if x.dtype in _WHOLE and x.dim() == 2:
         return x.long()
     raise SpcacwError(

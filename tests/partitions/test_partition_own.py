@@ -126,6 +126,7 @@ BAD = [
     ((GOOD, TensorDataset(X[:0], Y[:0])), "test data: 0 inputs"),
     (((X[:, 0, 0], Y), GOOD), r"inputs have shape \(6,\)"),
     (((X / 0 * 0, Y), GOOD), "infinite or not a number"),
+    (((X.double() * 1e39, Y), GOOD), "infinite or not a number in float32"),
     ((((X * 255).byte(), Y), GOOD), "torch.uint8.*scale images to float"),
     (((X, Y.float()), GOOD), "labels are torch.float32"),
     (((X, torch.stack([Y, Y])), GOOD), "6 inputs and 2 labels"),
