@@ -262,7 +262,7 @@ def try_model(
     The model is in training mode; its buffers and PyTorch's random state stay as they are. ``x``
     and ``y`` (b, …) are a mini-batch; ``names`` are those of model and loss, and the silo, for the
     sentence. SpcacwError if the model cannot be applied, its outputs are no scores of the labels,
-    or the loss is not one number per sample that depends on the outputs.
+    or the loss is not one finite number per sample that depends on the outputs.
     """
     model_name, loss_name, silo = names
     where = f"the data of silo {silo}"
@@ -294,6 +294,9 @@ def try_model(
         words = f"gives {_plain(found)} on {where}: it must be a tensor of shape {(len(y),)}"
         how = "the loss of each sample, through which gradients flow"
         raise _wrong("loss", loss_name, f"{words}, {how}")
+    if not losses.isfinite().all():
+        words = f"gives a loss that is not finite on {where}, before any training: mend it, the"
+        raise _wrong("loss", loss_name, f"{words} model or the scale of the data")
     return classes
 
 
