@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.nn.parameter import is_lazy
 
-from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path
+from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path, one_line
 from spcacw_flwr.silos.layout import call
 from spcacw_flwr.silos.streams import MODEL, stream
 
@@ -209,12 +209,6 @@ def see_room(name: str, make: Callable[[], nn.Module], rows: int) -> None:
             f"{needed / 2**30:.3g} GiB, and this machine has {memory / 2**30:.3g}: choose a "
             "smaller hidden, width, input-shape or classes."
         )
-
-
-def one_line(error: BaseException) -> str:
-    """Return what an error says, as a part of one sentence."""
-    words = " ".join(str(error).split()).rstrip(".")
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def own_model(function: Any, name: str, input_shape: Shape, classes: int) -> nn.Module:
