@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +59,6 @@ class HubSilos(OwnSilos):
 
     name = "hf"
     Keys = HubKeys
-    defaults: ClassVar[dict[str, Any]] = {"samples_per_silo": 0}
 
     def _named(self) -> str:
         if not self.own.dataset:

@@ -12,8 +12,9 @@ model's outputs say how many they are. ``test`` is None of a peer without any; t
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -21,8 +22,9 @@ from torch.utils.data import Dataset
 from spcacw_flwr.config.declare import SpcacwError, import_by_path
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
-from .allocation import counted_silos, parse_sizes
+from .allocation import counted_silos, kept_rows, parse_sizes
 
 _WHOLE = (torch.int64, torch.int32, torch.int16)
 
@@ -35,6 +37,7 @@ class OwnSilos(Setting):
 
     name = "own"
     group_kind = "none"
+    defaults: ClassVar[dict[str, Any]] = {"samples_per_silo": 0}
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Check the keys; imports nothing yet. SpcacwError without ``silo`` or ``silos``."""
@@ -133,8 +136,18 @@ class OwnSilos(Setting):
                 raise SpcacwError(
                     f"{where} cannot be loaded ({type(error).__name__}: {error})."
                 ) from error
-            self._kept[silo] = checked(pair, self.num_classes, where)
+            train, test = checked(pair, self.num_classes, where)
+            if self.keys.classes:  # an app of one's own is not told these keys
+                train = _some(train, self.keys.samples_per_silo, stream(self.seed, SPLIT, silo))
+                test = test and _some(test, self.keys.test_samples, stream(self.seed, TEST, silo))
+            self._kept[silo] = train, test
         return self._kept[silo]
+
+
+def _some(data: SiloData, wanted: int, rng: np.random.Generator) -> SiloData:
+    """Return at most so many samples (0: all), drawn by ``rng``, in order."""
+    at = kept_rows(len(data.y), wanted, rng)
+    return data if isinstance(at, slice) else data.rows(at)
 
 
 def describe(thing: object) -> str:

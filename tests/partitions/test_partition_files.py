@@ -77,6 +77,12 @@ def test_the_weights_of_a_file_are_checked(tmp_path):
         files(tmp_path).prepare()
 
 
+def test_samples_of_a_file_may_be_fewer(tmp_path):
+    write_silo(tmp_path, 0, DATA, DATA)
+    few = files(tmp_path, samples_per_silo=3, test_samples=2)
+    assert (len(few.train(0).y), len(few.test(0).y)) == (3, 2)
+
+
 def test_a_file_that_its_reader_may_not_read_is_not_called_missing(tmp_path, monkeypatch):
     """As safetensors does. Root may read all."""
 

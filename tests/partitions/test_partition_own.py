@@ -9,8 +9,9 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower.client_app import Own
 from spcacw_flwr.silos.setting import SiloData
-from spcacw_flwr.silos.setup import make_setting
+from spcacw_flwr.silos.setup import make_setting, setting_of
 from tests.conftest import make_pool
 
 X, Y = torch.rand(6, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -93,6 +94,36 @@ def test_what_requires_a_gradient_is_read_without_it():
     setting = own(classes=1)
     train, test = setting.train(0), setting.test(0)
     assert not any(part.requires_grad for part in (train.x, train.y, test.x, test.y, test.weight))
+
+
+def test_samples_may_be_fewer_and_the_seed_draws_them():
+    x, weight = torch.arange(100.0)[:, None], torch.arange(100.0)
+    whole = (SiloData(x, x[:, 0], independent=50.0), SiloData(x, x[:, 0], weight))
+    returned.update({0: whole, 1: whole})
+    some = {"classes": 1, "samples_per_silo": 40, "test_samples": 10}
+    setting = own(**some)
+    train, test = setting.train(0), setting.test(0)
+    assert (len(train.y), train.independent, len(test.y)) == (40, 20, 10)
+    assert train.y.tolist() == train.x[:, 0].tolist() == sorted(set(train.y.tolist()))
+    assert test.weight.tolist() == test.y.tolist()
+    assert train.y.tolist() == own(**some).train(0).y.tolist() != list(range(40))
+    more = own(**some | {"samples_per_silo": 60, "test_samples": 0})
+    assert set(train.y.tolist()) < set(more.train(0).y.tolist())
+    assert len(more.test(0).y) == 100
+    assert train.y.tolist() != setting.train(1).y.tolist()
+
+
+def test_an_app_of_ones_own_uses_all_samples():
+    data = (torch.rand(300, 2), torch.zeros(300).long())
+    returned[0] = (data, data)
+    config = Own(load, lambda: None, None).put_into(Config.from_keys(test_samples=7), 3)
+    setting = setting_of(config)
+    assert (len(setting.train(0).y), len(setting.test(0).y)) == (300, 300)
+
+
+@pytest.mark.parametrize("setting", ["own", "files", "hf"])
+def test_all_samples_are_used_unless_a_key_says_otherwise(setting):
+    assert Config.from_keys(setting=setting).partition.samples_per_silo == 0
 
 
 def test_tokens_with_a_label_at_every_position():
