@@ -136,25 +136,30 @@ class HubSilos(OwnSilos):
         return np.stack(values)
 
     @cached_property
-    def _labels(self) -> tuple[list[str], int]:
-        """Return the texts that stand for labels 0, 1, … (none of numbers), and C."""
+    def _labels(self) -> tuple[list[Any], int]:
+        """Return the texts or whole numbers that stand for labels 0, 1, …, if any do, and C."""
         values, feature = self._column(self.own.label), self._rows.features[self.own.label]
-        if values.dtype.kind in "US":
-            texts = np.unique(values).tolist()
-            return texts, len(texts)
         if values.ndim > 1:
             return [], values.shape[1]
         if values.dtype.kind == "f":
             return [], 1
-        return [], int(getattr(feature, "num_classes", 0) or values.max() + 1)
+        if classes := getattr(feature, "num_classes", 0):
+            return [], classes
+        found = np.unique(values).tolist()
+        if len(found) == 1:
+            raise SpcacwError(
+                f"Column {self.own.label!r} of {self._source} holds {found[0]!r} alone, of which "
+                "nothing can be learned: name the column of labels in hf.label."
+            )
+        return found, len(found)
 
     def _function(self, silo: int) -> Any:
         """Return (train, test) of a silo, by the seed; each share has its part of each class."""
-        rows, (texts, classes) = self._partitioner.load_partition(silo), self._labels
+        rows, (found, classes) = self._partitioner.load_partition(silo), self._labels
         y = self._column(self.own.label, rows)
         several = y.ndim > 1
         kind = np.float64 if several else y.dtype if classes == 1 else np.int64
-        y = np.searchsorted(texts, y) if texts else y.astype(kind)
+        y = np.searchsorted(found, y) if found else y.astype(kind)
         draw = stream(self.seed, SPLIT, silo)
         plain = several or classes == 1
         order = draw.permutation(len(y)) if plain else stratified(y, draw)

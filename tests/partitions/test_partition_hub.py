@@ -24,6 +24,7 @@ def table(count: int = 120) -> dict:
         "label": np.array(["oak", "ash", "elm"])[kind], "size": rng.normal(size=count),
         "kinds": [[float(k > 0), float(k > 1)] for k in kind],
         "town": ["t0", "t1", "t2", "t3"] * (count // 4), "many": [True, False] * (count // 2),
+        "one": [1] * count,
     }  # fmt: skip
 
 
@@ -102,6 +103,17 @@ def test_labels_are_numbers_or_yes_and_no(saved, label, classes, kind):
     assert (setting.num_classes, setting.train(0).y.dtype) == (classes, kind)
 
 
+@pytest.mark.parametrize("names", [(1, 2, 7), (-1, 0, 1)])
+def test_whole_numbers_are_labels_as_they_are(tmp_path, names):
+    rows = table() | {"label": np.array(names)[np.arange(120) % 3]}
+    Dataset.from_dict(rows).to_csv(str(tmp_path / "trees.csv"))
+    setting = made(tmp_path / "trees.csv")
+    train = setting.train(0)
+    assert setting.num_classes == 3
+    means = [float(train.x[train.y == label, 0].mean()) for label in range(3)]
+    assert means == sorted(means)  # those of a are about 0, 10 and 20
+
+
 def test_a_row_may_have_several_labels(saved):
     setting = made(saved, label="kinds")
     found = setting.train(0).y
@@ -138,6 +150,7 @@ def test_images_vectors_and_tokens(tmp_path):
     ({"partitioner": "DirichletPartition"}, "did you mean DirichletPartitioner?"),
     ({"partitioner": "DirichletPartitioner"}, "cannot be made with hf.arguments = ''"),
     ({"arguments": "{"}, "IidPartitioner cannot be made with hf.arguments = '{'"),
+    ({"label": "one"}, "Column 'one' of"), ({"label": "one"}, "holds 1 alone"),
     ({"dataset": ""}, "set hf.dataset to a name or a path"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(saved, own, words):
