@@ -9,6 +9,7 @@ Each silo keeps a share of its own rows for its test, so that it is tested on wh
 
 import inspect
 import json
+import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,6 +55,10 @@ class HubKeys:
     test_share: float = key(0.2, "Share of a silo's rows that it is tested on.", above=0, below=1)
 
 
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 class HubSilos(OwnSilos):
     """A Hugging Face dataset and any Partitioner of flwr-datasets: table ``hf``; ``silos`` is M."""
 
@@ -83,10 +88,13 @@ class HubSilos(OwnSilos):
         where, split = here / Path(self.own.dataset).expanduser(), self.own.split
         kinds = {".csv": "csv", ".parquet": "parquet", ".json": "json", ".jsonl": "json"}
         try:
-            if where.is_file() and where.suffix in kinds:
+            if where.suffix in kinds and not where.is_dir():
+                where.open("rb").close()  # what is not there, a loader asks the hub for
                 files = {"data_files": str(where)}
-                return datasets.load_dataset(kinds[where.suffix], split="train", **files)
+                return datasets.load_dataset(kinds[where.suffix], split=split, **files)
             if (where / "state.json").exists():
+                if split != HubKeys.split:
+                    raise ValueError("what was saved is one split: leave hf.split out")
                 return datasets.load_from_disk(str(where))
             if (where / "dataset_dict.json").exists():
                 return datasets.load_from_disk(str(where))[split]
@@ -130,7 +138,14 @@ class HubSilos(OwnSilos):
             known = self._rows.column_names
             raise SpcacwError(f"{self._source} has no column {name!r}{did_you_mean(name, known)}: "
                               f"it has {', '.join(known)}.")  # fmt: skip
-        values = [np.asarray(value) for value in (self._rows if rows is None else rows)[name]]
+        found = list((self._rows if rows is None else rows)[name])
+        if any(map(_missing, found)):
+            lacks = [row for row, value in enumerate(self._rows[name], 1) if _missing(value)]
+            raise SpcacwError(
+                f"Column {name!r} of {self._source} lacks a value in row {lacks[0]} ({len(lacks)} "
+                f"of {len(self._rows)}): fill it or drop the row."
+            )
+        values = [np.asarray(value) for value in found]
         if len({value.shape for value in values}) > 1:
             raise SpcacwError(f"Column {name!r} of {self._source} has values of several shapes.")
         return np.stack(values)

@@ -1,6 +1,7 @@
 """A Hugging Face dataset from a local path, split by stock Partitioners and ours."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -156,6 +157,39 @@ def test_images_vectors_and_tokens(tmp_path):
 def test_a_mistake_is_one_sentence(saved, own, words):
     with one_sentence(words):
         made(saved, **own).train(0)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("column", ["label", "many", "b"])
+def test_a_value_that_is_missing_is_named_by_its_row(form, column, tmp_path):
+    rows = table()
+    rows[column] = [None if k in (7, 9) else value for k, value in enumerate(list(rows[column]))]
+    path = tmp_path / f"trees.{form}"
+    getattr(Dataset.from_dict(rows), f"to_{form}")(str(path))
+    label = "label" if column == "b" else column
+    with one_sentence(f"Column '{column}' of", "lacks a value in row 8 (2 of 120): fill it or"):
+        made(path, 1, label=label).train(0)
+
+
+def test_a_number_that_is_none_is_a_missing_value(tmp_path):
+    rows = table() | {"b": [math.nan, *range(119)]}
+    Dataset.from_dict(rows).save_to_disk(str(tmp_path / "trees"))
+    with one_sentence("Column 'b' of", "lacks a value in row 1 (1 of 120)"):
+        made(tmp_path / "trees", 1).train(0)
+
+
+def test_a_file_that_is_not_there_is_not_asked_for_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.load_dataset", lambda *words, **more: pytest.fail("it asks"))
+    with one_sentence("cannot be loaded", f"No such file or directory: '{tmp_path}/tres.csv'"):
+        made(tmp_path / "tres.csv").train(0)
+
+
+@pytest.mark.parametrize("form", ["csv", "disk"])
+def test_a_split_that_is_not_there_is_refused(form, tmp_path):
+    whole, path = Dataset.from_dict(table()), tmp_path / f"trees.{form}"
+    (whole.save_to_disk if form == "disk" else whole.to_csv)(str(path))
+    with one_sentence("split 'dev', cannot be loaded"):
+        made(path, split="dev").train(0)
 
 
 def test_what_cannot_be_loaded_is_one_sentence(tmp_path):
