@@ -159,12 +159,18 @@ KEPT = ("accuracy", "seconds", "target_gradients", "bytes")
 
 
 def kept_runs(path: Path) -> dict[str, dict[str, Any]]:
-    """Return what :func:`keep` wrote, by the runs' names; SpcacwError for a line that is not so."""
+    """Return what :func:`keep` wrote, by the runs' names; SpcacwError for a line that is not so.
+
+    A name leads nowhere but to a directory beside the others.
+    """
     found = {}
     for number, line in enumerate(whole_lines(path) if path.exists() else (), 1):
         try:
             of = json.loads(line)
-            found[Path(of["run"]).name] = of  # no path that leads elsewhere
+            name, *_ = (of[part] for part in ("run", "summary", "epochs", "alpha"))
+            if name in ("", "..") or Path(name).name != name:
+                raise ValueError
+            found[name] = of
         except (ValueError, KeyError, TypeError):
             raise SpcacwError(f"{path}, line {number}, is not that of a run: delete it.") from None
     return found

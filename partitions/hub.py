@@ -9,11 +9,12 @@ Each silo keeps a share of its own rows for its test, so that it is tested on wh
 
 import inspect
 import json
+import math
 import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,12 +55,15 @@ class HubKeys:
     test_share: float = key(0.2, "Share of a silo's rows that it is tested on.", above=0, below=1)
 
 
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 class HubSilos(OwnSilos):
     """A Hugging Face dataset and any Partitioner of flwr-datasets: table ``hf``; ``silos`` is M."""
 
     name = "hf"
     Keys = HubKeys
-    defaults: ClassVar[dict[str, Any]] = {"samples_per_silo": 0}
 
     def _named(self) -> str:
         if not self.own.dataset:
@@ -84,10 +88,13 @@ class HubSilos(OwnSilos):
         where, split = here / Path(self.own.dataset).expanduser(), self.own.split
         kinds = {".csv": "csv", ".parquet": "parquet", ".json": "json", ".jsonl": "json"}
         try:
-            if where.is_file() and where.suffix in kinds:
+            if where.suffix in kinds and not where.is_dir():
+                where.open("rb").close()  # what is not there, a loader asks the hub for
                 files = {"data_files": str(where)}
-                return datasets.load_dataset(kinds[where.suffix], split="train", **files)
+                return datasets.load_dataset(kinds[where.suffix], split=split, **files)
             if (where / "state.json").exists():
+                if split != HubKeys.split:
+                    raise ValueError("what was saved is one split: leave hf.split out")
                 return datasets.load_from_disk(str(where))
             if (where / "dataset_dict.json").exists():
                 return datasets.load_from_disk(str(where))[split]
@@ -131,31 +138,43 @@ class HubSilos(OwnSilos):
             known = self._rows.column_names
             raise SpcacwError(f"{self._source} has no column {name!r}{did_you_mean(name, known)}: "
                               f"it has {', '.join(known)}.")  # fmt: skip
-        values = [np.asarray(value) for value in (self._rows if rows is None else rows)[name]]
+        found = list((self._rows if rows is None else rows)[name])
+        if any(map(_missing, found)):
+            lacks = [row for row, value in enumerate(self._rows[name], 1) if _missing(value)]
+            raise SpcacwError(
+                f"Column {name!r} of {self._source} lacks a value in row {lacks[0]} ({len(lacks)} "
+                f"of {len(self._rows)}): fill it or drop the row."
+            )
+        values = [np.asarray(value) for value in found]
         if len({value.shape for value in values}) > 1:
             raise SpcacwError(f"Column {name!r} of {self._source} has values of several shapes.")
         return np.stack(values)
 
     @cached_property
-    def _labels(self) -> tuple[list[str], int]:
-        """Return the texts that stand for labels 0, 1, … (none of numbers), and C."""
+    def _labels(self) -> tuple[list[Any], int]:
+        """Return the texts or whole numbers that stand for labels 0, 1, …, if any do, and C."""
         values, feature = self._column(self.own.label), self._rows.features[self.own.label]
-        if values.dtype.kind in "US":
-            texts = np.unique(values).tolist()
-            return texts, len(texts)
         if values.ndim > 1:
             return [], values.shape[1]
         if values.dtype.kind == "f":
             return [], 1
-        return [], int(getattr(feature, "num_classes", 0) or values.max() + 1)
+        if classes := getattr(feature, "num_classes", 0):
+            return [], classes
+        found = np.unique(values).tolist()
+        if len(found) == 1:
+            raise SpcacwError(
+                f"Column {self.own.label!r} of {self._source} holds {found[0]!r} alone, of which "
+                "nothing can be learned: name the column of labels in hf.label."
+            )
+        return found, len(found)
 
     def _function(self, silo: int) -> Any:
         """Return (train, test) of a silo, by the seed; each share has its part of each class."""
-        rows, (texts, classes) = self._partitioner.load_partition(silo), self._labels
+        rows, (found, classes) = self._partitioner.load_partition(silo), self._labels
         y = self._column(self.own.label, rows)
         several = y.ndim > 1
         kind = np.float64 if several else y.dtype if classes == 1 else np.int64
-        y = np.searchsorted(texts, y) if texts else y.astype(kind)
+        y = np.searchsorted(found, y) if found else y.astype(kind)
         draw = stream(self.seed, SPLIT, silo)
         plain = several or classes == 1
         order = draw.permutation(len(y)) if plain else stratified(y, draw)

@@ -12,8 +12,9 @@ model's outputs say how many they are. ``test`` is None of a peer without any; t
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -21,8 +22,9 @@ from torch.utils.data import Dataset
 from spcacw_flwr.config.declare import SpcacwError, import_by_path
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
-from .allocation import counted_silos, parse_sizes
+from .allocation import counted_silos, kept_rows, parse_sizes
 
 _WHOLE = (torch.int64, torch.int32, torch.int16)
 
@@ -35,6 +37,7 @@ class OwnSilos(Setting):
 
     name = "own"
     group_kind = "none"
+    defaults: ClassVar[dict[str, Any]] = {"samples_per_silo": 0}
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Check the keys; imports nothing yet. SpcacwError without ``silo`` or ``silos``."""
@@ -108,13 +111,18 @@ class OwnSilos(Setting):
         self.check_silo(silo)
         train, test = self._load(silo)
         says = "input-shape says" if self.keys.input_shape else f"silo {self._first} has"
-        for data in (train, test):
-            if data and tuple(data.x.shape[1:]) != self.input_shape:
-                raise SpcacwError(
-                    f"Silo {silo} of {self._source} has inputs of shape "
-                    f"{tuple(data.x.shape[1:])}, not {self.input_shape} as {says}: all silos train "
-                    "one model."
-                )
+        if tuple(train.x.shape[1:]) != self.input_shape:
+            raise SpcacwError(
+                f"Silo {silo} of {self._source} has inputs of shape {tuple(train.x.shape[1:])}, "
+                f"not {self.input_shape} as {says}: all silos train one model."
+            )
+        first = min(self._kept)
+        if differ := _difference(train, self._kept[first][0]):
+            what, ours, theirs = differ
+            raise SpcacwError(
+                f"Silo {silo} of {self._source} has {what} of shape {ours}, not {theirs} as silo "
+                f"{first} has: all silos train one model."
+            )
         return train, test
 
     def _load(self, silo: int) -> tuple[SiloData, SiloData | None]:
@@ -128,8 +136,18 @@ class OwnSilos(Setting):
                 raise SpcacwError(
                     f"{where} cannot be loaded ({type(error).__name__}: {error})."
                 ) from error
-            self._kept[silo] = checked(pair, self.num_classes, where)
+            train, test = checked(pair, self.num_classes, where)
+            if self.keys.classes:  # an app of one's own is not told these keys
+                train = _some(train, self.keys.samples_per_silo, stream(self.seed, SPLIT, silo))
+                test = test and _some(test, self.keys.test_samples, stream(self.seed, TEST, silo))
+            self._kept[silo] = train, test
         return self._kept[silo]
+
+
+def _some(data: SiloData, wanted: int, rng: np.random.Generator) -> SiloData:
+    """Return at most so many samples (0: all), drawn by ``rng``, in order."""
+    at = kept_rows(len(data.y), wanted, rng)
+    return data if isinstance(at, slice) else data.rows(at)
 
 
 def describe(thing: object) -> str:
@@ -146,16 +164,25 @@ def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData
     if pair[1] is None:
         return train, None
     test = _part(pair[1], num_classes, f"{where}, test data")
-    if train.x.shape[1:] != test.x.shape[1:] or train.x.dtype != test.x.dtype:
+    if differ := _difference(train, test):
+        what, ours, theirs = differ
         raise SpcacwError(
-            f"{where} trains on inputs of shape {tuple(train.x.shape[1:])} and {train.x.dtype}, "
-            f"but is tested on {tuple(test.x.shape[1:])} and {test.x.dtype}: they must agree."
+            f"{where} trains on {what} of shape {ours}, but is tested on {theirs}: they must agree."
         )
     return train, test
 
 
+def _difference(one: SiloData, other: SiloData) -> tuple[str, str, str] | None:
+    """Return whether inputs or labels differ in shape or type, and both of these; or None."""
+    for what, parts in (("inputs", (one.x, other.x)), ("labels", (one.y, other.y))):
+        ours, theirs = (f"{tuple(part.shape[1:])} and {part.dtype}" for part in parts)
+        if ours != theirs:
+            return what, ours, theirs
+    return None
+
+
 def _part(part: Any, num_classes: int, where: str) -> SiloData:
-    x, y = _tensors(part, where)
+    x, y = (each.detach() for each in _tensors(part, where))
     if len(x) != len(y) or not len(x):
         raise SpcacwError(
             f"{where}: {len(x)} inputs and {len(y)} labels, which must be equally many, and some."
@@ -164,8 +191,12 @@ def _part(part: Any, num_classes: int, where: str) -> SiloData:
     flags = y.is_floating_point() or (y.dtype == torch.bool and y.shape != x.shape)
     many = flags and y.dim() == 2 and y.shape[1] > 1 and num_classes != 1
     labels = _several if many else _numbers if numbers else _labels
-    more = (part.weight, part.independent) if isinstance(part, SiloData) else (None, None)
-    found = SiloData(_inputs(x, where), labels(x, y, num_classes, where), *more)
+    weight = part.weight if isinstance(part, SiloData) else None
+    independent = part.independent if isinstance(part, SiloData) else None
+    if weight is not None:
+        weight = _weights(weight, len(y), where)
+    labelled = _inputs(x, where), labels(x, y, num_classes, where)
+    found = SiloData(*labelled, weight, independent)
     if found.independent is not None and not 1 <= found.independent <= len(y):
         raise SpcacwError(
             f"{where}: independent is {found.independent:g}, but there are {len(y)} samples, of "
@@ -175,9 +206,9 @@ def _part(part: Any, num_classes: int, where: str) -> SiloData:
 
 
 def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
-    """Return a pair of tensors as it is, and stack the samples of a Dataset."""
+    """Return a pair as tensors, and stack the samples of a Dataset."""
     if isinstance(part, SiloData):
-        return part.x, part.y
+        part = part.x, part.y
     if isinstance(part, Dataset):
         if not hasattr(part, "__len__"):
             raise SpcacwError(f"{where} is a Dataset without a length, so it cannot be batched.")
@@ -207,15 +238,28 @@ def _inputs(x: Tensor, where: str) -> Tensor:
     if x.dim() < 2:
         raise SpcacwError(f"{where}: inputs have shape {tuple(x.shape)}; they must be (n, …).")
     if x.is_floating_point():
+        x = x.float()
         if not torch.isfinite(x).all():
-            raise SpcacwError(f"{where}: an input is infinite or not a number.")
-        return x.float()
+            raise SpcacwError(f"{where}: an input is infinite or not a number in float32.")
+        return x
     if x.dtype in _WHOLE and x.dim() == 2:
         return x.long()
     raise SpcacwError(
         f"{where}: inputs of {x.dtype} and shape {tuple(x.shape)} are neither float nor tokens "
         "(n, L): scale images to float, in [0, 1] say."
     )
+
+
+def _weights(weight: Any, count: int, where: str) -> Tensor:
+    """Return what each of the samples counts, float (n,)."""
+    weight = torch.as_tensor(weight).detach().float()
+    good = weight.shape == (count,) and weight.isfinite().all() and (weight >= 0).all()
+    if not good or not weight.sum() > 0:
+        raise SpcacwError(
+            f"{where}: weights, of shape {tuple(weight.shape)}, must be {count} finite numbers, "
+            "none below 0 and not all 0."
+        )
+    return weight
 
 
 def _numbers(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:

@@ -137,8 +137,9 @@ def compare(
     output: Annotated[Path, typer.Option(help="picture to draw")] = Path("compare.png"),
 ) -> None:
     """Compare runs: metrics, weights, keys that differ; and draw them into a picture."""
-    from spcacw_flwr.report.runs import comparison, difference, draw, read_run
+    from spcacw_flwr.report.runs import check_picture, comparison, difference, draw, read_run
 
+    check_picture(output)
     found = [read_run(directory) for directory in directories]
     console = new_console()
     console.print(comparison(found))

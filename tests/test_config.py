@@ -1,12 +1,15 @@
 """The configuration: one truth for defaults, and one sentence for every bad value."""
 
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from spcacw_flwr.config.config import AUTO, MOVED, Config, _say_moved, fields, flattened
-from spcacw_flwr.config.registry import SETTINGS, setting_class
+from spcacw_flwr.config.declare import import_by_path
+from spcacw_flwr.config.registry import SETTINGS, method_class, setting_class
+from spcacw_flwr.silos.models import make_loss, make_model
 from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import one_sentence
 
@@ -126,3 +129,21 @@ def test_a_whole_number_may_stand_for_a_text():
 def test_a_bad_value_is_one_sentence_with_key_and_allowed_values(flat, words):
     with one_sentence(*words):
         checked_setting(Config.from_flat(flat))
+
+
+@pytest.mark.parametrize(("body", "words"), [
+    ("import os\nos.environ['HOSPITAL_DATA']", "(KeyError: 'HOSPITAL_DATA', broken.py line 2)"),
+    ("import json\njson.loads('')", "Expecting value: line 1 column 1 (char 0), broken.py line 2)"),
+    ("import no_such_library", "No module named 'no_such_library', broken.py line 1)"),
+    ("def load(silo) return 1", "(SyntaxError: expected ':' (broken.py, line 1))"),
+    ("raise ValueError", "(ValueError, broken.py line 1)"),
+])  # fmt: skip
+def test_a_module_that_fails_while_it_is_imported_is_one_sentence(
+    body, words, tmp_path, monkeypatch
+):
+    (tmp_path / "broken.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    for find in (method_class, setting_class, make_loss, partial(import_by_path, what="silo"),
+                 lambda path: make_model((2,), 2, 4, 0, path)):  # fmt: skip
+        with one_sentence("'broken:load' fails while it is imported", words):
+            find("broken:load")

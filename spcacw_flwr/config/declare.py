@@ -14,6 +14,8 @@ import os
 import pkgutil
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 
@@ -25,6 +27,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `` (did you mean …?)`` with the closest known name, or nothing if none is close."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says, as a part of one sentence."""
+    words = " ".join(str(error).split()).rstrip(".")
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 class Given(str):
@@ -56,7 +64,13 @@ def import_by_path(path: str, what: str) -> Any:
         sys.path.append(place)
     try:
         return pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a user's module may raise anything
+        run = [one for one in extract_tb(error.__traceback__) if one.name == "<module>"]
+        if run or isinstance(error, SyntaxError):
+            place = f", {Path(run[-1].filename).name} line {run[-1].lineno}" if run else ""
+            raise SpcacwError(
+                f"The {what} {path!r} fails while it is imported ({one_line(error)}{place})."
+            ) from error
         raise SpcacwError(
             f"The {what} {path!r} cannot be imported ({error}): give it as package.module:Class, "
             "in the directory where the command is given, or installed."

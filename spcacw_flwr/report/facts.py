@@ -248,7 +248,7 @@ def facts_of(directory: Path) -> Facts:
     Raises SpcacwError if it holds no run, or a file in it is damaged.
     """
     run = read(directory)
-    state, target = str(run.status.get("state", "unknown")), int(run.config.get("target", 0))
+    state, target = str(run.status.get("state", "unknown")), run.target
     return Facts(run, state, target, _course(run), _weights(run, target), _leave_one_out(run))
 
 

@@ -19,6 +19,7 @@ from spcacw_flwr.engine.directory import whole_lines
 from spcacw_flwr.silos.metrics import METRICS, Metric
 
 LEAVE_ONE_OUT = "leave_one_out.csv"
+FINISHED, DAMAGED = "finished", "damaged"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Run:
         return METRICS[self.config.get("metric", "accuracy")]
 
     @property
+    def target(self) -> int:
+        """The target silo."""
+        return int(self.config.get("target", 0))
+
+    @property
     def found(self) -> dict[str, Any]:
         """What the summary says of that metric: last, interval, gain, gain_interval."""
         return dict((self.summary.get("metrics") or {}).get(self.metric.name) or {})
@@ -51,7 +57,8 @@ class Run:
     @property
     def gain(self) -> float:
         """By how much it is better than training alone, NaN if not known."""
-        return float(self.found.get("gain", math.nan))
+        gain = self.found.get("gain")
+        return math.nan if gain is None else float(gain)
 
     @property
     def alpha(self) -> list[float]:
@@ -61,8 +68,7 @@ class Run:
     @property
     def own_weight(self) -> float:
         """α of the target itself, NaN if not known."""
-        target = int(self.config.get("target", 0))
-        return self.alpha[target] if target < len(self.alpha) else math.nan
+        return self.alpha[self.target] if self.target < len(self.alpha) else math.nan
 
     @property
     def seconds(self) -> float:
@@ -71,9 +77,9 @@ class Run:
 
     @property
     def state(self) -> str:
-        """finished, failed, or where it is."""
+        """finished, damaged, failed, or where it is."""
         state, done = str(self.status.get("state", "unknown")), self.status.get("epoch", 0)
-        return state if state == "finished" else f"{state}, epoch {done}"
+        return state if state in (FINISHED, DAMAGED) else f"{state}, epoch {done}"
 
     def rank(self, by: str) -> tuple[bool, float | str]:
         """Return what sorts it, the best first and the unknown last."""
@@ -106,6 +112,8 @@ def read(directory: Path) -> Artefacts:
     run = read_run(directory)
     try:
         rounds, alphas = _alphas(directory / "alpha.csv")
+        if alphas.size and run.target >= alphas.shape[1]:
+            raise ValueError(f"target = {run.target} is not among {alphas.shape[1]} silos")
         return Artefacts(
             **vars(run), rounds=rounds, alphas=alphas,
             epochs=[dict(json.loads(line)) for line in _lines(directory / "metrics.jsonl")],
@@ -126,12 +134,21 @@ def read_run(directory: Path) -> Run:
         )
     config = flattened(read_toml(directory / "config.toml", "The run's"))
     config = {MOVED.get(name, name): value for name, value in config.items()}
+    metric, target = config.get("metric", "accuracy"), config.get("target", 0)
+    if metric not in [*METRICS] or not isinstance(target, int) or target < 0:
+        raise SpcacwError(
+            f"{directory / 'config.toml'} is not that of a run here: there is no metric = "
+            f"{metric!r} of target = {target!r}."
+        )
     return Run(directory, config, *(_json(directory / f"{n}.json") for n in ("status", "summary")))
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if not isinstance(found, dict):
+            raise ValueError("it holds no table")
+        return found
     except (OSError, ValueError) as error:
         raise SpcacwError(f"{path} cannot be read: {error}.") from error
 

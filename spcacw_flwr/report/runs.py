@@ -17,7 +17,7 @@ from spcacw_flwr.config.config import parse_assignments
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.checkpoint import FREE
-from spcacw_flwr.report.read import Run, read, read_run
+from spcacw_flwr.report.read import DAMAGED, Run, read, read_run
 from spcacw_flwr.report.words import counted, duration, metric_rows, signed, size, span
 
 SORTS = ("run", "value", "gain", "alpha", "seconds")
@@ -34,12 +34,21 @@ MOST_SILOS = 20
 def runs_below(folder: Path, where: Sequence[str], sort: str) -> list[Run]:
     """Return the runs in a folder, at any depth, that have the keys ``where``, in order.
 
+    One that is damaged has but a status that says so.
+
     Raises SpcacwError if there is none, or an option is wrong.
     """
     if sort not in SORTS:
         raise SpcacwError(f"--sort {sort} is not known{did_you_mean(sort, SORTS)}: choose one of "
                           f"{', '.join(SORTS)}.")  # fmt: skip
-    found = [read_run(path.parent) for path in sorted(folder.rglob("config.toml"))]
+    found = []
+    for path in sorted(folder.rglob("config.toml")):
+        try:
+            run = read_run(path.parent)
+        except SpcacwError as error:
+            run = Run(path.parent, {}, {"state": DAMAGED, "error": str(error)}, {})
+        if "setting" in run.config or run.state == DAMAGED:  # else it is not a run's
+            found.append(run)
     if not found:
         raise SpcacwError(f"There is no run in {folder}: name the folder that holds the runs.")
     wanted = parse_assignments(list(where), "--where")
@@ -69,7 +78,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
 def listing(runs: Sequence[Run], folder: Path) -> Table:
     """Return a row per run: keys that differ, how good it is, how much better than alone, cost."""
     keys = differing(runs)
-    common = (str(runs[0].config.get(name)) for name in NAMING if name not in keys)
+    known = next((run.config for run in runs if run.config), {})
+    common = (str(known.get(name)) for name in NAMING if name not in keys)
     more = f" Keys that differ, too: {', '.join(keys[MOST_KEYS:])}." if keys[MOST_KEYS:] else ""
     said = f"{counted(len(runs), 'run')}. Below a value: its 95 % interval.{more}"
     table = Table(title=", ".join(common), caption=said, show_lines=True)
@@ -80,6 +90,7 @@ def listing(runs: Sequence[Run], folder: Path) -> Table:
         place = str(run.directory.relative_to(folder))
         told = ", ".join(f"{name}={run.config[name]}" for name in keys[:MOST_KEYS]
                          if name in run.config)  # fmt: skip
+        told = str(run.status["error"]) if run.state == DAMAGED else told
         ends = span(run.metric, run.found.get("interval") or [None], unit=False)
         gain = span(run.metric, run.found.get("gain_interval") or [None], signs=True, unit=False)
         sent = run.summary.get("bytes")
@@ -125,12 +136,14 @@ def difference(first: Run, second: Run) -> str:
     A run keeps no test case, so that the two cannot be paired: the interval is a wide one.
     """
     metric = first.metric
-    ends = [run.found["interval"] for run in (first, second) if "interval" in run.found]
+    found = [run.found.get("interval") or [None] for run in (first, second)]
+    ends = [interval for interval in found if None not in interval]
     both = f"{first.directory.name} and {second.directory.name}"
     if other := [name for name in SAME if first.config.get(name) != second.config.get(name)]:
         return f"{both} differ in {', '.join(other)}: neither can be called the better one."
     if len(ends) < 2:
-        return f"{both} have not both finished: which is better cannot be told."
+        why = f"have not both finished with a known {metric.label}"
+        return f"{both} {why}: which is better cannot be told."
     gap = metric.sign * (second.value - first.value)
     half = math.hypot(*((high - low) / 2 for low, high in ends))
     better = "better" if gap >= 0 else "worse"
@@ -140,6 +153,14 @@ def difference(first: Run, second: Run) -> str:
         f"{second.directory.name} is {metric.gap(gap)} {better} than {first.directory.name}, "
         f"{clear} the draw of the test cases ({interval}, as if each had its own)."
     )
+
+
+def check_picture(path: Path) -> None:
+    """Raise SpcacwError unless Matplotlib can write a picture of this suffix, or it has none."""
+    kinds = plots.new_figure(1, 1).canvas.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in kinds:
+        raise SpcacwError(f"--output {path} ends in {path.suffix}, which is not a picture's: it "
+                          f"must be one of .{', .'.join(kinds)}.")  # fmt: skip
 
 
 @matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False})

@@ -135,7 +135,8 @@ def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentenc
         yield f"If the difference is what it seems, {would}"
     else:
         yield "What was seen is so small that it hardly matters which of both is used."
-    low, high = course.table.get(finer.name, {}).get("gain_interval") or (0, 0)
+    ends = course.table.get(finer.name, {}).get("gain_interval") or [None]
+    low, high = (0, 0) if None in ends else ends
     if metric != finer and low * high > 0:
         way, ends = "better" if low > 0 else "worse", span(finer, (low, high), signs=True)
         sure = f"The {finer.label}, which also counts how sure the model is, did get {way}"

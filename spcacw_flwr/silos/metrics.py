@@ -46,8 +46,12 @@ def over_shares(counts: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     A class is then chosen where the case makes it likelier than it was: with 6 % of positives, a
     model that knows something need not say p ≥ ½ of one. It is the rule that balanced accuracy is
     best served by (A. K. Menon et al., Long-tail learning via logit adjustment, ICLR 2021).
+
+    A class without a training label has no p_k/π_k. It counts as the commonest, and so is chosen
+    only where p_k is the largest of all: of a class that peers have taught that is fair, and one
+    that nobody has changes nothing.
     """
-    shift = counts.clamp(min=1).log()
+    shift = torch.where(counts > 0, counts, counts.max()).log()
     return lambda outputs, y: _right(outputs - shift, y)
 
 

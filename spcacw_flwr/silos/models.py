@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.nn.parameter import is_lazy
 
-from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path
+from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path, one_line
 from spcacw_flwr.silos.layout import call
 from spcacw_flwr.silos.streams import MODEL, stream
 
@@ -211,12 +211,6 @@ def see_room(name: str, make: Callable[[], nn.Module], rows: int) -> None:
         )
 
 
-def one_line(error: BaseException) -> str:
-    """Return what an error says, as a part of one sentence."""
-    words = " ".join(str(error).split()).rstrip(".")
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
-
-
 def own_model(function: Any, name: str, input_shape: Shape, classes: int) -> nn.Module:
     """Return what a user's function makes of an input shape and a number of classes.
 
@@ -262,7 +256,7 @@ def try_model(
     The model is in training mode; its buffers and PyTorch's random state stay as they are. ``x``
     and ``y`` (b, …) are a mini-batch; ``names`` are those of model and loss, and the silo, for the
     sentence. SpcacwError if the model cannot be applied, its outputs are no scores of the labels,
-    or the loss is not one number per sample that depends on the outputs.
+    or the loss is not one finite number per sample that depends on the outputs.
     """
     model_name, loss_name, silo = names
     where = f"the data of silo {silo}"
@@ -294,6 +288,9 @@ def try_model(
         words = f"gives {_plain(found)} on {where}: it must be a tensor of shape {(len(y),)}"
         how = "the loss of each sample, through which gradients flow"
         raise _wrong("loss", loss_name, f"{words}, {how}")
+    if not losses.isfinite().all():
+        words = f"gives a loss that is not finite on {where}, before any training: mend it, the"
+        raise _wrong("loss", loss_name, f"{words} model or the scale of the data")
     return classes
 
 

@@ -45,10 +45,11 @@ class SiloData:
     """How many of the n samples are independent: patients, if they have several images; None: n."""
 
     def rows(self, at: NDArray[np.int64]) -> "SiloData":
-        """Return some of the training samples; as many of them, in proportion, are independent."""
+        """Return some of the samples; as many of them, in proportion, are independent."""
         n = self.independent
         alone = None if n is None else max(1.0, n * len(at) / len(self.y))
-        return SiloData(self.x[at], self.y[at], independent=alone)
+        weight = None if self.weight is None else self.weight[at]
+        return SiloData(self.x[at], self.y[at], weight, alone)
 
     def label_counts(self, num_classes: int) -> Tensor:
         """Count the labels of each class: int64 (num_classes,)."""

@@ -1,5 +1,6 @@
 """From a small sweep on digits to tables and figures; what they say is worked out anew here."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -125,9 +126,16 @@ def test_a_run_that_goes_on_here_is_not_taken_from_the_file(swept, tmp_path):
     assert [run.state for run in runs] == [WAITING] + [FINISHED] * (len(jobs) - 1)
 
 
-@pytest.mark.parametrize("line", ["<<<<<<< HEAD", "[1]", '{"name": "digits"}'])
+NO_RUNS = ["..", ".", "", "../a", "/tmp/a", "a/b", 3]
+
+
+@pytest.mark.parametrize("line", [
+    "<<<<<<< HEAD", "[1]", '{"name": "digits"}', '{"run": "abc"}',
+    *(json.dumps({"run": name, "summary": {}, "epochs": [], "alpha": ""}) for name in NO_RUNS),
+])  # fmt: skip
 def test_a_line_that_is_no_runs_is_named(line, tmp_path):
-    (tmp_path / "runs.jsonl").write_text(f'{{"run": "a"}}\n{line}\n')
+    good = {"run": "a", "summary": {}, "epochs": [], "alpha": ""}
+    (tmp_path / "runs.jsonl").write_text(f"{json.dumps(good)}\n{line}\n")
     with pytest.raises(SpcacwError, match=r"runs\.jsonl, line 2, is not that of a run"):
         kept_runs(tmp_path / "runs.jsonl")
 

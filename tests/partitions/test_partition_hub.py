@@ -1,6 +1,7 @@
 """A Hugging Face dataset from a local path, split by stock Partitioners and ours."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ def table(count: int = 120) -> dict:
         "label": np.array(["oak", "ash", "elm"])[kind], "size": rng.normal(size=count),
         "kinds": [[float(k > 0), float(k > 1)] for k in kind],
         "town": ["t0", "t1", "t2", "t3"] * (count // 4), "many": [True, False] * (count // 2),
+        "one": [1] * count,
     }  # fmt: skip
 
 
@@ -102,6 +104,17 @@ def test_labels_are_numbers_or_yes_and_no(saved, label, classes, kind):
     assert (setting.num_classes, setting.train(0).y.dtype) == (classes, kind)
 
 
+@pytest.mark.parametrize("names", [(1, 2, 7), (-1, 0, 1)])
+def test_whole_numbers_are_labels_as_they_are(tmp_path, names):
+    rows = table() | {"label": np.array(names)[np.arange(120) % 3]}
+    Dataset.from_dict(rows).to_csv(str(tmp_path / "trees.csv"))
+    setting = made(tmp_path / "trees.csv")
+    train = setting.train(0)
+    assert setting.num_classes == 3
+    means = [float(train.x[train.y == label, 0].mean()) for label in range(3)]
+    assert means == sorted(means)  # those of a are about 0, 10 and 20
+
+
 def test_a_row_may_have_several_labels(saved):
     setting = made(saved, label="kinds")
     found = setting.train(0).y
@@ -138,11 +151,45 @@ def test_images_vectors_and_tokens(tmp_path):
     ({"partitioner": "DirichletPartition"}, "did you mean DirichletPartitioner?"),
     ({"partitioner": "DirichletPartitioner"}, "cannot be made with hf.arguments = ''"),
     ({"arguments": "{"}, "IidPartitioner cannot be made with hf.arguments = '{'"),
+    ({"label": "one"}, "Column 'one' of"), ({"label": "one"}, "holds 1 alone"),
     ({"dataset": ""}, "set hf.dataset to a name or a path"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(saved, own, words):
     with one_sentence(words):
         made(saved, **own).train(0)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("column", ["label", "many", "b"])
+def test_a_value_that_is_missing_is_named_by_its_row(form, column, tmp_path):
+    rows = table()
+    rows[column] = [None if k in (7, 9) else value for k, value in enumerate(list(rows[column]))]
+    path = tmp_path / f"trees.{form}"
+    getattr(Dataset.from_dict(rows), f"to_{form}")(str(path))
+    label = "label" if column == "b" else column
+    with one_sentence(f"Column '{column}' of", "lacks a value in row 8 (2 of 120): fill it or"):
+        made(path, 1, label=label).train(0)
+
+
+def test_a_number_that_is_none_is_a_missing_value(tmp_path):
+    rows = table() | {"b": [math.nan, *range(119)]}
+    Dataset.from_dict(rows).save_to_disk(str(tmp_path / "trees"))
+    with one_sentence("Column 'b' of", "lacks a value in row 1 (1 of 120)"):
+        made(tmp_path / "trees", 1).train(0)
+
+
+def test_a_file_that_is_not_there_is_not_asked_for_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.load_dataset", lambda *words, **more: pytest.fail("it asks"))
+    with one_sentence("cannot be loaded", f"No such file or directory: '{tmp_path}/tres.csv'"):
+        made(tmp_path / "tres.csv").train(0)
+
+
+@pytest.mark.parametrize("form", ["csv", "disk"])
+def test_a_split_that_is_not_there_is_refused(form, tmp_path):
+    whole, path = Dataset.from_dict(table()), tmp_path / f"trees.{form}"
+    (whole.save_to_disk if form == "disk" else whole.to_csv)(str(path))
+    with one_sentence("split 'dev', cannot be loaded"):
+        made(path, split="dev").train(0)
 
 
 def test_what_cannot_be_loaded_is_one_sentence(tmp_path):

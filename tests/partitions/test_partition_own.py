@@ -9,8 +9,9 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.flower.client_app import Own
 from spcacw_flwr.silos.setting import SiloData
-from spcacw_flwr.silos.setup import make_setting
+from spcacw_flwr.silos.setup import make_setting, setting_of
 from tests.conftest import make_pool
 
 X, Y = torch.rand(6, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -72,16 +73,57 @@ def test_tensors_and_datasets_are_the_same():
     returned[1] = (TensorDataset(X, Y), Samples(X.double().numpy(), Y))
     returned[2] = ([X.double().numpy(), Y.int().numpy()], (X.tolist(), Y.tolist()))
     returned[0] = (SiloData(X, Y), SiloData(X, Y))
-    setting = own()
+    setting = own(silos=4)
     setting.prepare()
-    assert (setting.num_silos, setting.num_classes, setting.input_shape) == (3, 3, (2, 2))
-    assert (setting.groups, setting.oracle(1)) == ([None] * 3, [])
-    for silo in range(3):
+    assert (setting.num_silos, setting.num_classes, setting.input_shape) == (4, 3, (2, 2))
+    assert (setting.groups, setting.oracle(1)) == ([None] * 4, [])
+    returned[3] = (SiloData(X.double().numpy(), Y.numpy()), SiloData(X.tolist(), Y.tolist()))
+    for silo in range(4):
         for data in (setting.train(silo), setting.test(silo)):
             assert (data.x.dtype, data.y.dtype) == (torch.float32, torch.int64)
             torch.testing.assert_close(data.x, X)
             assert torch.equal(data.y, Y)
     assert setting.train(1) is setting.train(1)
+
+
+def test_what_requires_a_gradient_is_read_without_it():
+    """As features of a network of one's own do."""
+    x, numbers = X.clone().requires_grad_(), Y.double().requires_grad_()
+    samples = TensorDataset(x, numbers)
+    returned[0] = (samples, SiloData(x, numbers, torch.ones(6, requires_grad=True)))
+    setting = own(classes=1)
+    train, test = setting.train(0), setting.test(0)
+    assert not any(part.requires_grad for part in (train.x, train.y, test.x, test.y, test.weight))
+
+
+def test_samples_may_be_fewer_and_the_seed_draws_them():
+    x, weight = torch.arange(100.0)[:, None], torch.arange(100.0)
+    whole = (SiloData(x, x[:, 0], independent=50.0), SiloData(x, x[:, 0], weight))
+    returned.update({0: whole, 1: whole})
+    some = {"classes": 1, "samples_per_silo": 40, "test_samples": 10}
+    setting = own(**some)
+    train, test = setting.train(0), setting.test(0)
+    assert (len(train.y), train.independent, len(test.y)) == (40, 20, 10)
+    assert train.y.tolist() == train.x[:, 0].tolist() == sorted(set(train.y.tolist()))
+    assert test.weight.tolist() == test.y.tolist()
+    assert train.y.tolist() == own(**some).train(0).y.tolist() != list(range(40))
+    more = own(**some | {"samples_per_silo": 60, "test_samples": 0})
+    assert set(train.y.tolist()) < set(more.train(0).y.tolist())
+    assert len(more.test(0).y) == 100
+    assert train.y.tolist() != setting.train(1).y.tolist()
+
+
+def test_an_app_of_ones_own_uses_all_samples():
+    data = (torch.rand(300, 2), torch.zeros(300).long())
+    returned[0] = (data, data)
+    config = Own(load, lambda: None, None).put_into(Config.from_keys(test_samples=7), 3)
+    setting = setting_of(config)
+    assert (len(setting.train(0).y), len(setting.test(0).y)) == (300, 300)
+
+
+@pytest.mark.parametrize("setting", ["own", "files", "hf"])
+def test_all_samples_are_used_unless_a_key_says_otherwise(setting):
+    assert Config.from_keys(setting=setting).partition.samples_per_silo == 0
 
 
 def test_tokens_with_a_label_at_every_position():
@@ -102,6 +144,7 @@ def test_a_node_with_its_own_silo_only_names_the_shape():
         setting.train(0)
 
 
+MANY = torch.stack([Y > 0, Y > 1, Y < 2], 1)
 BAD = [
     (None, "is a NoneType: the function must return"),
     ((GOOD, GOOD, GOOD), "is a tuple of 3"),
@@ -114,6 +157,7 @@ BAD = [
     ((GOOD, TensorDataset(X[:0], Y[:0])), "test data: 0 inputs"),
     (((X[:, 0, 0], Y), GOOD), r"inputs have shape \(6,\)"),
     (((X / 0 * 0, Y), GOOD), "infinite or not a number"),
+    (((X.double() * 1e39, Y), GOOD), "infinite or not a number in float32"),
     ((((X * 255).byte(), Y), GOOD), "torch.uint8.*scale images to float"),
     (((X, Y.float()), GOOD), "labels are torch.float32"),
     (((X, torch.stack([Y, Y])), GOOD), "6 inputs and 2 labels"),
@@ -124,11 +168,17 @@ BAD = [
     ((GOOD, (X, Y - 1)), "test data: there is a label -1"),
     ((GOOD, (torch.rand(6, 2, 3), Y)), r"trains on inputs of shape \(2, 2\).*tested on \(2, 3\)"),
     (((torch.rand(6, 2, 3), Y),) * 2, r"inputs of shape \(2, 3\), not \(2, 2\) as silo 0 has"),
+    ((GOOD, (X, MANY)), r"trains on labels of .* and torch.int64, but is tested on \(3,\) and"),
+    (((X, MANY), (X, MANY)), r"labels of shape \(3,\) and .*, not \(\) and .* as silo 0 has: all"),
     ((Endless(), GOOD), "training data is a Dataset without a length"),
     ((Samples([[1.0], [1.0, 2.0]], [0, 1]), GOOD), "a Dataset that cannot be read as pairs"),
     ((Samples([[1.0]], ["x"]), GOOD), "ValueError"),
     ((SiloData(X, Y, independent=7.0), GOOD), "independent is 7, but there are 6 samples"),
     ((SiloData(X, Y, independent=0.0), GOOD), "independent is 0,"),
+    ((GOOD, SiloData(X, Y, torch.zeros(6))), "must be 6 finite numbers, none below 0 and not all"),
+    ((GOOD, SiloData(X, Y, torch.arange(6) - 1.0)), "test data: weights, .* none below 0"),
+    ((GOOD, SiloData(X, Y, torch.tensor([1, 1, 1, 1, 1, torch.nan]))), "must be 6 finite numbers"),
+    ((GOOD, SiloData(X, Y, torch.ones(5))), r"test data: weights, of shape \(5,\), must be 6"),
     (KeyError("patients.csv"), "cannot be loaded .KeyError: 'patients.csv'"),
 ]
 
@@ -137,6 +187,14 @@ BAD = [
 def test_what_is_wrong_is_one_sentence_that_names_the_silo(answer, why):
     returned[1] = answer
     with pytest.raises(SpcacwError, match=rf"^Silo 1 of .*{why}[^\n]*$"):
+        own().train(1)
+
+
+def test_tokens_at_one_silo_and_numbers_at_another_are_refused():
+    numbers = (X.flatten(1), Y)
+    tokens = (numbers[0].long(), Y)
+    returned.update({0: (numbers, numbers), 1: (tokens, tokens)})
+    with pytest.raises(SpcacwError, match=r"^Silo 1 .* and torch.int64, not .* as silo 0 has: all"):
         own().train(1)
 
 

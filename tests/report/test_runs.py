@@ -2,6 +2,7 @@
 
 import pytest
 
+from spcacw_flwr.report.read import read
 from spcacw_flwr.report.runs import difference, draw, read_run, runs_below
 from tests.conftest import one_sentence, ran
 from tests.report.artefacts import write_run
@@ -34,6 +35,17 @@ def test_runs_are_sorted_the_best_first_and_the_unknown_last(folder, by, order):
     assert "".join(run.directory.name for run in runs_below(folder, [], by)) == order
 
 
+def test_a_metric_that_is_not_finite_is_listed_and_not_compared(tmp_path):
+    """As a log-loss where the model gives a class no chance at all, and it was that class."""
+    nothing = {"last": None, "interval": [None] * 2, "alone": None, "gain": None,
+               "gain_interval": [None] * 2}  # fmt: skip
+    for name in "ab":
+        write_run(tmp_path / name, config={"metric": "log-loss"}, metrics={"log-loss": nothing})
+    runs = runs_below(tmp_path, [], "gain")
+    assert "2 runs" in ran("runs", tmp_path)
+    assert "with a known log-loss: which is better cannot be told" in difference(*runs)
+
+
 def test_less_is_better_of_some_metrics(tmp_path):
     for name, value in (("a", 0.3), ("b", 0.2)):
         write_run(tmp_path / name, config={"metric": "log-loss"},
@@ -61,6 +73,46 @@ def test_a_narrow_terminal_shows_keys_and_names_too(tmp_path):
     said = ran("runs", tmp_path, columns=80)
     for words in ("2026-11-24_second", "model=second-net", "epochs=6,", "eta=0.6"):
         assert words in said
+
+
+@pytest.mark.parametrize(("file", "text", "words"), [
+    ("summary.json", "", "summary.json cannot be read: Expecting value"),
+    ("summary.json", "null", "summary.json cannot be read: it holds no table"),
+    ("status.json", "[]", "status.json cannot be read: it holds no table"),
+    ("config.toml", "setting = ", "cannot be read: Invalid value"),
+    ("config.toml", "setting = 'own'\nmetric = 'acuracy'", "there is no metric = 'acuracy'"),
+    ("config.toml", "setting = 'own'\ntarget = -1", "of target = -1"),
+])  # fmt: skip
+def test_a_damaged_run_is_a_line_of_the_list(folder, file, text, words):
+    (folder / "a" / file).write_text(text)
+    said = ran("runs", folder)
+    assert words in " ".join(said.replace("│", " ").split())
+    assert "damaged" in said
+    assert "digits-relabel, spcacw" in said
+    assert len(runs_below(folder, ["beta=0.2"], "value")) == 2
+    with one_sentence(words):
+        read_run(folder / "a")
+
+
+def test_another_programs_configuration_is_no_run(folder):
+    (folder / ".streamlit").mkdir()
+    (folder / ".streamlit" / "config.toml").write_text("[server]\nport = 8501\n")
+    assert "3 runs." in ran("runs", folder)
+
+
+def test_a_target_that_is_no_silo_is_one_sentence(tmp_path):
+    write_run(tmp_path / "a", config={"target": 9})
+    with one_sentence("cannot be read: target = 9 is not among 4 silos"):
+        read(tmp_path / "a")
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_said(folder):
+    said = ran("compare", folder / "a", folder / "c", "--output", folder / "pic.xyz", code=1)
+    assert said.startswith("spcacw: --output")
+    assert "ends in .xyz, which is not a picture's: it must be one of " in said
+    assert ".png" in said
+    ran("compare", folder / "a", folder / "c", "--output", folder / "pic.PNG")
+    assert (folder / "pic.PNG").exists()
 
 
 def test_filters_are_keys_or_the_state(folder):

@@ -179,6 +179,9 @@ def test_a_difference_that_few_cases_cannot_tell_is_not_called_one(tmp_path):
     assert "hint" not in said("advice", found)
     unclear = judged(tmp_path, -0.021, -0.091, 0.049, finer=[-0.01, 0.2])
     assert "hint" not in said("advice", unclear)
+    unknown = judged(tmp_path, -0.021, -0.091, 0.049, finer=[None, None])
+    assert "Too little data to say" in said("advice", unknown)
+    assert "hint" not in said("advice", unknown)
     finer = said("advice", judged(tmp_path, -0.021, -0.091, 0.049, finer=[0.01, 0.2]))
     assert "did get better (+0.010 to +0.200): a hint, no more." in finer
     zero = judged(tmp_path, 0.0, -0.07, 0.07)

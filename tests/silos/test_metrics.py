@@ -281,11 +281,18 @@ def test_an_evaluation_without_the_runs_metric_is_refused():
 
 
 def test_balanced_accuracy_chooses_by_how_much_likelier_than_its_share_a_class_is():
-    """94 and 6 labels: 1.2 − log 6 > 3.9 − log 94, and 1.1 − log 6 is less; no label: as of one."""
+    """94 and 6 labels: 1.2 − log 6 > 3.9 − log 94, and 1.1 − log 6 is less."""
     outputs, y = torch.tensor([[3.9, 1.2], [3.9, 1.1], [0.0, -3.0]]), torch.tensor([1, 1, 0])
     assert over_shares(torch.tensor([94, 6]))(outputs, y).tolist() == [1, 0, 1]
     assert over_shares(torch.tensor([50, 50]))(outputs, y).tolist() == [0, 0, 1]
-    assert over_shares(torch.tensor([1, 0]))(outputs, y).tolist() == [0, 0, 1]
+
+
+def test_balanced_accuracy_chooses_a_class_without_a_training_label_only_where_it_is_likeliest():
+    """20 and 10 labels: 0.9 beside 1 and 2 beside 2.1 are not the largest; 1.1 and 2 are."""
+    outputs = torch.tensor([[1.0, 0.0, 0.9], [1.0, 0.0, 1.1], [0.0, 2.1, 2.0], [0.5, 1.0, 2.0]])
+    score = over_shares(torch.tensor([20, 10, 0]))
+    assert score(outputs, torch.tensor([0, 2, 1, 2])).tolist() == [1, 1, 1, 1]
+    assert over_shares(torch.tensor([1, 0]))(outputs[:, :2], torch.zeros(4).long()).sum() == 2
 
 
 def test_a_run_takes_the_shares_of_the_targets_training_labels():

@@ -121,6 +121,8 @@ MISFITS = [
     ({"loss": cross_entropy}, ["gives ()", "silo 0", "(8,)"]),
     ({"loss": lambda out, y: squares(out.detach(), y)}, ["through which gradients flow"]),
     ({"loss": raising}, ["cannot be applied to the data of silo 0 (KeyError: 'no such"]),
+    ({"loss": lambda out, y: squares(out, y) / 0}, ["loss that is not finite", "data of silo 0"]),
+    ({"loss": lambda out, y: squares(out, y) * math.nan}, ["loss that is not finite"]),
 ]
 
 
