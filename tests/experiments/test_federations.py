@@ -149,7 +149,7 @@ def test_a_small_one_with_ones_own_method_and_setting_goes_on_where_it_was_stopp
 
 def test_a_report_without_runs_says_so(tmp_path):
     jobs = federations.jobs_of("digits-relabel", DIGITS, ["local"], {})
-    with one_sentence("no method beside Local"):
+    with one_sentence("no method besides Local"):
         federations.federations(jobs, Where(tmp_path, report_only=True), Console(quiet=True))
 
 
