@@ -28,8 +28,9 @@ KEYS = {
 }  # fmt: skip
 
 
-def demo(root: Path) -> subprocess.Popen[str]:
-    options = [word for name, value in KEYS.items() for word in ("--set", f"{name}={value}")]
+def demo(root: Path, **more: int) -> subprocess.Popen[str]:
+    keys = (KEYS | more).items()
+    options = [word for name, value in keys for word in ("--set", f"{name}={value}")]
     return subprocess.Popen(
         [SPCACW, "deploy", "demo", str(root), *options], cwd=root.parent, text=True,
         env=os.environ | PLAIN | {"SPCACW_DEMO": str(root)}, stdout=subprocess.PIPE,
@@ -103,30 +104,37 @@ def test_the_same_command_goes_on_to_the_report(interrupted):
 
 
 def test_a_second_demo_leaves_the_first_alone_and_goes_on_when_that_was_killed(tmp_path):
-    root = tmp_path / "federation"
-    first, results = demo(root), root / "results"
+    root, long = tmp_path / "federation", {"epochs": 100_000}
+    first, results = demo(root, **long), root / "results"
 
-    def wait_for_epochs(more: int) -> None:
+    def wait_for_epochs(more: int) -> dict:
         goal = launch.read_status(results).get("epoch", 0) + more
         wait_until(lambda: launch.read_status(results).get("epoch", 0) >= goal, 180)
+        return launch.read_status(results)
 
     try:
         wait_for_epochs(3)
-        second = demo(root)
+        second = demo(root, **long)
         said, _ = second.communicate(timeout=60)
         assert second.returncode == 1, said
         assert f"Another command runs the host in {root / 'server'}" in " ".join(said.split())
-        wait_for_epochs(3)
+        before = wait_for_epochs(3)
         assert first.poll() is None
         first.kill()
         first.wait()
         assert left_of(root)
-        again = demo(root)
-        said, _ = again.communicate(timeout=300)
-        assert again.returncode == 0, said
+        again = demo(root, **long)
+        run = before["flower_run"]
+        wait_until(lambda: launch.read_status(results).get("flower_run", run) != run, 180)
+        wait_for_epochs(3)
+        again.send_signal(signal.SIGINT)
+        said, _ = again.communicate(timeout=90)
+        assert again.returncode == 130, said
         wait_until(lambda: not left_of(root), 10)
         lines = (results / "metrics.jsonl").read_text().splitlines()
-        assert [json.loads(line)["epoch"] for line in lines] == list(range(1, 201))
+        epochs = [json.loads(line)["epoch"] for line in lines]
+        assert epochs == [*range(1, len(epochs) + 1)]
+        assert len(epochs) > before["epoch"] > 5
     finally:
         for one in left_of(root):
             one.kill()
