@@ -187,14 +187,16 @@ class Federation:
     @contextmanager
     def running(self) -> Iterator[Federation]:
         """Run server and silos for the duration of the block; then nothing is left of them."""
-        silos = (place.home for place in self.silos)
-        with owning(self.server.home), owning(*silos):  # which end first, to take their leave
-            self._kept = start_server(self.server, "127.0.0.1", self._say)
-            register(self.server, [place.public_key for place in self.silos], self._say)
-            for place in self.silos:
-                program = silo_program(place, self.server.address, free_port(), THREADS)
-                self._kept.append(program.start(self._say))
-            yield self
+        with owning(self.server.home, *(place.home for place in self.silos)):
+            try:
+                self._kept = start_server(self.server, "127.0.0.1", self._say)
+                register(self.server, [place.public_key for place in self.silos], self._say)
+                for place in self.silos:
+                    program = silo_program(place, self.server.address, free_port(), THREADS)
+                    self._kept.append(program.start(self._say))
+                yield self
+            finally:  # first those that are here by now, so that they can take their leave
+                processes.end(*(place.home for place in self.silos))
 
     def train(self, config: Config, show: Show) -> None:
         """Train on these silos; see :func:`train`."""

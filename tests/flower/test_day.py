@@ -149,6 +149,7 @@ def day(tmp_path_factory) -> tuple[Federation, Run]:
         with Run(federation, config, root / "run", **LONG).going_on() as run:
             a_day(federation, run, late)
     assert isinstance(run.error, KeyboardInterrupt)
+    assert family(*(place.home for place in federation.silos)) == []
     return federation, run
 
 
