@@ -66,7 +66,6 @@ def exported(config: Config, setting: Setting) -> Config:
     files = {
         "setting": "files", "data-dir": "", "silos": setting.num_silos, "silo": "",
         "classes": setting.num_classes, "input-shape": ",".join(map(str, setting.input_shape)),
-        "samples-per-silo": 0, "test-samples": 0,  # the files hold what they left
     }  # fmt: skip
     return Config.from_flat(config.to_flat() | files)
 
