@@ -7,7 +7,6 @@ silo`` run on hosts of their own; only the addresses differ.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -245,14 +244,11 @@ def alone(server: Server) -> Iterator[None]:
     """Keep other runs from a server; SpcacwError if one is on."""
     server.home.mkdir(exist_ok=True)
     deadline = time.monotonic() + processes.STOP_SECONDS
-    with (server.home / "run.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SpcacwError(
-                f"A run is on at {server.directory}, and silos answer one run at a time: wait for "
-                "its end, or end it with Ctrl-C where it was started."
-            ) from None
+    words = (
+        f"A run is on at {server.directory}, and silos answer one run at a time: wait for its end, "
+        "or end it with Ctrl-C where it was started."
+    )
+    with processes.locked(server.home / "run.lock", words):
         while left := named(SERVERAPP, server.home):  # it ends just now, or nobody waits for it
             if time.monotonic() > deadline:
                 raise SpcacwError(

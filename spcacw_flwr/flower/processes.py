@@ -257,6 +257,17 @@ def end(*homes: Path) -> None:
 
 
 @contextmanager
+def locked(path: Path, words: str) -> Iterator[None]:
+    """Hold a file for the block; SpcacwError, which says ``words``, if another process holds it."""
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SpcacwError(words) from None
+        yield
+
+
+@contextmanager
 def owning(*homes: Path) -> Iterator[None]:
     """Own these homes for the block: end what a dead owner has left, and at last what runs there.
 
@@ -265,14 +276,11 @@ def owning(*homes: Path) -> Iterator[None]:
     with ExitStack() as locks:
         for home in homes:
             home.mkdir(parents=True, exist_ok=True)
-            lock = locks.enter_context((home / "host.lock").open("w"))
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SpcacwError(
-                    f"Another command runs the host in {home.parent}: end that one with Ctrl-C "
-                    "first, or leave it alone."
-                ) from None
+            words = (
+                f"Another command runs the host in {home.parent}: end that one with Ctrl-C first, "
+                "or leave it alone."
+            )
+            locks.enter_context(locked(home / "host.lock", words))
         try:
             end(*homes)
             yield
