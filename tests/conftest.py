@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch: two processes s
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner, Result
 
 from spcacw_flwr.cli import app
@@ -60,14 +61,14 @@ def answer(pool: SiloPool, request: Request) -> Replies:
     return pool.answer(request).replies
 
 
-def spcacw(*words: object, columns: int = 400) -> Result:
+def spcacw(*words: object, columns: int = 400, of: typer.Typer = app) -> Result:
     """What a command does in this process, and says on a terminal of so many columns."""
-    return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": str(columns)})
+    return CliRunner().invoke(of, [*map(str, words)], env={"COLUMNS": str(columns)})
 
 
-def ran(*words: object, code: int = 0, columns: int = 400) -> str:
+def ran(*words: object, code: int = 0, columns: int = 400, of: typer.Typer = app) -> str:
     """What a command says that ends with this code."""
-    done = spcacw(*words, columns=columns)
+    done = spcacw(*words, columns=columns, of=of)
     assert done.exit_code == code, done.output
     return done.output
 

@@ -9,8 +9,7 @@ from spcacw_flwr.experiments import conf, federations
 from spcacw_flwr.experiments.conf import CONF
 from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.experiments.sweep import Where
-from tests import conftest
-from tests.conftest import data_at, one_sentence
+from tests.conftest import data_at, one_sentence, ran
 from tests.test_adding import folder  # noqa: F401
 from tests.test_end_to_end import spcacw
 
@@ -103,10 +102,8 @@ def test_of_a_loss_less_is_a_gain():
 
 
 def test_the_command_is_known_and_says_what_is_wrong():
-    assert "as 0-4,7" in conftest.spcacw("federations", "--help").output
-    done = conftest.spcacw("federations", "--setting", "hart")
-    assert done.exit_code == 1
-    assert "did you mean heart" in done.output
+    assert "as 0-4,7" in ran("federations", "--help")
+    assert "did you mean heart" in ran("federations", "--setting", "hart", code=1)
 
 
 def double(keys):

@@ -3,11 +3,11 @@
 import dataclasses
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from spcacw_flwr.config.config import Config, read_toml
 from spcacw_flwr.engine.simulate import simulate
@@ -15,11 +15,13 @@ from spcacw_flwr.experiments import readings, studies
 from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.results import read_csv
 from spcacw_flwr.experiments.runs import fingerprint
+from tests.conftest import ran
 from tests.experiments.small import COLUMN, ROWS, made
 
 ROOT = Path(__file__).parents[2]
 RESULTS, DOCS = ROOT / "experiments" / "results", ROOT / "docs"
 LISTED = read_toml(studies.STUDIES)
+command = partial(ran, "studies", of=app)
 GRIDS = [name for name, study in LISTED.items() if "kind" not in study]
 OWN = """
 [small]
@@ -43,24 +45,19 @@ beta = [0.2]
 """
 
 
-def command(*words: object):
-    return CliRunner().invoke(app, ["studies", *map(str, words)])
-
-
-def run_own(folder: Path, rules: list[str], seeds: int = 1):
+def run_own(folder: Path, rules: list[str], seeds: int = 1, code: int = 0):
     """Run a small study of one's own; return what the command said, and the lines."""
     (folder / "own.toml").write_text(
         OWN.replace("RULES", json.dumps(rules)).replace("SEEDS", str(seeds))
     )
     words = ["--file", folder / "own.toml", "--results", folder, "--runs", folder / "runs"]
-    return command("small", *words), read_csv(folder / "small.csv")
+    return command("small", *words, code=code), read_csv(folder / "small.csv")
 
 
 def test_the_committed_tables_lack_nothing(tmp_path):
     copy = shutil.copytree(RESULTS, tmp_path / "results")
     said = command("--report-only", "--results", copy)
-    assert said.exit_code == 0, said.output
-    lines = [line for line in said.output.splitlines() if ": " in line]
+    lines = [line for line in said.splitlines() if ": " in line]
     assert [line.partition(":")[0] for line in lines] == GRIDS  # of the other kinds, no word
     assert all(f": 0 of {len(read_csv(RESULTS / f'{name}.csv'))} runs" in line
                for name, line in zip(GRIDS, lines, strict=True))  # fmt: skip
@@ -71,8 +68,8 @@ def test_a_table_that_lacks_a_line_is_found(tmp_path):
         lines = (RESULTS / f"{name}.csv").read_text().splitlines(keepends=True)
         (tmp_path / f"{name}.csv").write_text("".join(lines[:-1]))
     said = command("wire", "variants", "--report-only", "--results", tmp_path)
-    assert "wire: 1 of 24 runs are missing" in said.output
-    assert "variants lacks some of" in said.output
+    assert "wire: 1 of 24 runs are missing" in said
+    assert "variants lacks some of" in said
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -88,22 +85,18 @@ def test_every_line_is_a_valid_run_of_its_own(name):
 
 
 def test_an_unknown_study_is_one_sentence():
-    said = command("privcy")
-    assert said.exit_code == 1
-    assert "no study 'privcy' (did you mean privacy?)" in said.output.replace("\n", " ")
+    assert "no study 'privcy' (did you mean privacy?)" in command("privcy", code=1)
 
 
 def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
-    said, first = run_own(tmp_path, ["plain", "wrong"])
-    assert said.exit_code == 1
-    assert "method = 'locl' is unknown" in said.output
-    assert "2 runs failed: the same command tries them again." in said.output
+    said, first = run_own(tmp_path, ["plain", "wrong"], code=1)
+    assert "method = 'locl' is unknown" in said
+    assert "2 runs failed: the same command tries them again." in said
     assert [(line["samples"], line["rule"]) for line in first] == [("50", "plain"), ("0", "plain")]
     assert {line["keys"] for line in first} == {'{"beta": 0.2}'}
     before = (tmp_path / "small.csv").read_text()
     said, second = run_own(tmp_path, ["local", "plain"], seeds=2)
-    assert said.exit_code == 0, said.output
-    assert "small: 6 of 8 runs are missing" in said.output
+    assert "small: 6 of 8 runs are missing" in said
     assert [(x["samples"], x["rule"], x["seed"]) for x in second] == [
         (samples, rule, seed) for samples in ("50", "0") for rule in ("local", "plain")
         for seed in "01"
@@ -117,9 +110,8 @@ def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
 
 def test_a_table_with_other_columns_is_one_sentence(tmp_path):
     (tmp_path / "wire.csv").write_text("setting,seed\ndigits-relabel,0\n")
-    said = command("wire", "--report-only", "--results", tmp_path)
-    assert said.exit_code == 1
-    assert "wire.csv has other columns than setting, wire, seed" in said.output.replace("\n", " ")
+    said = command("wire", "--report-only", "--results", tmp_path, code=1)
+    assert "wire.csv has other columns than setting, wire, seed" in said
 
 
 def test_a_line_says_what_its_run_learned_and_a_sweeps_run_is_the_engines(tmp_path):
@@ -156,10 +148,8 @@ def test_a_study_of_readings_runs_once(tmp_path, monkeypatch):
         '[mine]\nkind = "variants"\ncolumns = ["mnist-relabel"]\nrows = ["local"]\nseeds = 2\n'
     )
     words = ["--file", tmp_path / "s.toml", "--results", tmp_path, "--runs", tmp_path / "runs"]
-    first, again = command(*words), command(*words)
-    assert (first.exit_code, again.exit_code) == (0, 0), first.output
-    assert "mine.csv" in first.output
-    assert again.output == ""
+    assert "mine.csv" in command(*words)
+    assert command(*words) == ""
     base, few = read_csv(tmp_path / "mine.csv")
     assert (base["variant"], few["variant"], few["reading"]) == ("as it is", "few", "8")
     moves = float(few["mean"]) - float(base["mean"])
@@ -167,9 +157,8 @@ def test_a_study_of_readings_runs_once(tmp_path, monkeypatch):
     assert base["moves_by"] == base["p_holm"] == ""
     before = (tmp_path / "mine.csv").read_text()
     jobs[0].append(dataclasses.replace(jobs[0][0], keys={**jobs[0][0].keys, "eta": -1}))
-    wrong = command(*words)  # which has one seed more, that cannot be run
-    assert wrong.exit_code == 1
-    assert "1 runs of mine failed" in wrong.output
+    # It has one seed more, that cannot be run.
+    assert "1 runs of mine failed" in command(*words, code=1)
     assert (tmp_path / "mine.csv").read_text() == before
 
 

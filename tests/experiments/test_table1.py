@@ -9,9 +9,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 from rich.console import Console
-from typer.testing import CliRunner
 
-from spcacw_flwr.cli import app as spcacw
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.experiments import conf, readings, table1
 from spcacw_flwr.experiments.__main__ import app
@@ -26,6 +24,7 @@ from spcacw_flwr.experiments.results import (
 from spcacw_flwr.experiments.runs import FINISHED, WAITING, kept_runs, plan
 from spcacw_flwr.experiments.sweep import Where
 from spcacw_flwr.experiments.table1 import latex, markdown, report
+from tests.conftest import ran
 from tests.experiments.small import COLUMN, ROWS, made, small_jobs
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
@@ -236,16 +235,10 @@ def test_the_command(tmp_path):
     column.write_text('setting = "digits-relabel"\nepochs = 1\n')
     words = ["table1", "--columns", str(column), "--rows", "local,fedavg", "--seeds", "0",
              "--output", str(tmp_path / "out")]  # fmt: skip
-    early = CliRunner().invoke(app, [*words, "--report-only"])
-    assert early.exit_code == 1
-    assert "None of the 4 runs in" in early.output
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    assert "4/4 mine" in done.output
+    assert "None of the 4 runs in" in ran(*words, "--report-only", code=1, of=app)
+    assert "4/4 mine" in ran(*words, of=app)
     (tmp_path / "out" / "table1.md").unlink()
-    again = CliRunner().invoke(spcacw, [*words, "--report-only"])  # the same by its other name
-    assert again.exit_code == 0, again.output
+    ran(*words, "--report-only")  # the same by its other name
     assert "| FedAvg |" in (tmp_path / "out" / "table1.md").read_text()
-    wrong = CliRunner().invoke(app, ["table1", "--rows", "locl"])
-    assert wrong.exit_code == 1
-    assert "no row 'locl' (did you mean local?)" in wrong.output
+    wrong = ran("table1", "--rows", "locl", code=1, of=app)
+    assert "no row 'locl' (did you mean local?)" in wrong

@@ -38,7 +38,7 @@ from spcacw_flwr.flower.silo import framed, ledger_of
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import GRADIENTS, LOSSES, Answers, Request
 from spcacw_flwr.silos.setup import setting_of
-from tests.conftest import limited, one_sentence, spcacw
+from tests.conftest import limited, one_sentence, ran
 from tests.flower.test_strategy import small
 from tests.flower.test_streams import SHARES
 from tests.watching import wait_until
@@ -419,29 +419,21 @@ def test_comparing_names_who_contradicts_whom(tmp_path):
     assert [sentence.split(",")[1] for sentence in wrong] == [
         " round 3", " round 4", " round 9", " round 1",
     ]  # fmt: skip
-    said = spcacw("audit", "compare", silo.path, target.path)
-    assert said.exit_code == 1
-    assert "2 answers are in both logs alike" in said.output
-    assert "contradict each other in 4 answers" in " ".join(said.output.split())
-    turned = spcacw("audit", "compare", target.path, silo.path)
-    assert turned.output == said.output
+    said = ran("audit", "compare", silo.path, target.path, code=1)
+    assert "2 answers are in both logs alike" in said
+    assert "contradict each other in 4 answers" in said
+    assert ran("audit", "compare", target.path, silo.path, code=1) == said
     with one_sentence("One log must be of a silo that answered, the other of its target"):
         reconciled(checked(silo.path), checked(silo.path))
 
 
 def test_the_command_says_what_it_found(host, tmp_path):
     path = copy_of(host, tmp_path)
-    good = spcacw("audit", "verify", path)
-    assert good.exit_code == 0
-    assert "34 lines" in good.output
+    assert "34 lines" in ran("audit", "verify", path)
     (tmp_path / certificates.SILO_PUBLIC_KEY).unlink()
-    bad = spcacw("audit", "verify", path)
-    assert bad.exit_code == 1
-    assert "name the public key" in " ".join(bad.output.split())
+    assert "name the public key" in ran("audit", "verify", path, code=1)
     for key in (path, tmp_path / "nowhere"):
-        bad = spcacw("audit", "verify", path, "--key", key)
-        assert bad.exit_code == 1
-        assert "is no silo.pub" in " ".join(bad.output.split())
+        assert "is no silo.pub" in ran("audit", "verify", path, "--key", key, code=1)
 
 
 @pytest.fixture

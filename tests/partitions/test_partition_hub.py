@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Sequence
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.setup import setting_of
-from tests.conftest import one_sentence, spcacw
+from tests.conftest import one_sentence, ran
 
 DIRICHLET = {"partitioner": "DirichletPartitioner",
              "arguments": json.dumps({"partition_by": "label", "alpha": 100.0})}  # fmt: skip
@@ -204,6 +204,4 @@ def test_a_relative_path_is_the_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["--set", "hf.features=a,b", "--set", "silos=3", "--epochs", "1", "--engine"]
     given = ["run", "--setting", "hf", "--set", "hf.dataset=trees.csv", *words, "in-process"]
-    done = spcacw(*given)
-    assert done.exit_code == 0, done.output
-    assert "hf: silo 0 by spcacw-plus, 8 test cases" in done.output
+    assert "hf: silo 0 by spcacw-plus, 8 test cases" in ran(*given)

@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 import typer
 from PIL import Image
-from typer.testing import CliRunner
 
 from spcacw_flwr.experiments import pictures
+from tests.conftest import ran
 
-
-def command(*arguments):
-    """Run ``python -m spcacw_flwr.experiments.pictures``."""
-    app = typer.Typer()
-    app.command()(pictures.main)
-    return CliRunner().invoke(app, list(arguments))
+APP = typer.Typer()
+"""``python -m spcacw_flwr.experiments.pictures``."""
+APP.command()(pictures.main)
 
 
 def names_in(directory):
@@ -23,8 +20,7 @@ def names_in(directory):
 
 
 def test_digits(tmp_path):
-    done = command("--setting", "digits-relabel", "--output", str(tmp_path / "new"))
-    assert done.exit_code == 0, done.output
+    ran("--setting", "digits-relabel", "--output", tmp_path / "new", of=APP)
     expected = ["digits-relabel-samples.png", "digits-relabel-silos.png"]
     assert names_in(tmp_path / "new") == expected
     for name in expected:
@@ -65,13 +61,10 @@ def test_data_of_ones_own_that_are_no_pictures(tmp_path):
 
 
 def test_missing_data_end_in_one_sentence_or_are_passed_over(tmp_path, offline):
-    where = ["--data-dir", str(tmp_path / "none"), "--output", str(tmp_path / "out")]
-    one = command("--setting", "shakespeare", *where)
-    assert one.exit_code == 1
-    assert "shakespeare: Shakespeare is not in" in one.output
-    every = command("--setting", "all", *where)
-    assert every.exit_code == 0
-    assert every.output.count("data-dir") == 6
+    where = ["--data-dir", tmp_path / "none", "--output", tmp_path / "out"]
+    one = ran("--setting", "shakespeare", *where, code=1, of=APP)
+    assert "shakespeare: Shakespeare is not in" in one
+    assert ran("--setting", "all", *where, of=APP).count("data-dir") == 6
     assert len(names_in(tmp_path / "out")) == 2
 
 
