@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spcacw_flwr.config.config import AUTO, MOVED, Config, _say_moved, fields, flattened
+from spcacw_flwr.config.config import AUTO, Config, fields, flattened
 from spcacw_flwr.config.declare import import_by_path
 from spcacw_flwr.config.registry import SETTINGS, method_class, setting_class
 from spcacw_flwr.silos.models import make_loss, make_model
@@ -22,10 +22,7 @@ def manifest_keys():
 
 def test_pyproject_lists_every_key_with_its_default():
     keys = manifest_keys()
-    old = {name: keys.pop(name) for name in MOVED}
-    assert set(old.values()) == {AUTO}
     assert list(keys) == list(fields())
-    assert {name for name in keys if keys[name] == AUTO and "." in name} == set(MOVED.values())
     for name, (_, field) in fields().items():
         if keys[name] != AUTO:
             assert keys[name] == field.default
@@ -62,39 +59,6 @@ def test_a_setting_trains_with_the_papers_printed_numbers(setting):
     assert config.run.epochs == epochs
     if setting == "shakespeare":
         assert config.partition.own.window == 50
-
-
-def test_keys_that_moved_still_have_their_flat_names(caplog):
-    more = {"setting": "mnist-rotate", "eta": 0.2, "seed": 3}
-    new, old = more | {"mnist-rotate.rotation-step": 5.0}, more | {"rotation-step": 5.0}
-    _say_moved.cache_clear()
-    config = Config.from_flat(old)
-    assert (config.partition.own.rotation_step, config.training.eta) == (5.0, 0.2)
-    assert Config.from_flat(new) == config
-    # What Flower makes of --run-config: the manifest's keys, one of them changed.
-    assert Config.from_flat(manifest_keys() | old) == config == Config.from_flat(config.to_flat())
-    assert Config.from_flat(manifest_keys() | new) == config
-    Config.from_flat(old)
-    (said,) = (record.message for record in caplog.records)  # once in a process
-    assert said.endswith(": rotation-step is now mnist-rotate.rotation-step.")
-
-
-def test_of_two_names_of_a_key_the_later_one_counts():
-    old, new = {"gamma": 2.0}, {"spcacw-reg.gamma": 3.0}
-    method = {"method": "spcacw-reg"}
-    assert Config.from_flat(method | old | new).method.gamma == 3.0
-    assert Config.from_flat(method | new | old).method.gamma == 2.0
-    with one_sentence("spcacw-reg.gamma = -1.0 is not allowed"):
-        Config.from_flat(method | {"gamma": -1.0})
-
-
-def test_a_configuration_from_before_keys_moved_reads_as_the_one_of_now():
-    """A run's config.toml had every key of every setting, with flat names."""
-    now = Config.from_keys(setting="shakespeare", shakespeare={"window": 20})
-    moved = fields()
-    flat = {old: moved[new][1].default for old, new in MOVED.items()}
-    before = {name: value for name, value in now.to_flat().items() if name not in MOVED.values()}
-    assert Config.from_flat(before | flat | {"window": 20}) == now
 
 
 def test_a_whole_number_may_stand_for_a_text():

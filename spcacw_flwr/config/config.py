@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,45 +21,12 @@ from spcacw_flwr.config.declare import SpcacwError, check, did_you_mean
 from spcacw_flwr.config.keys import SECTIONS
 from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting_class, solver_class
 
-log = logging.getLogger(__name__)
-
 AUTO = "auto"
 
 
 def kebab(name: str) -> str:
     """Return a field's name as it is spelled in the run config (``lambda_`` is ``lambda``)."""
     return name.rstrip("_").replace("_", "-")
-
-
-MOVED = {
-    name: f"{table}.{name}"
-    for table, names in {
-        "mnist-rotate": "rotation-step rotation-interpolation oracle-radius",
-        "cifar100-clusters": "cluster-classes epsilon epsilon-is normalise test-distribution "
-        "augmentation",
-        "shakespeare": "roles-per-silo role-characters window window-stride test-share",
-        "spcacw-reg": "gamma",
-    }.items()
-    for name in names.split()
-}
-"""Where keys are now that had flat names before; the old names still work."""
-
-
-def current(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keys under the names that they have now; of two names of a key the later one counts.
-
-    A line in the log says which names are old.
-    """
-    if moved := tuple(name for name in flat if name in MOVED):
-        _say_moved(moved)
-    return {MOVED.get(name, name): value for name, value in flat.items()}
-
-
-@cache
-def _say_moved(names: tuple[str, ...]) -> None:
-    """Say so once in a process."""
-    found = ", ".join(f"{name} is now {MOVED[name]}" for name in names)
-    log.warning("Some keys have moved, and their old names still work: %s.", found)
 
 
 def fields(method: str = "", setting: str = "") -> dict[str, tuple[str, dataclasses.Field[Any]]]:
@@ -126,7 +91,7 @@ def asked_keys(
         own |= {kebab(key): value for key, value in used.defaults.items()}
         tables |= {f"method {used.name}", used.family}
     if name:
-        names = list(current({name: None}))
+        names = [name]
         _see_known(names, known)
     elif setting or method:
         names = [key for key, (table, _) in known.items() if key in own or table in tables]
@@ -202,12 +167,12 @@ class Config:
         method, setting = method_class(named["method"]), setting_class(named["setting"])
         known = fields(**named)
         flat = _unfolded(str(flat.pop("own", "")), {method.name, setting.name}) | flat
-        _see_known(flat, {**known, **MOVED})
+        _see_known(flat, known)
         own_defaults = {**setting.defaults, **method.defaults}
         defaults = {kebab(name): value for name, value in own_defaults.items()}
         given = {name: value for name, value in flat.items() if value != AUTO}
         values: dict[str, dict[str, Any]] = {table: {} for table, _ in known.values()}
-        for name, value in (defaults | current(given)).items():
+        for name, value in (defaults | given).items():
             table, field = known[name]
             if type(value) is int and type(field.default) is str:  # as in privacy-silos=1
                 value = str(value)

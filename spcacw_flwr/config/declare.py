@@ -24,8 +24,13 @@ class SpcacwError(Exception):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean …?)`` with the closest known name, or nothing if none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    """Return `` (did you mean …?)`` with the closest known name, or nothing if none is close.
+
+    ``window`` is closest to ``shakespeare.window``.
+    """
+    known = list(known)
+    close = [one for one in known if one.endswith(f".{name}")]
+    close = close or difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 

@@ -242,7 +242,7 @@ class Keeper:
         return content | state.load(path, self.objects, self.inputs, devices)
 
     def _see_same(self, config: Mapping[str, Any], others: list[str]) -> None:
-        before = Config.from_flat(config).to_flat()  # of an older version, keys have moved
+        before = Config.from_flat(config).to_flat()  # an older version had fewer keys
         if phrases := [*differing_keys(before, self.config.to_flat()), *others]:
             raise SpcacwError(
                 f"The run in {self.home} is another: {'; '.join(phrases)}. Going on, epochs may "

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spcacw_flwr.config.config import MOVED, flattened, read_toml
+from spcacw_flwr.config.config import flattened, read_toml
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import whole_lines
 from spcacw_flwr.silos.metrics import METRICS, Metric
@@ -133,7 +133,6 @@ def read_run(directory: Path) -> Run:
             "'spcacw run' printed at its end."
         )
     config = flattened(read_toml(directory / "config.toml", "The run's"))
-    config = {MOVED.get(name, name): value for name, value in config.items()}
     metric, target = config.get("metric", "accuracy"), config.get("target", 0)
     if metric not in [*METRICS] or not isinstance(target, int) or target < 0:
         raise SpcacwError(

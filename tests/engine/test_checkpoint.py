@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from spcacw_flwr.config.config import MOVED, Config, kebab
+from spcacw_flwr.config.config import Config, kebab
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine import checkpoint, loop, recorder
 from spcacw_flwr.engine.checkpoint import Keeper
@@ -497,17 +497,3 @@ def test_small_fast_runs_pay_for_one_checkpoint_and_slow_ones_for_one_in_twenty(
     assert [t for t in range(1, 21) if kept.due(t, 20)] == [20]
     kept._written -= 1.0 / checkpoint.SHARE
     assert kept.due(4, 20)
-
-
-def test_a_run_from_before_keys_moved_into_tables_goes_on(tmp_path, monkeypatch):
-    """When no setting, nor spcacw-reg, had a table, keys were written under flat names."""
-    to_flat, names = Config.to_flat, {new: old for old, new in MOVED.items()}
-    before = lambda config: {names.get(key, key): v for key, v in to_flat(config).items()}  # noqa: E731
-    keys = {"method": "spcacw-reg", "gamma": 3.0}
-    with monkeypatch.context() as patch:
-        patch.setattr(Config, "to_flat", before)
-        simulate(config_of(**keys, epochs=1, output=str(tmp_path)))
-    written = json.loads((tmp_path / "checkpoint" / "checkpoint.json").read_text())
-    assert written["content"]["config"]["gamma"] == 3.0
-    refused(tmp_path, "spcacw-reg.gamma was 3.0 and is 4.0", **keys | {"gamma": 4.0})
-    assert len(simulate(config_of(**keys, resume=str(tmp_path))).accuracy) == 2

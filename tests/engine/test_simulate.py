@@ -224,10 +224,10 @@ def test_a_model_that_cannot_be_split_has_pytorchs_threads():
 
 
 @pytest.mark.parametrize("keys", [
-    {"setting": "cifar100-clusters", "epsilon": 10.0},
-    {"setting": "cifar100-clusters", "epsilon": 0.01},
-    {"setting": "shakespeare", "silos": 15, "roles_per_silo": 7},
-    {"setting": "shakespeare", "silos": 30, "roles_per_silo": 3},
+    {"setting": "cifar100-clusters", "cifar100-clusters.epsilon": 10.0},
+    {"setting": "cifar100-clusters", "cifar100-clusters.epsilon": 0.01},
+    {"setting": "shakespeare", "silos": 15, "shakespeare.roles_per_silo": 7},
+    {"setting": "shakespeare", "silos": 30, "shakespeare.roles_per_silo": 3},
 ])  # fmt: skip
 def test_an_epoch_of_each_column(keys, tmp_path):
     found = config(

@@ -24,9 +24,10 @@ def test_the_share_of_a_silos_letters_in_plays_of_another():
 
 def test_a_line_for_each_target_and_peer(tmp_path):
     shakespeare = data_at("shakespeare")
-    keys = {"setting": "shakespeare", "silos": 3, "roles_per_silo": 2, "width": 0.05, "epochs": 1,
+    keys = {"setting": "shakespeare", "silos": 3, "width": 0.05, "epochs": 1,
             "samples_per_silo": 64, "test_samples": 20, "compare_alone": False, "update_every": 1,
-            "data_dir": shakespeare, "role_characters": 20_000}  # fmt: skip
+            "shakespeare": {"roles-per-silo": 2, "role-characters": 20_000},
+            "data_dir": shakespeare}  # fmt: skip
     for target, method in ((2, "spcacw-plus"), (0, "spcacw-plus"), (0, "local")):
         output = str(tmp_path / "runs" / f"{target}-{method}")
         simulate(Config.from_keys(target=target, method=method, output=output, **keys))

@@ -30,7 +30,8 @@ def test_digits(tmp_path):
 
 
 def test_latent_clusters_save_their_matrix(tmp_path, make, cifar_dir):
-    written = pictures.draw_setting("cifar100-clusters", cifar_dir, tmp_path, {"epsilon": 0.01})
+    keys = {"cifar100-clusters.epsilon": 0.01}
+    written = pictures.draw_setting("cifar100-clusters", cifar_dir, tmp_path, keys)
     stem = "cifar100-clusters-"
     kinds = ["allocation.csv", "allocation.png", "samples.png", "silos.png"]
     assert names_in(tmp_path) == [stem + kind for kind in kinds] == [path.name for path in written]
