@@ -227,6 +227,8 @@ def own_model(function: Any, name: str, input_shape: Shape, classes: int) -> nn.
             f"returned {type(model).__name__}, which is no nn.Module: it must be a function of "
             "input shape and number of classes, or of nothing, that returns one"
         )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise wrong("returned TorchScript: return the module that it was made of")
     trained = {part: w for part, w in model.named_parameters() if w.requires_grad}
     if not trained:
         raise wrong("has no parameters that require a gradient: nothing can be trained")

@@ -94,6 +94,7 @@ NO_MODEL = [
     (lambda shape: 3, ["cannot be made of the input shape (1, 8, 8) and 10", "TypeError"]),
     (raising, ["KeyError", "no such"]),
     (lambda shape, c: 3, ["returned int", "no nn.Module"]),
+    (lambda shape, c: torch.jit.trace(nn.Linear(3, c), torch.ones(3)), ["returned TorchScript"]),
     (lambda shape, c: nn.Flatten(), ["no parameters that require a gradient"]),
     (lambda shape, c: linear(shape, c).requires_grad_(False), ["no parameters that require"]),
     (lambda shape, c: linear(shape, c).double(), ["'1.weight' in torch.float64", "float32"]),
