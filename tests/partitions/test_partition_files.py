@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -12,6 +13,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.federation import export, exported
+from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import SiloData, silo_file, write_silo
 from spcacw_flwr.silos.setup import checked_setting, make_setting, setting_of
@@ -109,6 +111,23 @@ def test_training_on_exported_files_is_training_on_the_setting(tmp_path):
     assert found.alpha.tolist() == expected.alpha.tolist()
     for name, part in expected.parameters.items():
         assert torch.equal(found.parameters[name], part)
+
+
+class Whole(DigitsRelabel):
+    """A setting that minds no key, with 5 training and 2 test samples a silo."""
+
+    def train(self, silo):
+        return DATA
+
+    def test(self, silo):
+        return DATA.rows(np.arange(2))
+
+
+@pytest.mark.parametrize(("told", "kept"), [((4, 1), (0, 0)), ((5, 2), (5, 2)), ((0, 0), (0, 0))])
+def test_a_setting_that_minds_no_number_of_samples_is_exported_whole(told, kept):
+    config = Config.from_keys(samples_per_silo=told[0], test_samples=told[1])
+    found = exported(config, Whole(config.partition, 0)).partition
+    assert (found.samples_per_silo, found.test_samples) == kept
 
 
 def test_what_is_drawn_for_each_batch_cannot_be_exported(tmp_path):
