@@ -112,7 +112,8 @@ class Population:
         norm = self._norm / self.noise.sums[self.target]
         if norm <= 0.0:
             return
-        share, errors, known = 1.0 / norm, self.errors(), self.noise.known
+        share, known = 1.0 / norm, self.noise.known
+        errors = np.where(known, self.errors(), 0.0)
         self._biases += share * self.noise.biases()
         self._weight += share * np.outer(known, known)
         self._noise += share * step * np.where(known, self.noise.variances() + sampling, 0.0)

@@ -201,6 +201,13 @@ def test_a_target_that_sees_all_of_its_data_in_each_batch_has_its_peers_error_of
     assert found.weights() == pytest.approx([8 / 136, 64 / 136, 64 / 136], abs=0.05)
 
 
+def test_a_silo_of_one_batch_that_joins_late_has_the_error_of_its_samples():
+    """Its error is that of its peers' samples, and counts from when it is known."""
+    joined = np.array([True, True, False]), np.ones(3, bool)
+    found = played(np.ones((3, 1)), [64, 64, 16], 16, 90, heard=lambda t: joined[t > 60])
+    assert found.weights() == pytest.approx([64 / 144, 64 / 144, 16 / 144], abs=0.04)
+
+
 @pytest.mark.parametrize(
     ("size", "batch", "draws", "spread"),
     [(100, 32, 1, 0), (129, 32, 1, 0), (33, 32, 1, 0), (128, 32, 4, 0), (96, 32, 3, 0),
