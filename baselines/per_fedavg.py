@@ -50,9 +50,7 @@ class PerFedAvgKeys:
     )
     delta: float = key(1e-3, "δ of HF's finite differences (FL-bench: delta 1e-3).", above=0)
     weights: str = key(
-        UNIFORM,
-        "α_i: uniform (1/M, the paper's problem), or size (n_i / Σ n).",
-        choices=AVERAGES,
+        UNIFORM, "α_i: uniform (1/M, the paper's problem), or size (n_i / Σ n).", choices=AVERAGES
     )
 
 

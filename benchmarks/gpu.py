@@ -73,7 +73,7 @@ def gradients(pool: SiloPool, vector: Tensor, rows: Tensor, streams: int) -> Cal
 
 def measure(
     model: str, silos: int, device: str, precision: str, width: float, repetitions: int
-) -> Iterator[dict]:  # fmt: skip
+) -> Iterator[dict]:
     """Yield a row for each part of a round, and for whole rounds."""
     keys = {"setting": f"{__name__}:{OF_MODEL[model].__name__}", "device": device,
             "precision": precision, "width": width, "smoothness": 0.0}  # fmt: skip
@@ -96,7 +96,7 @@ def measure(
         "step": lambda: method.step(replies),
         "L, ten products": lambda: pool.smoothness(method.parameters, 1, 0),
         "test on 320": lambda: pool.evaluate(method.parameters, 0),
-    }  # fmt: skip
+    }
     times = medians(works, repetitions, device)
     graphs.STREAMS = min(STREAMS, key=lambda n: times[names[n]])
     for name in METHODS:

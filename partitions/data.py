@@ -89,7 +89,7 @@ _PICKLES = {  # the official ones, by the MD5 that torchvision lists
     "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
 }
 _PLAYS = {  # in ASCII, without byte-order mark, with LF line ends
-    "pg100.txt": "7ccfc8be7735eec8be6c834944e32abe9ee965173f411339892123ef82b8b6c4",
+    "pg100.txt": "7ccfc8be7735eec8be6c834944e32abe9ee965173f411339892123ef82b8b6c4"
 }
 _HOSPITALS = {  # in the order of the silos
     "processed.cleveland.data": "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",

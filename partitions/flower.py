@@ -30,12 +30,7 @@ from .allocation import Ints, check_nobody_empty, deal, latent_clusters
 from .plays import draw_roles
 from .relabel import permutations
 
-__all__ = [
-    "LatentClusterPartitioner",
-    "RelabelPartitioner",
-    "RolePartitioner",
-    "RotatePartitioner",
-]
+__all__ = ["LatentClusterPartitioner", "RelabelPartitioner", "RolePartitioner", "RotatePartitioner"]
 
 
 class RowsPartitioner(Partitioner):

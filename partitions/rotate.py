@@ -38,7 +38,7 @@ def rotated(x: Tensor, angle: float, interpolation: str = "bilinear") -> Tensor:
     down = torch.linspace(0.5 - height / 2, height / 2 - 0.5, height)
     places = torch.stack(
         torch.broadcast_tensors(across, down[:, None], torch.ones(())), dim=-1
-    ).view(1, -1, 3)  # fmt: skip
+    ).view(1, -1, 3)
     turn = torch.tensor([[[cos, sin], [-sin, cos], [0.0, 0.0]]])
     seen = places @ (turn / torch.tensor([width / 2, height / 2]))
     grid = seen.view(1, height, width, 2).expand(len(x), -1, -1, -1)

@@ -116,9 +116,7 @@ def test_the_config_that_a_run_leaves_repeats_it_bit_for_bit(one_node_per_silo, 
     assert_it_repeats(one_node_per_silo[0], tmp_path)
 
 
-def flwr_run(
-    link: launch.Link, output: Path, keys: dict, nodes: int = 0, app: Path = ROOT
-) -> None:  # fmt: skip
+def flwr_run(link: launch.Link, output: Path, keys: dict, nodes: int = 0, app: Path = ROOT) -> None:
     """``flwr run`` itself, of this checkout or of another app, until it has finished well.
 
     On so many simulated nodes, or on those that are connected.

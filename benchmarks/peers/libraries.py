@@ -269,7 +269,7 @@ LIBRARIES: dict[str, tuple[str, str, int, Callable[[int, int, Tick], float]]] = 
     "pfl": ("pfl", "", 1, pfl),
     "fedlab": ("fedlab", "", 1, fedlab),
     "flower": ("flwr", "", 1, flower),
-}  # fmt: skip
+}
 """Each one's package, what qualifies its name, the rounds of a tick, and how it trains."""
 
 

@@ -40,7 +40,7 @@ from .trials import (
     measured,
     repeated,
     spread,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def both_sides(trial: Trial) -> dict[str, tuple[float, float]]:
         "Theorem 4.2, R measured": (cost, 4 * best + 2 * regret + 6 * error),
         "Lemma C.4, Eq. (6)": (slope, first + 4 * best + 4 * R + 6 * bound),
         "Lemma C.4, R measured": (slope, first + 4 * best + 4 * regret + 6 * bound),
-    }  # fmt: skip
+    }
 
 
 def bounds() -> Iterator[Cell]:

@@ -86,7 +86,7 @@ def claim_directory(directory: Path, resumes: bool = False) -> None:
 
 def write_atomically(
     path: Path, content: bytes, flush: bool = False, mode: int = 0o666, *, new: bool = False
-) -> None:  # fmt: skip
+) -> None:
     """Replace a file in one step, so that a reader or a crash never sees half of it.
 
     With ``flush`` the file and its name are on the disk when this returns. ``mode`` is who may read

@@ -228,9 +228,7 @@ class SitePool(SiloPool):
                     mu2 = before[silo].mu2 + more / self.private.mechanisms[silo].noise ** 2
                     counts[silo] = replace(counts[silo], mu2=mu2)
 
-    def why(
-        self, kind: str, silo: int, told: Told = Told(), samples: float = math.inf
-    ) -> str:  # fmt: skip
+    def why(self, kind: str, silo: int, told: Told = Told(), samples: float = math.inf) -> str:
         """Return the sentence that refuses what is asked of a silo; empty if it is allowed."""
         training, one = self.config.training, self.private.mechanisms.get(silo)
         norm = training.max_norm if training.clip == "silo" and training.max_norm else math.inf

@@ -65,7 +65,7 @@ class SiloGradients:
 
     def __init__(
         self, model: nn.Module, layout: Layout, loss: Loss = losses_of, low: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.layout, self.loss, self.low = model, layout, loss, low
         self._steps = steps_of(model)
         alone = any(isinstance(module, ONE_BY_ONE) for module in model.modules())
@@ -113,9 +113,7 @@ class SiloGradients:
             return mean_by_silo(self.loss(outputs, y.flatten(0, 1)), len(x))
         return torch.stack([*self._in_turn(self._one_loss, vector, x, y, seed_of)])
 
-    def hessian(
-        self, vector: Tensor, x: Tensor, y: Tensor
-    ) -> Callable[[Tensor], Tensor] | None:  # fmt: skip
+    def hessian(self, vector: Tensor, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor] | None:
         """Return v ↦ ∇²ℓ(w) v on samples (b, …), where it is written out; None elsewhere."""
         if self._steps and self.loss is losses_of and y.ndim == 1:
             return ChainHessian(self._steps, self.layout, vector, x, y)

@@ -115,9 +115,7 @@ class Graphs:
         self.on = all(name.startswith(KNOWN) for name in names)
         self.refused: set[object] = set()
 
-    def of(
-        self, kind: Callable[..., Any], one: Pass, vector: Tensor, x: Tensor, y: Tensor
-    ) -> Any:  # fmt: skip
+    def of(self, kind: Callable[..., Any], one: Pass, vector: Tensor, x: Tensor, y: Tensor) -> Any:
         """Return ``one`` for mini-batches (k, b, …) at w (d,), as a Recorded or a Replay.
 
         The graph may be of more silos. None where ``one`` itself is to run.

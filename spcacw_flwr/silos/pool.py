@@ -268,9 +268,7 @@ class SiloPool:
         data, loss = SiloData(*self.data.of(silo, fold)), {"loss": self.loss}
         return data.mean(scores_of(self.model, state, data, loss, self.device)["loss"])
 
-    def smoothness(
-        self, vector: Tensor, round_: int, silo: int, fold: Fold | None = None
-    ) -> float:  # fmt: skip
+    def smoothness(self, vector: Tensor, round_: int, silo: int, fold: Fold | None = None) -> float:
         """Return L on the mini-batch of ``silo`` at this round (READING.md 5; ``curvature.py``).
 
         SpcacwError if the silo keeps its data private, or the Hessian is not finite.

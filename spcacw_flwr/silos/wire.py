@@ -23,9 +23,7 @@ from spcacw_flwr.config.keys import BFLOAT16, FLOAT16, FLOAT32, INT8
 BLOCK = 256
 """Entries that share a scale."""
 PARTS = GRADIENTS, SCALES = "gradients", "scales"
-DTYPES = {
-    FLOAT32: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.int16, INT8: torch.int8,
-}  # fmt: skip
+DTYPES = {FLOAT32: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.int16, INT8: torch.int8}
 """The type of the array ``gradients``; NumPy has no bfloat16, whose bits travel as int16."""
 
 

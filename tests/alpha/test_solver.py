@@ -310,8 +310,7 @@ def test_projection_sums_to_one_at_any_magnitude(size, offset):
 
 
 @pytest.mark.parametrize(
-    "v",
-    [[], [[1.0, 0.0]], 1.0, [np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf], [np.inf, np.nan]],
+    "v", [[], [[1.0, 0.0]], 1.0, [np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf], [np.inf, np.nan]]
 )
 def test_projection_rejects(v):
     with pytest.raises(ValueError, match="project_simplex needs"):

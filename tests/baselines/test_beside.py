@@ -47,8 +47,7 @@ def test_adaptive_mixing_sees_v_and_w_before_they_move(gradient, mixing):
 
 
 @pytest.mark.parametrize(
-    ("lambda_", "expected"),
-    [(1.0, [0.060, -0.085, 0.250]), (0.1, [0.069, -0.0715, 0.241])],
+    ("lambda_", "expected"), [(1.0, [0.060, -0.085, 0.250]), (0.1, [0.069, -0.0715, 0.241])]
 )
 def test_known_answer_of_ditto(lambda_, expected):
     """v − .1 (g + λ (v − w)); first entry, λ = 1: .15 − .1 (.8 + .15 − .05) = .06.

@@ -7,16 +7,7 @@ import pytest
 import torch
 
 from spcacw_flwr.baselines.meritfed import mirror_step
-from tests.baselines.by_hand import (
-    G,
-    close,
-    converse,
-    make,
-    play,
-    quadratics,
-    replies_of,
-    sending,
-)
+from tests.baselines.by_hand import G, close, converse, make, play, quadratics, replies_of, sending
 
 CENTRES = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 

@@ -30,11 +30,7 @@ def draws(sizes, room, batch=32, times=4000):
 
 @pytest.mark.parametrize(
     ("sizes", "room"),
-    [
-        ([200, 200, 200], [32, 32, 32]),
-        ([10, 990, 1000], [10, 32, 32]),
-        ([50] * 16, [32] * 16),
-    ],
+    [([200, 200, 200], [32, 32, 32]), ([10, 990, 1000], [10, 32, 32]), ([50] * 16, [32] * 16)],
 )
 def test_every_sample_of_the_pool_has_one_chance_and_none_comes_alone(sizes, room):
     """A mean of n draws of a count ≤ 32 around b · size/Σ; 4 standard errors of at most 3/√4000."""

@@ -49,8 +49,7 @@ def test_two_local_rounds_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("steps", "floats"),
-    [(1, [(2, 2)]), (2, [(2, 0), (0, 2)]), (3, [(2, 0), (0, 0), (0, 2)])],
+    ("steps", "floats"), [(1, [(2, 2)]), (2, [(2, 0), (0, 2)]), (3, [(2, 0), (0, 0), (0, 2)])]
 )
 def test_a_round_counts_one_model_each_way(steps, floats):
     method = made(**{"inner-steps": steps})

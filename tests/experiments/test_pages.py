@@ -50,8 +50,7 @@ def test_a_stale_page_is_named(root):
 
 
 @pytest.mark.parametrize(
-    "marker",
-    ["gone.csv show=x", "a.csv show=y", "a.csv colour=red", "b.md number=3"],
+    "marker", ["gone.csv show=x", "a.csv show=y", "a.csv colour=red", "b.md number=3"]
 )
 def test_a_table_that_cannot_be_made_is_named(root, marker):
     (root / "docs" / "page.md").write_text(f"<!-- table: {marker} -->\n<!-- end -->\n")

@@ -14,13 +14,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.experiments import conf, readings, table1
 from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.conf import make_jobs
-from spcacw_flwr.experiments.results import (
-    cells_of,
-    finished_runs,
-    read_csv,
-    run_lines,
-    six_digits,
-)
+from spcacw_flwr.experiments.results import cells_of, finished_runs, read_csv, run_lines, six_digits
 from spcacw_flwr.experiments.runs import FINISHED, WAITING, kept_runs, plan
 from spcacw_flwr.experiments.sweep import Where
 from spcacw_flwr.experiments.table1 import latex, markdown, report

@@ -19,17 +19,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.flower import audit, certificates
-from spcacw_flwr.flower.audit import (
-    ANSWER,
-    HEAD,
-    HEARD,
-    KEY,
-    LOG,
-    OPEN,
-    REFUSED,
-    SEAL,
-    Log,
-)
+from spcacw_flwr.flower.audit import ANSWER, HEAD, HEARD, KEY, LOG, OPEN, REFUSED, SEAL, Log
 from spcacw_flwr.flower.auditing import checked, reconciled
 from spcacw_flwr.flower.frames import QUESTION, Exchange, heard
 from spcacw_flwr.flower.hosts import OLD_KEY, Silo

@@ -32,14 +32,7 @@ from spcacw_flwr.flower.deploy import app as commands
 from spcacw_flwr.flower.deploy import claimed, until_ctrl_c
 from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import Died
-from spcacw_flwr.flower.processes import (
-    Program,
-    family,
-    free_port,
-    listens,
-    owning,
-    program_runs,
-)
+from spcacw_flwr.flower.processes import Program, family, free_port, listens, owning, program_runs
 from spcacw_flwr.partitions.files import silo_file
 from tests.conftest import one_sentence, ran
 from tests.watching import wait_until

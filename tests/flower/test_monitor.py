@@ -26,12 +26,7 @@ from spcacw_flwr.flower.json_lines import as_object
 from spcacw_flwr.flower.monitor import METRICS, Figures, Monitor, serve
 from spcacw_flwr.flower.processes import Program, end, free_port
 from tests.conftest import one_sentence
-from tests.flower.test_audit import (
-    answered,
-    lines_of,
-    log_in,
-    run_audited,
-)
+from tests.flower.test_audit import answered, lines_of, log_in, run_audited
 from tests.flower.test_strategy import small
 from tests.flower.test_streams import SHARES, come_back, kill
 from tests.watching import wait_until

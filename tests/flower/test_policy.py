@@ -323,7 +323,7 @@ def test_a_silo_answers_only_the_target_whose_key_its_policy_names(tmp_path, cap
         context.node_config |= {
             "policy": str(place / "policy.toml"),
             "root-certificates": str(tmp_path / "ca" / "ca.crt"),
-        }  # fmt: skip
+        }
     recorder = run(grid, config)
     last = grid.node_of(6)
     assert "site forbids its gradients: targets" in caplog.text

@@ -16,28 +16,24 @@ from spcacw_flwr.partitions.allocation import (
 from tests.conftest import one_sentence
 
 # 4 silos, 2 clusters of 2 (so B = 1/2), 4 classes (so P = 2).
-NOISE = np.array(
-    [
-        [0.5, -0.5, 0.25, -1.0],
-        [0.0, 0.5, -0.25, 0.0],
-        [0.5, -1.0, 0.5, -0.5],
-        [-0.1, 1.0, 0.0, 0.5],
-    ]
-)
+NOISE = np.array([
+    [0.5, -0.5, 0.25, -1.0],
+    [0.0, 0.5, -0.25, 0.0],
+    [0.5, -1.0, 0.5, -0.5],
+    [-0.1, 1.0, 0.0, 0.5],
+])  # fmt: skip
 # Base mass and noise added, negative sums set to 0:
 #   silo 0: ½ + ½ = 1    ½ − ½ = 0    0 + ¼ = ¼    0 − 1 → 0
 #   silo 1: ½ + 0 = ½    ½ + ½ = 1    0 − ¼ → 0    0 + 0 = 0
 #   silo 2: 0 + ½ = ½    0 − 1 → 0    ½ + ½ = 1    ½ − ½ = 0
 #   silo 3: 0 − .1 → 0   0 + 1 = 1    ½ + 0 = ½    ½ + ½ = 1
 # and divided by the sums of the columns: 2, 2, 7/4, 1.
-BY_HAND = np.array(
-    [
-        [1 / 2, 0, 1 / 7, 0],
-        [1 / 4, 1 / 2, 0, 0],
-        [1 / 4, 0, 4 / 7, 0],
-        [0, 1 / 2, 2 / 7, 1],
-    ]
-)
+BY_HAND = np.array([
+    [1 / 2, 0, 1 / 7, 0],
+    [1 / 4, 1 / 2, 0, 0],
+    [1 / 4, 0, 4 / 7, 0],
+    [0, 1 / 2, 2 / 7, 1],
+])  # fmt: skip
 
 
 def test_four_silos_by_hand():

@@ -96,9 +96,9 @@ def test_natural_silos_and_our_own_partitioners(saved):
     assert len(made(saved, 2, label="many", partitioner=ours, arguments=given).train(0).y) == 48
 
 
-@pytest.mark.parametrize(("label", "classes", "kind"), [
-    ("size", 1, torch.float32), ("many", 2, torch.int64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("label", "classes", "kind"), [("size", 1, torch.float32), ("many", 2, torch.int64)]
+)
 def test_labels_are_numbers_or_yes_and_no(saved, label, classes, kind):
     setting = made(saved, label=label)
     assert (setting.num_classes, setting.train(0).y.dtype) == (classes, kind)

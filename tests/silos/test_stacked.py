@@ -7,13 +7,7 @@ import torch
 from torch import nn
 
 from spcacw_flwr.silos import gradients
-from spcacw_flwr.silos.curvature import (
-    SHORT,
-    FrozenLoss,
-    difference,
-    hessian,
-    twice_differentiable,
-)
+from spcacw_flwr.silos.curvature import SHORT, FrozenLoss, difference, hessian, twice_differentiable
 from spcacw_flwr.silos.evaluation import evaluating
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, parameters_of

@@ -189,7 +189,7 @@ def test_differences_are_said_once(caplog):
     assert [r for r in caplog.messages if "differences of gradients" in r] == [
         "L is measured by differences of gradients, for the model cannot be derived twice "
         "(the derivative for '_embedding_bag_backward' is not implemented.)"
-    ]  # fmt: skip
+    ]
 
 
 def test_another_error_of_the_second_derivative_is_not_hidden():
