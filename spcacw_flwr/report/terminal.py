@@ -110,7 +110,7 @@ def alpha_table(summary: dict[str, Any]) -> Table:
     some = f", the {MOST_SILOS} heaviest" if len(alpha) > MOST_SILOS else ""
     known = summary.get("figures") or {}
     figures = {name: values for name, values in known.items() if name not in (THEORY, REFUSED)}
-    table = Table(title=f"final α of {len(alpha)} silos{some}")
+    table = Table(title=f"final α of {counted(len(alpha), 'silo')}{some}")
     truth = ["true group"] if any(group is not None for group in groups) else []
     for name in ("silo", *truth, "α", *(COLUMNS.get(name, name) for name in figures)):
         table.add_column(name, justify="right")
