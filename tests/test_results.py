@@ -330,6 +330,21 @@ def test_who_is_first_among_the_tuned():
     assert said("step sizes are {:.3f} to {:.1f} where", min(etas), max(etas))
 
 
+def test_no_model_of_ones_own_ends_below_training_alone():
+    runs = pd.read_csv(RESULTS / "own-models.csv").pivot_table(
+        "last_accuracy", ["model", "seed"], "method"
+    )
+    gains = runs.sub(runs["local"], axis=0)
+    page = " ".join((ROOT / "docs" / "models.md").read_text().split())
+    worst = gains["spcacw"].groupby("model").mean().min()
+    assert f"the residual CNN ends {-worst:.1f} points below" in page
+    ours = gains["spcacw-plus"]
+    assert f"none of the {len(ours)} runs does" in page
+    assert ours.min() >= 0
+    least, most = ours["transformer encoder"].agg(["min", "max"])
+    assert f"{least:.0f} to {most:.1f} points above" in page
+
+
 def test_what_strangers_keep():
     keys = json.dumps({"solver": "ftl"})
     runs = OPTIONS[(OPTIONS["column"] == COLUMNS[1]) & (OPTIONS["keys"] == keys)]
