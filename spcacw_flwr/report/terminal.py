@@ -94,7 +94,7 @@ def metrics_table(summary: dict[str, Any]) -> Table:
 
     Beside it training alone (α = e₀), if that was run, and how much better than it the model is.
     """
-    table = Table(caption="Of accuracies, differences are in points.")
+    table = Table(caption="Differences of accuracy are in points.")
     names = ["metric", "last", "95 % interval"]
     names += ["alone", "better by", "95 % interval"] if summary["alone"] else []
     for name in names:
