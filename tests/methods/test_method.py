@@ -146,7 +146,7 @@ def test_lambda_reg_by_hand(own, keys, expected):
 
     The next epoch of K = 2 rounds counts for itself: (0, 0), (2, 0), variances (2, 0), λ = .5 · 4.
     """
-    method, found = make("spcacw-reg", gamma=0.5, smoothness=1.0, **keys), []
+    method, found = make("spcacw-reg", smoothness=1.0, **keys, **{"spcacw-reg.gamma": 0.5}), []
     for round_, gradient in enumerate(own, 1):
         rows = [[0, 0]] * 3
         rows[method.target] = gradient
