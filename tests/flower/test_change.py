@@ -207,7 +207,7 @@ def test_a_silo_joins_by_a_token_takes_part_and_is_revoked(federation, run, tmp_
     assert run.reports(3) == heard
     assert log_of(run).count("Silo 3 was revoked") == 1
     assert events_of(server, audit.REVOKED)[-1]["key"].endswith("silo-3")
-    assert events_of(server, audit.REFUSED)[-1]["why"].endswith(" was revoked")
+    assert any("was revoked" in line["why"] for line in events_of(server, audit.REFUSED))
 
 
 def test_after_all_that_the_run_ends_and_every_log_goes_on_from_key_to_key(federation, run):
