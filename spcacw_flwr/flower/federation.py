@@ -66,15 +66,14 @@ def exported(config: Config, setting: Setting) -> Config:
     Numbers of samples stay, by which the same command goes on. Those that a user's own setting does
     not mind would cut its files: they become 0, all.
     """
-    target, sizes = config.run.target, config.partition
-    most = max(len(setting.train(silo).y) for silo in range(setting.num_silos))
+    sizes, trains = config.partition, map(setting.train, range(setting.num_silos))
     files = {
         "setting": "files", "data-dir": "", "silos": setting.num_silos, "silo": "",
         "classes": setting.num_classes, "input-shape": ",".join(map(str, setting.input_shape)),
     }  # fmt: skip
-    if most > sizes.samples_per_silo:
+    if any(len(train.y) > sizes.samples_per_silo for train in trains):
         files["samples-per-silo"] = 0
-    if len(setting.test(target).y) > sizes.test_samples:
+    if len(setting.test(config.run.target).y) > sizes.test_samples:
         files["test-samples"] = 0
     return Config.from_flat(config.to_flat() | files)
 
