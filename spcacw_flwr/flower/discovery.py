@@ -43,7 +43,8 @@ class Found:
         self.answers: dict[int, Message | None] = {}
         """By node that was asked; None is an answer that has not come yet."""
         self._waiting: dict[str, int] = {}
-        self._revoked: set[int] = set()
+        self.revoked: set[int] = set()
+        """The nodes that the server's owner was seen to have revoked."""
 
     def ask(self, nodes: set[int]) -> dict[int, Message]:
         """Ask those of ``nodes`` that are new, or back; return what has come, and never wait."""
@@ -126,15 +127,14 @@ class Found:
             taken.append((node, old, silos))
         return taken
 
-    def shut_out(self) -> list[int]:
-        """Return the nodes that the server's owner has revoked since it was last asked; say so."""
-        holders = set(self.nodes.values()) - self._revoked
+    def shut_out(self) -> None:
+        """Look which nodes the server's owner has revoked since; say so."""
+        holders = set(self.nodes.values()) - self.revoked
         fresh = [node for node in holders if members.here().revoked(node)]
-        self._revoked.update(fresh)
+        self.revoked.update(fresh)
         for node in fresh:
             silos = ", ".join(str(silo) for silo, at in sorted(self.nodes.items()) if at == node)
             log.warning("Silo %s was revoked (node %s): the run goes on without it.", silos, node)
-        return fresh
 
     def _take_over(
         self, node: int, reply: Message, gone: Callable[[int], bool]

@@ -105,9 +105,11 @@ class Invitations:
 
     def _look(self) -> None:
         self._collect()
-        for node in self.found.shut_out():
-            self.service.shut_out(node)
-            self.guests[node] = Guest(self.guests[node].silos, again=math.inf)
+        self.found.shut_out()
+        for node in self.found.revoked & self.guests.keys():
+            if (guest := self.guests[node]).again < math.inf:
+                self.service.shut_out(node)
+                self.guests[node] = Guest(guest.silos, again=math.inf)
         now, missing = time.monotonic(), []
         for node, guest in self.guests.items():
             if self.service.alive(node):

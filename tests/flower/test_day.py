@@ -248,10 +248,11 @@ def test_the_logs_tell_what_happened(day):
     heard = lines_of(federation.server, audit.HEARD)
     (gone,) = lines_of(federation.server, audit.REVOKED)
     assert gone["key"] == federation.silos[FULL].public_key.read_text().strip()
-    later = [str(FULL) in line["silos"] for line in heard if line["n"] > gone["n"]]
-    after = later[later.index(False) :]
-    assert sum(after) <= 1  # what had come before
-    assert len(after) > 20
+    refused = lines_of(federation.server, audit.REFUSED)
+    (ended,) = [line["n"] for line in refused if "was revoked" in line["why"]]
+    later = [str(FULL) in line["silos"] for line in heard if line["n"] > ended > gone["n"]]
+    assert sum(later) <= 1  # what had come before
+    assert len(later) > 20
 
 
 def test_prometheus_shows_what_the_logs_say(day):

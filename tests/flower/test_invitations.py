@@ -17,6 +17,7 @@ from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import client_app, invitations, records, service
 from spcacw_flwr.flower.invitations import check
+from spcacw_flwr.flower.members import Members
 from spcacw_flwr.flower.server_app import train
 from tests.flower.grid import LocalGrid
 from tests.test_end_to_end import assert_same_training
@@ -161,6 +162,30 @@ def test_a_node_started_again_under_a_new_id_takes_its_place(tmp_path, caplog):
     assert grid.invited.count(new) == 1
     assert not grid.again
     assert f"Node {new} holds silos" in caplog.text
+
+
+def test_the_stream_of_a_node_is_ended_whenever_it_is_revoked(tmp_path, monkeypatch):
+    """Here while invitations are in the middle of a look at who is missing."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    config = small(tmp_path / "run", compare_alone=False, epochs=6)
+    grid, known = StreamGrid(config), Members(tmp_path)
+    missing, out = grid.contexts.keys() - {grid.node_of(0)}
+    known.admit(str(out), "ecdsa-sha2-nistp384 AAAA")
+    nodes = grid.get_node_ids
+
+    def look() -> list[int]:
+        if missing in grid.gone:
+            known.shut_out(str(out))
+        return nodes()
+
+    def strike(made: service.Service) -> None:
+        monkeypatch.setattr(grid, "get_node_ids", look)
+        grid.gone.add(missing)
+        made._break(made.links[missing], "its process was killed")
+        wait_until(lambda: made.links[out].broken == "its key was revoked")
+
+    run(grid, config, strike)
+    assert grid.invited.count(out) == 1
 
 
 def test_a_node_that_cannot_come_is_said_and_training_goes_on(tmp_path, caplog):
