@@ -161,8 +161,8 @@ class Service:
         with self._lock:
             self._invited = {d: link for d, link in self._invited.items() if link.node != node}
         if link := self.links.get(node):
-            audit.refused("stream", f"{link.peer}: node {node} was revoked")
             self._break(link, "its key was revoked")
+            audit.refused("stream", f"{link.peer}: node {node} was revoked")
 
     def close(self, reason: str) -> None:
         """Tell every node that it is over, let the streams end, and stop listening."""
