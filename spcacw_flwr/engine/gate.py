@@ -246,7 +246,9 @@ def without(replies: Replies, silos: Collection[int]) -> Replies:
         return replies
     at = [k for k, silo in enumerate(replies.silos) if silo not in silos]
     kept = tuple(replies.silos[k] for k in at)
-    return Replies(kept, replies.gradients[at], replies.losses[at], replies.smoothness)
+    told = tuple(replies.samples[k] for k in at if replies.samples)
+    rest = replies.gradients[at], replies.losses[at], replies.smoothness
+    return Replies(kept, *rest, samples=told)
 
 
 def nothing(request: Request) -> Replies:

@@ -283,6 +283,33 @@ def test_the_log_does_not_flood(caplog):
     assert len(said) == 3 + len([4, 8, 16, 32, 64])
 
 
+class Sometimes:
+    """Silos of a pool, of which one stays silent in some rounds."""
+
+    def __init__(self, pool, silo, rounds):
+        self.pool, self.silo, self.rounds = pool, silo, rounds
+
+    def answer(self, request):
+        speaks = request.round not in self.rounds
+        return self.pool.answer(
+            request.only(tuple(i for i in request.silos if i != self.silo or speaks))
+        )
+
+
+def test_a_run_without_bad_answers_is_one_in_which_their_silo_was_silent(monkeypatch):
+    """Under guard the target's mini-batches are not of the samples that go with its size."""
+    config = Config.from_keys(max_strikes=0, epochs=5, guard=5)
+    pool, rounds = make_pool(config), range(2, 99, 3)
+    bad, silent = make_method(config, pool), make_method(config, pool)
+    for t in range(1, 29):
+        play(Sometimes(pool, BAD, rounds), silent, t)
+    spoil(monkeypatch, BAD, rounds, pool)
+    for t in range(1, 29):
+        play(pool, bad, t)
+    assert bad.alpha.tolist() == silent.alpha.tolist()
+    assert torch.equal(bad.personal, silent.personal)
+
+
 # SP-CACW: no weight, and as silent in the costs
 
 
