@@ -52,8 +52,6 @@ class History:
         """A table per epoch: metrics (accuracy in percent), loss, L, … as in metrics.jsonl."""
         self.figures: Mapping[str, NDArray[np.float64]] = {}
         """What the method says of each silo, (M,) each, after the last epoch."""
-        self.privacy: Mapping[str, Mapping[str, float | int | str]] = {}
-        """What each private silo does, and has told so far; see :class:`~.accounting.Ledger`."""
         self.alphas: list[tuple[int, NDArray[np.float64]]] = []
         """Round and weights (M,) at every update; empty for a method without weights."""
         self.rounds = self.round = 0
@@ -67,6 +65,11 @@ class History:
     def seconds(self) -> float:
         """Wall-clock seconds since the beginning."""
         return time.perf_counter() - self._started
+
+    @property
+    def privacy(self) -> dict[str, dict[str, float | int | str]]:
+        """What each private silo does, and has told so far; see :class:`~.accounting.Ledger`."""
+        return self.method.ledger.summary()
 
     @property
     def accuracy(self) -> list[float]:
@@ -227,7 +230,6 @@ def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> N
     model = method.federation.layout.unflatten(method.personal) | buffers
     kept = {name: part.detach().clone() for name, part in model.items()}
     history.epoch(round_, found | report, figures, kept)
-    history.privacy = method.ledger.summary()
     metric = METRICS[history.config.run.metric]
     value = metric.text(found[metric.name])
     who = "training alone, " if history.config.run.method != "local" == method.name else ""

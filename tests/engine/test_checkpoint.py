@@ -252,6 +252,13 @@ def test_a_second_signal_ends_at_once(tmp_path, monkeypatch):
     assert not checkpoint.exists(tmp_path / "run" / "checkpoint")
 
 
+def test_going_on_with_a_finished_run_loses_nothing_of_it(tmp_path):
+    keys = {"privacy_noise": 0.5}
+    simulate(config_of(**keys, output=str(tmp_path / "run")))
+    result = assert_goes_on(tmp_path, keys)
+    assert result.privacy["1"]["answers"] > 0
+
+
 @pytest.mark.parametrize("method", ["spcacw", "fedala", "ifca"])
 def test_going_on_for_longer_is_a_longer_run(method, tmp_path):
     simulate(config_of(method=method, epochs=2, output=str(tmp_path / "run")))
