@@ -65,9 +65,17 @@ class FedDisco(WeightedGradients):
     Keys = FedDiscoKeys
 
     def initial_weights(self) -> Weights:
-        """Return what the label counts give; SpcacwError if no silo has a positive weight."""
-        own = self.own
-        counts = np.array([info.label_counts for info in self.federation.silos], dtype=float)
+        """Return what the label counts give.
+
+        SpcacwError if there are none, or no silo has a positive weight.
+        """
+        own, told = self.own, [info.label_counts for info in self.federation.silos]
+        if not all(told):
+            raise SpcacwError(
+                "feddisco compares counts of labels, and these labels are numbers: use a method "
+                "that asks for gradients only, such as spcacw."
+            )
+        counts = np.array(told, dtype=float)
         found = discrepancies(counts, self.reference(counts), own.measure)
         weights: Weights = np.maximum(self.federation.shares - own.a * found + own.b, 0.0)
         if not weights.any():

@@ -70,3 +70,9 @@ def test_it_is_blind_to_what_labels_mean():
 def test_no_positive_weight_is_an_error_that_names_the_keys():
     with pytest.raises(SpcacwError, match=r"feddisco\.a = 1 and feddisco\.b = -2 leave no silo"):
         disco(COUNTS, a=1.0, b=-2.0)
+
+
+@pytest.mark.parametrize("reference", ["target", "uniform"])
+def test_labels_that_are_numbers_have_no_counts_to_compare(reference):
+    with pytest.raises(SpcacwError, match=r"feddisco compares counts of labels, .* are numbers"):
+        disco([[], [], []], reference=reference)
