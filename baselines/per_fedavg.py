@@ -15,8 +15,8 @@ Where silos clip their gradients, H is that of the clipped gradient field; where
 within ±δ g, the difference is a jump over 2δ.
 
 The target's object is w after one inner step on one more mini-batch of its *training* data, made at
-the end of each epoch. There is code that adapts on test batches instead, which flatters. With a = 0
-this is FedAvg.
+the end of each epoch; a run that ends within one has v_0 of its last round. There is code that
+adapts on test batches instead, which flatters. With a = 0 this is FedAvg.
 """
 
 from collections.abc import Generator
@@ -66,7 +66,7 @@ class PerFedAvg(Averaged):
 
     @property
     def personal(self) -> Tensor:
-        """W after one inner step at the target, as it was when the last epoch ended."""
+        """W after one inner step at the target: at an epoch's end, or before the round's step."""
         return self._adapted
 
     def round(self, round_: int) -> Round:
@@ -75,6 +75,7 @@ class PerFedAvg(Averaged):
         silos, size = self.sampled(round_), len(w)
         inner = yield Request(round_, silos, w, draw=INNER, traffic=(size, 0))
         points = w - a * inner.gradients
+        self._adapted = points[inner.silos.index(self.target)].clone()
         replies = yield Request(round_, inner.silos, points, draw=OUTER, traffic=(0, size))
         if self.own.order == HESSIAN_FREE:
             replies = yield from self._curved(round_, replies)
