@@ -84,5 +84,5 @@ class BiasCorrection(WeightedGradientAveraging):
         """Fold ḡ − g^{(0)} into c."""
         weights = self.factors(replies.silos) / max(1, self.federation.num_silos - 1)
         weights[replies.silos.index(self.target)] = -1.0
-        if len(replies.silos) > 1:
+        if self.federation.num_silos > 1:
             self.bias.lerp_(weighted_sum(weights, replies.gradients), self.own.beta)

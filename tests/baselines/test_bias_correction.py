@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.baselines.by_hand import G, close, converse, make, play, quadratics, sending
+from tests.baselines.by_hand import G, close, converse, heard, make, play, quadratics, sending
 
 
 def built(name, own, eta=0.1, start=(0.0, 0.0, 0.0), count=4, **keys):
@@ -51,6 +51,13 @@ def test_partial_participation_counts_those_who_answer_twice():
     g = torch.tensor(G)
     close(method.parameters, -(g[0] / 2 + g[1:].mean(0)))
     close(method.bias, 2 * g[1:].mean(0) - g[0])
+
+
+def test_a_round_in_which_no_peer_answers_counts_in_c():
+    """ḡ is 0 then: c = −β g_0, as it must for c's mean, and d goes towards g_0 alone."""
+    method = built("bc", {"a": 0.5, "beta": 0.25}, start=(0.0,))
+    play(method, 1, lambda request: heard(sending([[2.0]] * 4)(request), (0,)))
+    close(method.bias, [-0.5])
 
 
 @pytest.mark.parametrize("name", ["wga", "bc"])
