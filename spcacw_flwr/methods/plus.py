@@ -22,7 +22,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import SPCACWKeys
 from spcacw_flwr.methods.spcacw import SPCACWMethod
-from spcacw_flwr.silos.batches import batch_length, rounds_per_pass
+from spcacw_flwr.silos.batches import Fold, batch_length
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 LARGEST_STEP = 1 / 8
@@ -46,12 +46,16 @@ class PlusSPCACW(SPCACWMethod):
         self.book.regret = None  # that of another cost
         self.refused = parameters.new_zeros(federation.num_silos, dtype=torch.float64)
         """(M,) how many gradients of each, with weight, were not stepped along."""
-        size = config.training.batch_size
-        passes = [rounds_per_pass(info.size, size) for info in federation.silos]
+        self.sizes = federation.sizes
+        """(M,) nᵢ, of the target those that a guard does not keep apart."""
+        if config.trust.guard:
+            rest, own = Fold(0, config.trust.guard), federation.silos[self.target].size
+            self.sizes[self.target] = len(rest.rows(config.run.seed, self.target, own))
+        passes = np.ceil(self.sizes / config.training.batch_size)
         assert self.book.evidence is not None
         self.population = Population(
-            self.book.evidence.noise, np.array(passes, dtype=float), federation.sizes,
-            federation.independent, config.transport.local_batches,
+            self.book.evidence.noise, passes, self.sizes,
+            np.minimum(federation.independent, self.sizes), config.transport.local_batches,
         )  # fmt: skip
 
     def _batches(self, round_: int, replies: Replies) -> tuple[NDArray[np.float64], ...]:
@@ -64,7 +68,8 @@ class PlusSPCACW(SPCACWMethod):
         counts = replies.samples or (0,) * len(replies.silos)
         for silo, count in zip(replies.silos, counts, strict=True):
             info = self.federation.silos[silo]
-            each = min(count // draws or batch_length(round_, info.size, size), info.size)
+            own = int(self.sizes[silo])
+            each = min(count // draws or batch_length(round_, own, size), own)
             batches[silo] = each
             if info.privacy:
                 variance = info.privacy.deviation(each) ** 2 / draws

@@ -105,6 +105,18 @@ def test_batches_and_the_noise_that_silos_say_they_add_by_hand(draws, told):
     assert (made.population.passes.tolist(), made.population.draws) == ([2, 4, 1, 2], draws)
 
 
+def test_under_guard_the_target_has_the_samples_that_are_not_kept_apart():
+    """Of 70 samples a third, 24, are kept apart: 46 are two rounds of a pass, the second of 14."""
+    silos = (SiloInfo(0, 70, (70,)), SiloInfo(1, 70, (70,)))
+    config = Config.from_keys(method="spcacw-plus", guard=3)
+    made = PlusSPCACW(config, Federation(silos, 0, 32), torch.zeros(2))
+    found = made.population
+    assert (found.sizes.tolist(), found.passes.tolist()) == ([46, 70], [2, 3])
+    assert found.alike.tolist() == [1, 1]
+    silent = Replies((0, 1), torch.zeros(2, 2), torch.zeros(2))
+    assert made._batches(2, silent)[0].tolist() == [14, 32]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("samples", [200, 192])
 def test_a_target_among_private_peers_is_as_good_as_alone(samples):
