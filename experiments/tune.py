@@ -5,7 +5,8 @@
 
 A method tries its default keys, with its own η and with each of the one list of η in
 ``experiments/grids.toml``; then the neighbours of the best, key by key, until it is better than
-them all; then what makes it Local, if anything does, and goes on from there if that is better.
+them all; then other keys that its authors use, and what makes it Local, if there are such, and goes
+on from there if that is better.
 Lists grow (:func:`around`), so no choice lies at an edge. Then methods that tried fewer than
 :data:`TRIALS` candidates try more, ever nearer to their best, until they have tried as many.
 
@@ -54,6 +55,7 @@ LAST = 5
 setting has (negative where less is better): of one epoch it would be luck."""
 Candidate = dict[str, Any]
 Axes = Mapping[str, Sequence[Any]]
+Ends = Mapping[str, Sequence[tuple[Candidate, str]]]
 Scores = Mapping[str, float]
 """The scores of candidates (as JSON), in the order in which they were tried: NaN for one that was
 refused, −∞ for one that was out after one seed."""
@@ -67,6 +69,15 @@ def grids(own: Iterable[str] = ()) -> dict[str, Axes]:
     file = read_toml(GRIDS)
     tables = file["methods"] | {name: method_class(name).grid for name in own if ":" in name}
     return {name: {"eta": file["eta"]} | flattened(table) for name, table in tables.items()}
+
+
+def ends_of(file: Mapping[str, Any]) -> Ends:
+    """Return what each method tries at the end: other keys of its authors, and those of Local."""
+    found = defaultdict(list)
+    for table in ("authors", "local"):
+        for name, keys in file[table].items():
+            found[name].append((flattened(keys), table if table == "local" else name))
+    return found
 
 
 def around(values: Sequence[Any], value: Any) -> list[Any]:
@@ -127,21 +138,22 @@ def wanted(axes: Axes, start: Iterable[Candidate], tried: Scores, more: int = 0)
 
 
 def following(
-    axes: Mapping[str, Axes], first: Mapping[str, Candidate], ends: Mapping[str, Candidate],
+    axes: Mapping[str, Axes], first: Mapping[str, Candidate], ends: Ends,
     tried: Mapping[str, Scores],
 ) -> dict[str, list[Candidate]]:  # fmt: skip
     """Return what each method tries next, from its default keys on; nothing when all are through.
 
-    ``ends`` has the keys that make some of them Local.
+    ``ends`` has keys that some of them try then, with the best η so far of the method named.
     """
     starts, todo = {}, {}
     for name, default in first.items():
         starts[name] = [default, *(default | {"eta": eta} for eta in axes[name]["eta"])]
         of = tried.get(name, {})
         todo[name] = wanted(axes[name], starts[name], of)
-        if name in ends and not todo[name]:
-            eta = (best(tried.get("local", {})) or default)["eta"]
-            todo[name] = wanted(axes[name], [default | ends[name] | {"eta": eta}], of)
+        for keys, whose in ends.get(name, ()):
+            if not todo[name]:
+                eta = (best(tried.get(whose, {})) or default)["eta"]
+                todo[name] = wanted(axes[name], [default | keys | {"eta": eta}], of)
     if any(todo.values()):
         return todo
     counts = {name: sum(not math.isnan(x) for x in tried[name].values()) for name in first}
@@ -228,7 +240,7 @@ def tune(
         (column,) = columns([setting])
         setting, of_setting = column.name, column.keys
     of_setting = {**of_setting, "data-dir": data_dir}
-    axes, ends = grids(methods), {m: flattened(end) for m, end in read_toml(GRIDS)["local"].items()}
+    axes, ends = grids(methods), ends_of(read_toml(GRIDS))
     names = chosen(methods, axes, "grid of method")
     first = {name: defaults(axes[name], keys_of(name, of_setting, {})) for name in names}
     table = Table(output / f"{setting}.csv", COLUMNS, PLACE)

@@ -106,13 +106,15 @@ def test_a_method_all_of_whose_candidates_are_refused_ends_without_a_choice():
     assert tune.best(tried["one"]) is None
 
 
-def test_defaults_and_what_makes_it_local_are_always_tried():
+def test_defaults_and_what_authors_use_elsewhere_and_what_makes_it_local_are_always_tried():
     axes = {"local": ETAS, "tied": ETAS | {"rho": [1.0, 3.0]}}
     first = {"local": {"eta": 0.3}, "tied": {"eta": 0.3, "rho": 2.0}}
     tops = {"local": hill(eta=0.8), "tied": hill(eta=0.1)}
-    tried = search(tops, axes, first, {"tied": {"rho": 0.0}})
+    ends = {"tied": [({"rho": 9.0}, "tied"), ({"rho": 0.0}, "local")]}
+    tried = search(tops, axes, first, ends)
     assert json.dumps(first["tied"]) in tried["tied"]
-    assert json.dumps({"eta": 0.8, "rho": 0.0}) in tried["tied"]  # with Local's best η
+    assert json.dumps({"eta": 0.1, "rho": 9.0}) in tried["tied"]  # with its own best η
+    assert json.dumps({"eta": 0.8, "rho": 0.0}) in tried["tied"]  # with Local's
     assert tune.best(tried["local"])["eta"] == 0.8
 
 
@@ -123,9 +125,16 @@ def test_what_makes_it_local_hides_no_better_candidate():
     of = {0.0: lambda eta: hill(eta=0.4)({"eta": eta}), 0.1: lambda eta: 1 - abs(eta - 0.1) * 9}
     tops["tied"] = lambda keys: of.get(keys["rho"], lambda eta: -5 - eta)(keys["eta"])
     tried = search(
-        tops, axes, {"local": first, "tied": first | {"rho": 1.0}}, {"tied": {"rho": 0.0}}
-    )
+        tops, axes, {"local": first, "tied": first | {"rho": 1.0}},
+        {"tied": [({"rho": 0.0}, "local")]},
+    )  # fmt: skip
     assert tune.best(tried["tied"]) == {"eta": 0.1, "rho": 0.1}
+
+
+def test_the_grids_have_both_of_the_authors_choices_for_clustering():
+    found = tune.ends_of(tune.read_toml(tune.GRIDS))["fedcluster"]
+    ten = {"fedcluster.inner-rounds": 10, "fedcluster.quantile": 0.1}
+    assert found == [(ten, "fedcluster"), ({"fedcluster.quantile": 0.0}, "local")]
 
 
 @pytest.mark.parametrize("name", tune.read_toml(tune.GRIDS)["local"])
