@@ -13,8 +13,8 @@ pass over that part until its losses settle (standard deviation of the last ten 
 the authors set no limit to this, ``start-epochs`` does), and makes one pass at each later one. All
 silos are FedALA clients, as published: w is the mean of models that began as mixtures.
 
-The mini-batches for W are drawn anew, independently of each other and of those that train v; the
-authors sample a part of the training data once a meeting and pass over that. ``layer-idx`` counts
+The mini-batches for W are of passes drawn anew, independently of those that train v; the authors
+sample a part of the training data once a meeting and pass over that. ``layer-idx`` counts
 *tensors*, a weight and a bias being two. Momentum goes on across meetings, as the authors'
 optimiser does. The authors' code tests v̂, before local training: ``personal = "combined"``.
 """
@@ -30,6 +30,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
 from spcacw_flwr.methods.base import Weights, weighted_sum
+from spcacw_flwr.silos.batches import WHOLE
 from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 from .families import spread
@@ -96,9 +97,9 @@ class FedALA(MeetingModels):
         losses: defaultdict[int, list[float]] = defaultdict(list)
         draw = 0
         while silos:
-            draw += 1
             points = self._mixed(silos, mean, gaps)
-            replies = yield Request(round_, tuple(silos), points, draw=draw, traffic=(0, 0))
+            replies = yield Request(round_, tuple(silos), points, draw=WHOLE + draw, traffic=(0, 0))
+            draw += 1
             silos = list(replies.silos)
             slopes = replies.gradients[:, self.low :] * gaps[silos]
             self.mixing[silos] = (self.mixing[silos] - self.own.eta * slopes).clamp(0, 1)

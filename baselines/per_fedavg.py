@@ -27,11 +27,12 @@ from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import key
+from spcacw_flwr.silos.batches import WHOLE
 from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 
 from .families import AVERAGES, UNIFORM, Averaged
 
-OUTER, INNER, CURVATURE, ADAPTATION = range(4)
+OUTER, INNER, CURVATURE, ADAPTATION = 0, 1, 2, WHOLE
 """Which mini-batch of the round is which: D′, D, D″, and the one that the target adapts on."""
 FIRST, HESSIAN_FREE = "first", "hessian-free"
 

@@ -21,6 +21,9 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.streams import AUGMENTATION, BATCHES, FOLDS, MODEL_NOISE, STATISTICS, stream
 
+WHOLE = 1 << 24
+"""The first of the draws that are whole in any round: it and the next ones are a pass together."""
+
 
 def rounds_per_pass(samples: int, batch_size: int) -> int:
     """Return ⌈n/b⌉, the rounds in which a silo sees each of its samples once."""
@@ -55,8 +58,13 @@ def batch_indices(
     """Return the indices of the samples that ``silo`` uses at round t = ``round_`` ≥ 1.
 
     A method that needs several independent mini-batches in a round numbers them by ``draw``: each
-    number is a sequence of passes of its own.
+    number is a sequence of passes of its own. Where a pass ends these are short, those from
+    :data:`WHOLE` on are not: they follow each other in passes of the round, less what is left over.
     """
+    if draw >= WHOLE:
+        turn, step = divmod(draw - WHOLE, max(1, samples // batch_size))
+        order = _order(seed, silo, round_, samples, WHOLE + turn)
+        return order[step * batch_size : (step + 1) * batch_size]
     epoch, start, stop = _span(round_, samples, batch_size)
     more = (draw,) if draw else ()
     return _order(seed, silo, epoch, samples, *more)[start:stop]

@@ -8,6 +8,7 @@ import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.loop import play as play_for_real
+from spcacw_flwr.silos.batches import WHOLE
 from spcacw_flwr.silos.protocol import Replies
 from tests.baselines.by_hand import close, converse, heard, make, replies_of, sending, shaped
 from tests.baselines.on_digits import trained, weights
@@ -23,8 +24,8 @@ def two_silos(sizes=(32, 32), **own):
 
 
 def by_draw(*rows):
-    """Return silos that send ``rows[k]`` on the mini-batches of draw k."""
-    return lambda request: sending(rows[request.draw])(request)
+    """Return silos that send the first rows where they train, the others on whole batches."""
+    return lambda request: sending(rows[request.draw and request.draw - WHOLE + 1])(request)
 
 
 def test_meeting_by_hand():
@@ -36,7 +37,7 @@ def test_meeting_by_hand():
     """
     made = two_silos()
     asked = converse(made, 1, by_draw(TRAINED, [[9.0, 0.2], [9.0, 0.1]]))
-    assert [(r.draw, r.floats()) for r in asked] == [(0, (2, 2)), (1, (0, 0))]
+    assert [(r.draw, r.floats()) for r in asked] == [(0, (2, 2)), (WHOLE, (0, 0))]
     close(asked[1].points, [[2.0, 3.0], [2.0, 3.0]])
     close(made.mixing, [[0.6], [1.0]])
     close(made.models, [[2.0, 2.2], [2.0, 3.0]])
@@ -86,7 +87,7 @@ def test_a_silo_that_falls_silent_while_it_learns_keeps_its_weights():
     def silo(request):
         rows = torch.tensor(TRAINED if request.draw == 0 else [[0.0, 0.1], [0.0, -0.1]])
         replies = replies_of(request, rows[list(request.silos)])
-        return heard(replies, (0,)) if request.draw == 2 else replies
+        return heard(replies, (0,)) if request.draw == WHOLE + 1 else replies
 
     asked = converse(made, 1, silo)
     assert [r.silos for r in asked] == [(0, 1)] * 3 + [(0,)]

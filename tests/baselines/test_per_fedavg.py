@@ -5,11 +5,12 @@ from torch import nn
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.loop import play
+from spcacw_flwr.silos.batches import WHOLE
 from tests.baselines.by_hand import PLAIN, close, converse, heard, make, replies_of
 from tests.conftest import make_method, make_pool
 
 CENTRES = torch.tensor([[0.0], [3.0]])
-CURVATURES = {0: 1.0, 1: 2.0, 2: 4.0, 3: 3.0}
+CURVATURES = {0: 1.0, 1: 2.0, 2: 4.0, WHOLE: 3.0}
 """Of the loss on each draw's mini-batch: f_i(w) = ½ A (w − c_i)², so that draws can be told."""
 
 
@@ -33,7 +34,7 @@ def test_first_order_by_hand():
     asked = converse(method, 1, silos)
     close(method.parameters, [1.2])
     close(method.personal, [0.84])
-    assert [(r.draw, r.silos) for r in asked] == [(1, (0, 1)), (0, (0, 1)), (3, (0,))]
+    assert [(r.draw, r.silos) for r in asked] == [(1, (0, 1)), (0, (0, 1)), (WHOLE, (0,))]
     cost = {"target_gradients": 3, "floats": 2, "bytes": 8}
     assert method.epoch_report() == {"loss": 1.0, **cost}
 
@@ -43,7 +44,7 @@ def test_hessian_free_by_hand():
     method = two("hessian-free")
     asked = converse(method, 1, silos)
     close(method.parameters, [1.12], rtol=1e-4, atol=0)
-    assert [request.draw for request in asked] == [1, 0, 2, 2, 3]
+    assert [request.draw for request in asked] == [1, 0, 2, 2, WHOLE]
     assert method.epoch_report()["target_gradients"] == 5
     # w ± δ g_i, with g_i = .8 (w − c_i) = (.8, −1.6) and δ = .001
     close(asked[2].points, [[1.0008], [0.9984]])
@@ -110,5 +111,5 @@ def test_the_personal_model_is_adapted_once_an_epoch_and_is_the_rounds_inner_ste
     method = two(size=64)
     assert [request.draw for request in converse(method, 1, silos)] == [1, 0]
     close(method.personal, [0.8])
-    assert [request.draw for request in converse(method, 2, silos)] == [1, 0, 3]
+    assert [request.draw for request in converse(method, 2, silos)] == [1, 0, WHOLE]
     assert method.personal != method.parameters

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spcacw_flwr.silos import batches, streams
-from spcacw_flwr.silos.batches import batch_indices, rounds_per_pass
+from spcacw_flwr.silos.batches import WHOLE, batch_indices, rounds_per_pass
 from spcacw_flwr.silos.streams import DEALING, stream
 
 
@@ -23,6 +23,15 @@ def test_a_pass_sees_each_sample_once(seed, silo, epoch, samples, size, draw):
         assert len(seen[-2]) == size - lone
     assert len(seen[-1]) == (2 if lone else (samples - 1) % size + 1)
     assert sorted(np.concatenate(seen)) == list(range(samples))
+
+
+@given(samples=st.integers(1, 100), size=st.integers(1, 40), round_=st.integers(1, 50))
+def test_whole_draws_are_never_short_and_pass_over_the_data(samples, size, round_):
+    steps = max(1, samples // size)
+    one = [batch_indices(0, 1, round_, samples, size, WHOLE + k) for k in range(2 * steps)]
+    assert {len(batch) for batch in one} == {min(samples, size)}
+    for turn in (one[:steps], one[steps:]):
+        assert len(np.unique(np.concatenate(turn))) == steps * min(samples, size)
 
 
 def test_no_state_is_kept():
