@@ -31,7 +31,7 @@ from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.layout import Layout, difference
 from spcacw_flwr.silos.privacy import BATCHES, Mechanism
-from spcacw_flwr.silos.protocol import Evaluation, Request, SiloInfo
+from spcacw_flwr.silos.protocol import LOSSES, Evaluation, Request, SiloInfo
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
@@ -243,9 +243,12 @@ def config_to_request(config: Told, points: Tensor) -> Request:
     """Return what a node is asked, at the models that came along; SpcacwError for nonsense."""
     (round_,), (draw,) = whole_numbers(config, "round"), whole_numbers(config, "draw")
     fold = whole_numbers(config, "fold") if "fold" in config else None
+    silos, want = whole_numbers(config, "silos"), config.get("want")
+    # A kind or a silo that accounts and policies do not see would be told for nothing.
+    if want not in (GRADIENTS, LOSSES) or silos != sorted(set(silos)):
+        raise SpcacwError(f"a question for {want!r} of silos {silos} is not one")
     return Request(
-        round_, tuple(whole_numbers(config, "silos")), points,
-        want=str(config["want"]), draw=draw,
+        round_, tuple(silos), points, want=str(want), draw=draw,
         number=whole_numbers(config, "number")[0] if "number" in config else 0,
         samples=tuple(whole_numbers(config, "samples")) if "samples" in config else None,
         fold=Fold(fold[0], fold[1], bool(fold[2])) if fold else None,
