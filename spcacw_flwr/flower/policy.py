@@ -244,7 +244,7 @@ class SitePool(SiloPool):
         batches, one = self.config.transport.local_batches, self.private.mechanisms.get(silo)
         share = min(1.0, self.config.training.batch_size / self.data.sizes[silo])
         return Told(
-            told.rounds + 1, told.epochs + (1.0 if request.whole else batches * share),
+            told.rounds + 1, told.epochs + batches * (1.0 if request.whole else share),
             told.mu2 + (batches / one.noise**2 if one else 0.0),
         )  # fmt: skip
 

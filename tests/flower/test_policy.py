@@ -283,6 +283,14 @@ def test_no_question_is_answered_that_the_counts_do_not_know(silos, want, words,
         assert rows is None
 
 
+@pytest.mark.parametrize("want", [GRADIENTS, LOSSES])
+def test_an_answer_of_several_passes_is_counted_as_such(want, tmp_path):
+    node = Node(tmp_path, {"local-batches": 3, "batch-size": 50}, {"epochs": 2.5})
+    point = node.pool.initial_parameters()
+    request = Request(1, (1,), point if want == GRADIENTS else point[None], want, whole=True)
+    assert "epochs = 2.5" in node.ask(request, True)[0]
+
+
 def test_sizes_label_counts_curvature_and_training_alone(tmp_path):
     """Asked of the target's node."""
     node = Node(tmp_path, {"method": "spcacw"}, {}, silos="0")
