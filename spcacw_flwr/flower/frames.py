@@ -110,7 +110,10 @@ def heard(stream: Iterable[bytes], limit: int) -> Iterator[Exchange]:
             if not more:
                 raise FrameError("the stream ended within a message")
             have = _fill(data, have, more)
-        message.arrays = dict(_cut(data, arrays))
+        try:
+            message.arrays = dict(_cut(data, arrays))
+        except ValueError as error:  # no array has such a shape, be it empty
+            raise FrameError(f"an array cannot be made ({error})") from error
         yield message
 
 

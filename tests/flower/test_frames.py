@@ -84,6 +84,8 @@ FOUR = head(("a", "float32", [4]))
         ([b"\0\0\0\x11" + b'["a", "b", {}, []]'], "cannot be read|is not one"),
         ([head(("a", "float32", [10**9, 10**9]))], "are the most"),
         ([head(("a", "float32", [-4, -4]))], "shape"),
+        ([head(("a", "float32", [0, 2**63]))], "dimension exceeded"),
+        ([head(("a", "float32", [0] + 70 * [1]))], "dimension for an ndarray"),
         ([head(("a", "object", [1]))], "of type 'object'"),
         ([head(("a", ["f"], [1]))], "cannot be read"),
         ([FOUR], "ended within a message"),
