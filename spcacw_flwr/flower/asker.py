@@ -22,7 +22,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import members, records
 from spcacw_flwr.flower.frames import EVALUATION, QUESTION, Exchange, Piece, frames, pieces
 from spcacw_flwr.flower.grid import Gathering
-from spcacw_flwr.flower.service import Event, Service
+from spcacw_flwr.flower.service import Event, Link, Service
 from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Federation, Request
 
@@ -36,6 +36,8 @@ class Asked:
     question: Exchange
     data: list[Piece]
     """Its models, which nodes share where all get the same."""
+    link: Link | None = None
+    """The stream that it was sent in."""
     heard: Exchange | None = None
     open: bool = True
     """Whether an answer may still come."""
@@ -156,7 +158,7 @@ class Asker:
                     deadline = time.monotonic() + timeout
                 else:  # it came back, or is done with an older question
                     self._ask(node, now)
-            elif event.link.broken:
+            elif event.link.broken or event.link is not now.link:  # or it is back in another one
                 now.open, now.wrong = False, event.link.wrong
         for node, one in asked.items():
             if one.open:
@@ -168,6 +170,7 @@ class Asker:
         link = self.service.alive(node)
         if link is None or link.waiting_for is not None:
             return False
+        one.link = link
         link.ask(one.question.id, frames(one.question, one.data))
         return True
 

@@ -190,6 +190,21 @@ def test_a_silo_that_dies_within_a_round_does_not_hold_it_up():
     assert events.seconds_of[5] < 20
 
 
+def test_a_silo_that_comes_back_while_the_target_learns_does_not_hold_up_the_round():
+    """It was asked for round 5 in the stream before."""
+    with separate(small(round_timeout=60.0), SHARES, pauses={1: {5: 30.0}}) as made:
+
+        def strike() -> None:
+            link = made.service.alive(PEERS)
+            wait_until(lambda: link.waiting_for is not None)
+            kill(made, PEERS)
+            come_back(made, PEERS)
+
+        _, events = run(made, {4: strike})
+    assert {t: s for t, s in events.heard.items() if s != ALL} == {5: WITHOUT}
+    assert events.seconds_of[5] < 20
+
+
 def test_a_silo_that_hangs_is_noticed_by_pings(monkeypatch):
     """Its process is stopped, and its machine still holds the connection."""
     hurried = tuple((n, 1000 if n.endswith("_ms") else v) for n, v in frames.OPTIONS)
