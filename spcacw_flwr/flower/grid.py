@@ -178,14 +178,16 @@ class GridSilos:
 
     def answer(self, request: Request) -> Answers:
         """Return the answers that came in time, unchecked, and what was wrong with others."""
+        self.found.shut_out()
         if self._silent:
             self.found.look()
         asked, messages = {}, []
         target, encode = self.config.run.target, partial(records.model_to_arrays, self.layout)
         shares = records.by_node(request, self.found.nodes, target, encode)
         for node, silos, arrays, config in shares:
-            asked[node] = silos
-            messages.append(self._message(MessageType.TRAIN, node, arrays, config))
+            if node not in self.found.revoked:  # Flower may know it a while longer
+                asked[node] = silos
+                messages.append(self._message(MessageType.TRAIN, node, arrays, config))
         replies = self.grid.send_and_receive(messages, timeout=self.timeout)
         answers = self._gathered(request, asked, messages, replies).answers(self._rows)
         self._silent = set(request.silos) - set(answers.replies.silos)

@@ -192,17 +192,21 @@ def test_a_key_that_was_admitted_for_a_silo_claims_no_other(server):
         discover(grid, 7, 5.0)
 
 
-def test_a_run_goes_on_without_a_silo_that_was_revoked_and_says_so(server, caplog):
+@pytest.mark.parametrize("unregistered", [True, False])
+def test_a_run_goes_on_without_a_silo_that_was_revoked_and_says_so(unregistered, server, caplog):
+    """At once, though Flower may still know its node."""
     config = small()
 
     def revoke(grid):
-        node, _ = grid.leave(6)
+        if unregistered:
+            grid.leave(6)
         server.admit(str(node), "ecdsa-sha2-nistp384 AAAA silo-6")
         server.shut_out(str(node))
 
     grid = Changing(config, {2: revoke})
     node = grid.node_of(6)
     strategy = play(config, grid, rounds=8)
+    assert [one.metadata.dst_node_id for one in grid.sent].count(node) == 3  # a query first
     assert caplog.text.count(f"Silo 6 was revoked (node {node}): the run goes on without it") == 1
     heard = strategy.method.bias.reports
     assert heard[6] <= 2 < heard[0]
