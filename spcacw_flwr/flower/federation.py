@@ -138,7 +138,11 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
             return known[key]
         arguments = ["supernode", "register", str(path.resolve()), CONNECTION]
         say(processes.shown(["flwr", *arguments], server.home))
-        node = str(link.cli(*arguments)["node-id"])
+        try:
+            node = str(link.cli(*arguments)["node-id"])
+        except SpcacwError:  # perhaps the command before was cut short
+            if not (node := server.registered(text)):
+                raise
         server.members.admit(node, text)
         server.note(audit.ADMITTED, node=node, key=text)
         return node

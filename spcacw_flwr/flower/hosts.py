@@ -6,12 +6,15 @@ silo it is, and where its data are) and a Flower home of its own. Nothing in one
 another, so that each may be moved to a host of its own.
 """
 
+import sqlite3
 import time
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 from spcacw_flwr.config.declare import SpcacwError, names_in, numbers_in
@@ -23,7 +26,9 @@ from spcacw_flwr.flower.processes import Say
 
 LONGEST_PAUSE = 60.0
 """Seconds between two tries to reach a server."""
-NODE_FILE, OLD_KEY = "node.toml", "silo-old.pub"
+NODE_FILE, OLD_KEY, STATE = "node.toml", "silo-old.pub", "state.db"
+IN_STATE = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+"""How the SuperLink's database holds public keys."""
 PATHS = ("data-dir", "root-certificates", "policy")
 """Keys of a node's config that are paths, relative to its directory."""
 RESERVED = "'\"\n"
@@ -84,10 +89,23 @@ class Server(Place):
             "--ssl-ca-certfile", self._own(certificates.CA_CERTIFICATE),
             "--ssl-certfile", self._own(certificates.SERVER_CERTIFICATE),
             "--ssl-keyfile", self._own(certificates.SERVER_KEY),
-            "--enable-supernode-auth", "--database", str(self.directory / "state.db"),
+            "--enable-supernode-auth", "--database", str(self.directory / STATE),
             "--isolation", "process",
             "--superexec-auth-secret-file", self._own(certificates.SERVER_SECRET),
         ]  # fmt: skip
+
+    def registered(self, public_key: str) -> str:
+        """Return the node that the SuperLink registered a key as; empty if it did not.
+
+        No command of Flower's tells it, but its database does.
+        """
+        key = certificates.public_key(public_key.encode()).public_bytes(*IN_STATE)
+        ask = "SELECT node_id FROM node WHERE public_key = ? AND status != 'unregistered'"
+        path = f"{(self.directory / STATE).resolve().as_uri()}?mode=ro"
+        with suppress(sqlite3.Error), closing(sqlite3.connect(path, uri=True)) as state:
+            for (node,) in state.execute(ask, [key]):
+                return str(node % 2**64)  # SQLite has signed numbers only
+        return ""
 
     def superexec(self) -> list[str]:
         """Return the command that runs the ServerApp, which outlives a crash of the SuperLink."""

@@ -151,6 +151,17 @@ def test_a_silo_gets_a_new_key_in_a_run(federation, run):
     assert f"Node {node} holds silos [2] now" in log_of(run)
 
 
+def test_a_registration_that_was_cut_short_is_completed_and_can_be_revoked(federation, tmp_path):
+    """Flower knew the key, and the server's directory did not."""
+    server, place = federation.server, Silo(tmp_path / "silo")
+    place.make(3, server.directory / certificates.CA_CERTIFICATE, "data")
+    key = str(place.public_key)
+    node = str(server.link().cli("supernode", "register", key, launch.CONNECTION)["node-id"])
+    assert register(server, [place.public_key], print) == [node]
+    assert server.members.silos_of(int(node)) == [3]
+    assert revoke(server, place.public_key, print) == node
+
+
 @contextmanager
 def inviting(server, port: int, *silos: int):
     """The tokens of ``spcacw deploy invite``, while it waits, and its process."""
