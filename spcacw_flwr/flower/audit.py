@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -143,18 +143,22 @@ class Log:
         self._key = certificates.private_key(key)
         self._line, self._previous, self._size, self._sealed = 0, FIRST, 0, 0
         self._seal_line, self._owed = b"", False
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            self._place = os.open(path.parent, os.O_RDONLY)
-        except OSError as error:
-            raise SpcacwError(f"{path}, the audit log, cannot be opened: {error}.") from error
-        self._locks = {self._file: threading.Lock(), self._place: threading.Lock()}
-        with self._alone(self._place):
-            sweep(path.parent, self.head.name)
-            with self._alone(self._file):
-                self._find_head()
-            self.note(OPEN, pid=os.getpid())
-            self._seal()
+        with ExitStack() as files:
+            try:
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+                files.callback(os.close, self._file)
+                self._place = os.open(path.parent, os.O_RDONLY)
+                files.callback(os.close, self._place)
+            except OSError as error:
+                raise SpcacwError(f"{path}, the audit log, cannot be opened: {error}.") from error
+            self._locks = {self._file: threading.Lock(), self._place: threading.Lock()}
+            with self._alone(self._place):
+                sweep(path.parent, self.head.name)
+                with self._alone(self._file):
+                    self._find_head()
+                self.note(OPEN, pid=os.getpid())
+                self._seal()
+            files.pop_all()  # they stay open
         atexit.register(self.seal)
         threading.Thread(target=self._seal_now_and_then, name="audit", daemon=True).start()
 

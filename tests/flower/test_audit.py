@@ -301,6 +301,16 @@ def test_a_full_disk_stops_the_silo_and_leaves_no_half_line(host, tmp_path, monk
     checked(path)
 
 
+def test_a_log_that_cannot_be_begun_leaves_no_file_open(tmp_path, monkeypatch):
+    """A program that began while the disk was full tries again at every question."""
+    log_in(tmp_path)
+    monkeypatch.setattr(os, "write", lambda file, line: 0)
+    before = os.listdir("/proc/self/fd")
+    with one_sentence("lets nothing out"):
+        log_in(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_a_head_that_found_no_room_is_written_when_there_is_some(tmp_path, monkeypatch):
     log = log_in(tmp_path)
     answered(log, 1)
