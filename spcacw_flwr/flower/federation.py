@@ -176,9 +176,8 @@ def revoke(server: Server, public_key: Path, say: Say) -> str:
             f"{public_key} is no key that {server.directory} has admitted: they are in "
             f"{server.directory / members.REGISTERED}."
         )
-    if not server.members.revoked(int(node)):
-        server.members.shut_out(node)  # first: the ServerApp ends its stream
-        server.note(audit.REVOKED, node=node, key=text)
+    server.members.shut_out(node)  # first: the ServerApp ends its stream
+    server.note(audit.REVOKED, node=node, key=text)
     arguments = ["supernode", "unregister", node, CONNECTION]
     say(processes.shown(["flwr", *arguments], server.home))
     server.link().cli(*arguments)

@@ -21,8 +21,10 @@ from spcacw_flwr.engine.simulate import method_for
 from spcacw_flwr.flower import audit, certificates
 from spcacw_flwr.flower.audit import ANSWER, HEAD, HEARD, KEY, LOG, OPEN, REFUSED, SEAL, Log
 from spcacw_flwr.flower.auditing import checked, reconciled
+from spcacw_flwr.flower.federation import register, revoke
 from spcacw_flwr.flower.frames import QUESTION, Exchange, heard
-from spcacw_flwr.flower.hosts import OLD_KEY, Silo
+from spcacw_flwr.flower.hosts import OLD_KEY, Server, Silo
+from spcacw_flwr.flower.launch import Link
 from spcacw_flwr.flower.server_app import Audited
 from spcacw_flwr.flower.silo import framed, ledger_of
 from spcacw_flwr.silos.pool import SiloPool
@@ -309,6 +311,26 @@ def test_a_log_that_cannot_be_begun_leaves_no_file_open(tmp_path, monkeypatch):
     with one_sentence("lets nothing out"):
         log_in(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_revocation_that_found_no_room_is_noted_by_the_command_that_is_given_again(
+    tmp_path, monkeypatch
+):
+    """The silo was shut out all the same."""
+    certificates.make_authority(tmp_path / "ca")
+    server, place = Server(tmp_path / "server", 9092), Silo(tmp_path / "silo")
+    certificates.make_server(tmp_path / "ca", server.directory)
+    place.make(3, tmp_path / "ca" / certificates.CA_CERTIFICATE, "data")
+    monkeypatch.setattr(Link, "cli", lambda link, *_: {"node-id": 7})
+    register(server, [place.public_key], print)
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, line: 0)
+        with one_sentence("audit.jsonl cannot be written"):
+            revoke(server, place.public_key, print)
+    assert server.members.revoked(7)
+    assert revoke(server, place.public_key, print) == "7"
+    lines = (server.directory / LOG).read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines].count(audit.REVOKED) == 1
 
 
 def test_a_head_that_found_no_room_is_written_when_there_is_some(tmp_path, monkeypatch):
