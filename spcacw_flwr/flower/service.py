@@ -12,7 +12,7 @@ import ipaddress
 import logging
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 BESIDE = 1 << 20
 """Bytes an answer may have besides a gradient of float32: losses, and small models' buffers."""
 GRACE_SECONDS = 5.0
-"""How long streams have to end by themselves when the service closes."""
+"""How long streams have to end by themselves when one is broken, or the service closes."""
 
 
 def is_loopback(address: str) -> bool:
@@ -88,6 +88,8 @@ class Link:
     silos: tuple[int, ...]
     peer: str = ""
     """Where it comes from, once it is open."""
+    cancel: Callable[[], object] = bool
+    """Ends it, whether or not the node reads."""
     outgoing: SimpleQueue[Iterable[bytes] | None] = field(default_factory=SimpleQueue)
     waiting_for: int | None = None
     """The question that has not been answered yet; a stream is asked one at a time."""
@@ -189,7 +191,7 @@ class Service:
             found = self._invitation(shown)
             if isinstance(found, Link):
                 link, before = found, self.links.get(found.node)
-                link.peer, self.links[link.node] = peer, link
+                link.peer, link.cancel, self.links[link.node] = peer, context.cancel, link
         if isinstance(found, str):
             log.warning("A stream from %s was refused: %s.", peer, found)
             audit.refused("stream", f"{peer}: {found}")
@@ -246,6 +248,9 @@ class Service:
             link.broken = reason
         link.outgoing.put(None)
         self.inbox.put(Event(link, None))
+        late = threading.Timer(GRACE_SECONDS, link.cancel)
+        late.daemon = True
+        late.start()
 
 
 def silos_text(silos: Iterable[int]) -> str:

@@ -23,7 +23,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.gate import judge, norm_bound
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import frames
+from spcacw_flwr.flower import frames, service
 from spcacw_flwr.flower.silo import channel_of, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Fault
@@ -349,6 +349,31 @@ def test_streams_without_a_good_token_are_refused_and_logged(secured, caplog):
     assert len(said) == len(bad)
     for line, (*_, words) in zip(said, bad, strict=True):
         assert words in line
+
+
+def test_a_node_that_breaks_the_protocol_and_reads_nothing_holds_no_place(monkeypatch):
+    """It is invited again each time, and would leave no place for others."""
+    monkeypatch.setattr(service, "GRACE_SECONDS", 0.5)
+    made, places = service.Service("127.0.0.1:0", None, 1, 1 << 20), 2 * 1 + 8
+    long = frames.Exchange(frames.QUESTION, 1, {}, {"points": np.zeros(1 << 23, np.float32)})
+
+    def let_in(channel: grpc.Channel, node: int, outgoing: SimpleQueue) -> bool | None:
+        calls.append(opened(channel, outgoing, made.invite(node, [0]), node, "0"))
+        with suppress(AssertionError):
+            return bool(wait_until(lambda: made.alive(node), 1))
+
+    calls = []
+    with grpc.insecure_channel(made.address, frames.OPTIONS) as channel:
+        for node in range(places):
+            outgoing = SimpleQueue()
+            assert let_in(channel, node, outgoing)
+            made.alive(node).ask(1, frames.frames(long))
+            outgoing.put(b"garbage")
+            wait_until(lambda node=node: made.alive(node) is None)
+        wait_until(lambda: let_in(channel, places, SimpleQueue()), 20)
+        for call in calls:
+            call.cancel()
+    made.close("it is over")
 
 
 def test_a_token_opens_one_stream_only(secured):
