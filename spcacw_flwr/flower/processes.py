@@ -136,7 +136,9 @@ class Program:
     @property
     def last_words(self) -> str:
         """Why it ended, in Flower's words, if its log has them: for a sentence, in brackets."""
-        said = self.log.read_bytes()[-LOG_END:].decode(errors="replace")
+        said = ""
+        with suppress(FileNotFoundError):  # somebody moved it away
+            said = self.log.read_bytes()[-LOG_END:].decode(errors="replace")
         reasons = re.findall(r"Exit Code: \d+\n(.*?)\n\n", said, re.DOTALL)
         return f" ({' '.join(reasons[-1].split())})" if reasons else ""
 

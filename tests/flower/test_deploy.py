@@ -32,7 +32,15 @@ from spcacw_flwr.flower.deploy import app as commands
 from spcacw_flwr.flower.deploy import claimed, until_ctrl_c
 from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import Died
-from spcacw_flwr.flower.processes import Program, family, free_port, listens, owning, program_runs
+from spcacw_flwr.flower.processes import (
+    Program,
+    family,
+    free_port,
+    keep,
+    listens,
+    owning,
+    program_runs,
+)
 from spcacw_flwr.partitions.files import silo_file
 from tests.conftest import one_sentence, ran
 from tests.watching import wait_until
@@ -384,6 +392,20 @@ def test_why_a_program_ended_is_said_in_its_words(tmp_path):
     program = Program(["/usr/bin/printf", words], tmp_path / "home", tmp_path / "log", patient=True)
     program.start().process.wait()
     assert program.last_words == " (No connection. [code: 2004] No.)"
+
+
+def test_a_program_whose_json_log_was_moved_away_is_started_again(tmp_path, monkeypatch):
+    """Its new log is not there at once."""
+    monkeypatch.setattr("spcacw_flwr.flower.processes.PATIENCE", 0.0)
+    program = Program(
+        ["/bin/true"], tmp_path / "home", tmp_path / "log", as_json=True, patient=True
+    ).start()
+    program.process.wait()
+    wait_until(program.log.exists)
+    program.log.rename(tmp_path / "log.1")
+    said = []
+    keep([program], said.append)
+    assert said == [f"true ended and was started again; its log is {program.log}"]
 
 
 def test_exported_silos_are_what_their_config_says(tmp_path):
