@@ -128,9 +128,12 @@ def config_to_layout(config: Told) -> Layout:
     """Return what a node says that it trains; SpcacwError for nonsense."""
     try:
         pairs = zip(config["names"], config["shapes"], strict=True)
-        return Layout(tuple(
+        found = Layout(tuple(
             (str(name), torch.Size(int(n) for n in shape.split(",") if n)) for name, shape in pairs
         ))  # fmt: skip
+        if found.size < 1:
+            raise ValueError(f"it has {found.size} parameters")
+        return found
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise SpcacwError(f"what a node says of its model cannot be read: {error}") from error
 
@@ -154,6 +157,8 @@ def record_to_info(record: MetricRecord) -> SiloInfo:
     """Return what a silo told about itself; SpcacwError if it told nonsense."""
     try:
         (silo,), (size,) = numbers(record, "silo"), numbers(record, "num-examples")
+        if size < 1:  # weights are made of it, and batches
+            raise ValueError(f"num-examples of silo {silo} is {size}")
         return SiloInfo(
             silo=int(silo),
             size=int(size),

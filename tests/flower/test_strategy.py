@@ -274,6 +274,7 @@ def test_artefacts_of_a_run(tmp_path, capsys):
     "nonsense",
     [
         {"silo": [1, 2]}, {"silo": []}, {"silo": math.nan}, {"num-examples": math.inf},
+        {"num-examples": 0}, {"num-examples": -300},
         {"label-counts": [math.nan]}, {"group": []}, {"oracle": [math.inf]},
         {"independent": math.nan}, {"independent": [1.0, 2.0]},
     ],
@@ -291,6 +292,12 @@ def test_a_node_that_tells_nonsense_of_itself_is_refused(nonsense):
         records.record_to_info(MetricRecord(sane))
     with pytest.raises(SpcacwError, match="round is 'one'"):
         records.whole_numbers({"round": "one"}, "round")
+
+
+@pytest.mark.parametrize("shape", ["1" + 30 * "0", "-2,3", "0"])
+def test_a_model_of_a_shape_that_there_is_not_is_refused(shape):
+    with pytest.raises(SpcacwError, match="what a node says of its model cannot be read"):
+        records.config_to_layout({"names": ["weight"], "shapes": [shape]})
 
 
 # A model with BatchNorm and dropout: the same run, the same file
