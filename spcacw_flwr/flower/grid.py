@@ -8,15 +8,17 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from logging import WARNING
 from typing import Any
 
+import httpx
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -299,16 +301,21 @@ def send_and_receive(
     """Send messages and return the replies that come within ``timeout`` seconds.
 
     A message whose reply is long overdue is sent once more, since Flower loses replies at times; it
-    asks the same, and silos have no state that being asked twice could change.
+    asks the same, and silos have no state that being asked twice could change. Where a reply cannot
+    be read Flower loses whatever it pulled with it: all are asked again, and pulled one by one.
     """
     messages, start = list(messages), time.monotonic()
     waiting = dict(zip(grid.push_messages(messages), messages, strict=True))
-    overdue, again = math.inf, False
+    overdue, again, alone = math.inf, False, False
     replies: list[Message] = []
     while waiting and (timeout is None or time.monotonic() < start + timeout):
-        came = list(grid.pull_messages(list(waiting)))
-        for reply in came:
-            asked = waiting.get(reply.metadata.reply_to_message_id)
+        came = _pulled(grid, waiting, alone)
+        if came is None:
+            copies, again, alone = [_copy(one) for one in waiting.values()], True, True
+            waiting = dict(zip(grid.push_messages(copies), waiting.values(), strict=True))
+            continue
+        for id_, reply in came:
+            asked = waiting.get(id_)
             if asked is not None:  # the other of two replies to one question is not waited for
                 waiting = {id_: one for id_, one in waiting.items() if one is not asked}
                 replies.append(_as_reply_to(asked, reply))
@@ -325,6 +332,31 @@ def send_and_receive(
         if waiting:
             time.sleep(PULL_SECONDS)
     return replies
+
+
+def _pulled(
+    grid: Grid, waiting: Mapping[str, Message], alone: bool
+) -> list[tuple[str, Message]] | None:
+    """Return the replies that have come, by the ids of what they answer.
+
+    None if one cannot be read; an error in its place if each is pulled ``alone``.
+    """
+    came = []
+    for ids in [[id_] for id_ in waiting] if alone else [list(waiting)]:
+        try:
+            replies = list(grid.pull_messages(ids))
+        except (httpx.HTTPError, OSError, MemoryError):
+            raise
+        except Exception as error:  # a stranger's bytes may make a parser raise anything
+            if not alone:
+                log(WARNING, "A reply cannot be read, and all are asked again: %s", error)
+                return None
+            words = f"its reply cannot be read: {error}"
+            unread = Error(code=ErrorCode.UNKNOWN, reason=words)
+            came.append((ids[0], Message(unread, reply_to=waiting[ids[0]])))
+        else:
+            came += [(reply.metadata.reply_to_message_id, reply) for reply in replies]
+    return came
 
 
 def _copy(message: Message) -> Message:

@@ -1,6 +1,7 @@
 """Replies that get lost are asked for again, once; the strategy sees one reply to each message."""
 
 import threading
+from collections.abc import Iterable
 from queue import Queue
 from types import SimpleNamespace
 
@@ -9,13 +10,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, Message
 from flwr.server.superlink.fleet.vce.vce_api import add_messages_to_queue
 from flwr.serverapp import ServerApp
 from flwr.simulation.run_simulation import run_serverapp_th
+from google.protobuf.message import DecodeError
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.flower import grid as polling
 from tests.flower.grid import LocalGrid
 
 ALL = [101, 102, 103]
-LOST, LATE, FAILS = "lost", "late", "fails"
+LOST, LATE, FAILS, GARBAGE = "lost", "late", "fails", "garbage"
 
 
 class Losing(LocalGrid):
@@ -27,7 +29,7 @@ class Losing(LocalGrid):
     def __init__(self, fates: dict[int, list[str]]) -> None:
         super().__init__(Config.from_keys(), 3)
         self.fates = {node: list(fate) for node, fate in fates.items()}
-        self.asked, self.held = [], []
+        self.asked, self.held, self.garbage = [], [], set()
 
     def _answer(self, message: Message) -> Message | None:
         node = message.metadata.dst_node_id
@@ -41,7 +43,16 @@ class Losing(LocalGrid):
             self.replies[first.metadata.message_id] = Message(first.content, reply_to=first)
         self.held.clear()
         what = Error(code=2, reason="broken") if fate == FAILS else message.content
+        if fate == GARBAGE:
+            self.garbage.add(message.metadata.message_id)
         return Message(what, reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Like Flower's HTTP grid it loses all of a pull of which one reply cannot be read."""
+        came = super().pull_messages(message_ids)
+        if any(reply.metadata.reply_to_message_id in self.garbage for reply in came):
+            raise DecodeError("Error parsing message")
+        return came
 
 
 def exchange(grid: LocalGrid, timeout: float) -> dict[int, object]:
@@ -81,6 +92,14 @@ def test_a_lost_reply_is_asked_for_again_once_if_others_came(
     assert exchange(grid, timeout=1.5) == said
     assert grid.asked == ALL + again
     assert (f"Nodes {again} are asked again" in caplog.text) == bool(again)
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_reply_that_cannot_be_read_costs_no_other_node_its_own(times):
+    unread = {102: 102} if times == 1 else {102: "its reply cannot be read: Error parsing message"}
+    grid = Losing({102: [GARBAGE] * times})
+    assert exchange(grid, timeout=5.0) == {101: 101, 103: 103} | unread
+    assert grid.asked == ALL + ALL
 
 
 def test_a_simulation_looks_for_questions_sooner():
