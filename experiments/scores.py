@@ -90,8 +90,8 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def top(means: Mapping[str, float]) -> set[str]:
-    """Return the names with fewer than three better ones; equals share a place."""
-    return {n for n, m in means.items() if sum(other > m for other in means.values()) < 3}
+    """Return the names with fewer than three better ones; equals, but for rounding, share a place."""
+    return {n for n, m in means.items() if sum(other > m + 1e-9 for other in means.values()) < 3}
 
 
 def to_reach(curves: Array, cost: Array, levels: ArrayLike) -> Array:

@@ -155,7 +155,9 @@ def test_a_row_of_one_seed_whose_title_latex_would_not_take():
     assert text.isascii()
 
 
-@pytest.mark.parametrize("name", ["table1", "table1-tuned", "table1-narrow"])
+@pytest.mark.parametrize(
+    "name", ["table1", "table1-tuned", "table1-narrow", "table1-short", "table1-full"]
+)
 def test_the_committed_tables_are_those_of_the_committed_cells(name):
     rows = [row.name for row in conf.rows()]
     cells = sorted(read(f"{name}-cells"), key=lambda cell: rows.index(cell["row"]))
