@@ -36,6 +36,7 @@ from spcacw_flwr.silos.setup import checked_setting
 from .conf import CONF, Job, Keys, Row, numbers, rows
 from .pages import NONE, table
 from .results import Table
+from .runs import own_code
 from .scores import clustered, unharmed, worst_decile
 from .sweep import Where, complain
 
@@ -43,6 +44,8 @@ FEWEST, HARMLESS = 10, 0.9
 PLACE = ("setting", "target", "seed", "size", "method", "keys")
 NAMES = (*PLACE, "metric", "value", "test_cases", "alpha_target")
 LOCAL, TRIAL, TUNED = "local", "-trial", "-tuned"
+CODE = "code"
+"""Among the keys of a line: which form of the user's own code made it."""
 COMMON = {"engine": "in-process", "compare-alone": False, "threads": 1}
 
 
@@ -88,6 +91,8 @@ def jobs_of(
                 continue
             of = {**keys, "target": target, size_key: size, **one.keys}
             own = {k: v for k, v in of.items() if k not in unnamed}
+            if code := own_code(of.values()):
+                own[CODE] = code  # a method that was edited since has no lines
             said = {"setting": name, "target": target, "size": size, "method": one.name,
                     "keys": json.dumps(own, sort_keys=True)}  # fmt: skip
             splits = numbers(plan["tuning"]) if one.name.endswith(TRIAL) else seeds
@@ -114,7 +119,8 @@ def tuned(jobs: Sequence[Job], kept: Table) -> list[Job]:
         means = {keys: float(np.mean(value)) for keys, value in of.items()}
         if means and not any(math.isnan(mean) for mean in means.values()):
             best = max(means, key=means.__getitem__)
-            name, keys = job.row + TUNED, {**job.keys, **json.loads(best)}
+            own = {key: value for key, value in json.loads(best).items() if key != CODE}
+            name, keys = job.row + TUNED, {**job.keys, **own}
             place = {**job.place, "method": name, "keys": best}
             found.append(Job(job.column, name, keys, "", place))
     return found

@@ -1,19 +1,22 @@
 """The runs of a sweep: where each lies, whether it is done, and what keeps it from being made.
 
-A run's directory is called by a hash of its resolved configuration and the package's version, and
-so finds itself again: a sweep that was interrupted goes on with the runs that are not finished, and
-two tables that share a run make it once. A run is finished when its ``status.json`` says so.
-:func:`keep` puts what finished runs logged into one file, which can go to another machine.
+A run's directory is called by a hash of its resolved configuration, the package's version and the
+user's own code that it names, and so finds itself again: a sweep that was interrupted goes on with
+the runs that are not finished, and two tables that share a run make it once. A run is finished when
+its ``status.json`` says so. :func:`keep` puts what finished runs logged into one file, which can go
+to another machine.
 
 :class:`Display` shows them: a live picture on a terminal, a line per run elsewhere.
 """
 
 import hashlib
 import json
+import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, import_by_path
 from spcacw_flwr.engine.directory import whole_lines, write_atomically
 from spcacw_flwr.engine.recorder import as_json
 from spcacw_flwr.flower.launch import read_status
@@ -41,10 +44,26 @@ table may have one column from a CPU and another from a GPU (``summary.json`` sa
 WAITING, RUNNING, FINISHED, FAILED = "waiting", "running", "finished", "failed"
 
 
+OWN = re.compile(r"(?!spcacw_flwr\b)([\w.]+):\w+")
+"""The import path of code that is not the package's."""
+
+
+def own_code(values: Iterable[Any]) -> list[str]:
+    """Return hashes of the files of the modules that keys name by import path."""
+    found = []
+    for path in filter(OWN.fullmatch, map(str, values)):
+        with suppress(SpcacwError, OSError, TypeError):  # the run itself says what is wrong
+            import_by_path(path, "code")
+            file = Path(sys.modules[path.partition(":")[0]].__file__)  # type: ignore[arg-type]
+            found.append(hashlib.sha256(file.read_bytes()).hexdigest()[:12])
+    return found
+
+
 def fingerprint(config: Config) -> str:
-    """Return a hash of what a run computes: its keys and the version of the package."""
+    """Return a hash of what a run computes: keys, the package's version, and the user's code."""
     keys = {k: v for k, v in config.to_flat().items() if k not in IRRELEVANT}
-    text = json.dumps([version("spcacw-flwr"), keys], sort_keys=True)
+    parts = [version("spcacw-flwr"), keys, *own_code(keys.values())]
+    text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -90,7 +90,7 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def top(means: Mapping[str, float]) -> set[str]:
-    """Return the names with fewer than three better ones; equals, but for rounding, share a place."""
+    """Return the names with fewer than three better ones; equals share a place, to 1e-9."""
     return {n for n, m in means.items() if sum(other > m + 1e-9 for other in means.values()) < 3}
 
 

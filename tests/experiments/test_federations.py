@@ -142,6 +142,9 @@ def test_a_small_one_with_ones_own_method_and_setting_goes_on_where_it_was_stopp
     assert {row["alpha_target"] for row in lines if row["method"] == "mine:Tilted"} == {"0.5"}
     assert "| 20 | Tilted | 4 |" in (folder / "out" / "federations.md").read_text()
     assert (folder / "out" / "federations.png").read_bytes()[:4] == b"\x89PNG"
+    with (folder / "mine.py").open("a") as file:
+        file.write("\nEDITED = True\n")
+    assert "12 of 12 runs are missing" in spcacw(*command, "--report-only", cwd=folder).stdout
 
 
 def test_a_report_without_runs_says_so(tmp_path):

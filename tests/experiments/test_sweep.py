@@ -33,6 +33,19 @@ def test_a_key_changes_the_hash_if_it_changes_the_result(keys, same):
     assert (fingerprint(Config.from_keys(**keys)) == fingerprint(Config.from_keys())) is same
 
 
+def test_a_run_of_ones_own_method_is_another_when_its_file_has_changed(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    file, hashes = tmp_path / "edited.py", set()
+    for line in ("a = 1", "a = 2"):
+        file.write_text(f"from spcacw_flwr.baselines.local import Local as Mine\n{line}\n")
+        config = Config.from_keys(method="edited:Mine")
+        assert fingerprint(config) == fingerprint(config)
+        hashes.add(fingerprint(config))
+    assert len(hashes) == 2
+    model = Config.from_keys(model="nowhere:nothing")
+    assert fingerprint(model) != fingerprint(Config.from_keys())
+
+
 def test_what_is_finished_is_never_made_again(tmp_path):
     jobs = small_jobs()
     runs = made(jobs, tmp_path)
