@@ -9,15 +9,16 @@
 
 With ``--targets`` each silo is the target in turn: does a method help all who might use it, or
 only client 0? A silo's score is its mean accuracy over seeds after the last epoch: to choose the
-epoch on test data, for each silo by itself, would flatter M times. ``silos.csv`` has a line per
-run, ``silos.md`` for each row the mean over silos, the worst decile (mean of the lowest tenth of
-silos, one at least) and the share of silos with more than their own Local. Pictures show who
-listens to whom.
+epoch on test data, for each silo by itself, would flatter M times. Seeds that Local lacks there do
+not count. ``silos.csv`` has a line per run, ``silos.md`` for each row the mean over silos, the
+worst decile (mean of the lowest tenth of silos, one at least) and the share of silos with more than
+their own Local. Pictures show who listens to whom.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -200,14 +201,17 @@ def report_silos(
         {"column": column, "method": row, "seed": line.pop("seed"), "target": target, **line}
         for (column, row, target), curves in found.items() for line in curves.lines()
     ])  # fmt: skip
-    last = {where: float(c.accuracy[:, -1].mean()) for where, c in found.items()}
+    last = {where: curves.at() for where, curves in found.items()}
     text = ["Accuracy in percent at the last epoch, mean over seeds, each silo as the target."]
     for column in columns:
         lines = []
         for row in rows:
-            mine = {t: a for (c, r, t), a in last.items() if (c, r) == (column.name, row.name)}
-            alone = {t: last.get((column.name, "local", t)) for t in mine}
-            both = [(mine[t], a) for t, a in alone.items() if a is not None]
+            both = []
+            for (name, method, target), mine in last.items():
+                alone = last.get((name, "local", target), {})
+                seeds = mine.keys() & alone.keys()
+                if (name, method) == (column.name, row.name) and seeds:
+                    both.append([fmean(of[seed] for seed in seeds) for of in (mine, alone)])
             if both:
                 mean, worst, share = over_silos(*zip(*both, strict=True))
                 beats = f"{100 * share:.0f} %" if row.name != "local" else NONE

@@ -195,6 +195,17 @@ def test_every_silo_as_target(tmp_path):
     assert f"| Local | 2 | {np.mean(alone):.2f} | {min(alone):.2f} | – |" in text
 
 
+def test_a_silo_is_held_against_the_local_of_the_same_seeds(tmp_path):
+    jobs = table1.silo_jobs([COLUMN], ROWS, [0, 1], {"epochs": 1}, "0", tuned=False)
+    made([job for job in jobs if (job.row, job.seed) != ("local", 1)], tmp_path / "runs")
+    table1.report_silos(jobs, plan(jobs, tmp_path / "runs"), [COLUMN], ROWS, tmp_path)
+    (first, _, alone) = read_csv(tmp_path / "silos.csv")
+    ours = float(first["last_accuracy"])
+    share = 100 * (ours > float(alone["last_accuracy"]))
+    text = (tmp_path / "silos.md").read_text()
+    assert f"| SP-CACW | 1 | {ours:.2f} | {ours:.2f} | {share} % |" in text
+
+
 def test_calibration(tmp_path):
     (tmp_path / "c.toml").write_text("[digits]\nsamples-per-silo = [40, 60]\n")
     jobs = readings.calibration_jobs([COLUMN], ROWS[1], [0, 1], {}, tmp_path / "c.toml")
