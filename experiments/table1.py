@@ -98,10 +98,16 @@ def markdown(
 
     ``columns`` maps names to titles; ``failures`` are sentences.
     """
+    most: dict[str, int] = {}
+    for cell in cells:
+        most[cell["column"]] = max(most.get(cell["column"], 0), cell["seeds"])
 
     def beside_the_papers(cell: Cell | None) -> str:
         paper = score(cell, "paper")
-        return score(cell, "best", "**{}**") + (f" (paper {paper})" if paper != NONE else "")
+        text = score(cell, "best", "**{}**") + (f" (paper {paper})" if paper != NONE else "")
+        if cell is None or cell["seeds"] == most[cell["column"]]:
+            return text
+        return f"{text} ({cell['seeds']} seed{'s' * (cell['seeds'] > 1)})"
 
     rows = [[title, *map(beside_the_papers, of)] for title, of in overview(cells, columns)]
     text = [*table(["", *columns.values()], rows), "", EXPLANATION]

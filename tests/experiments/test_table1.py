@@ -155,6 +155,15 @@ def test_a_row_of_one_seed_whose_title_latex_would_not_take():
     assert text.isascii()
 
 
+def test_the_overview_says_which_rows_lack_seeds():
+    cells = [{**cell, "column": "a", "seeds": n} for cell, n in
+             zip(read("table1-cells"), (1, 5, 3), strict=False)]  # fmt: skip
+    text = markdown(cells, {"a": "A"})
+    assert "| SP-CACW | 89.30 ± 0.27 (paper 89.40 ± 1.55) (1 seed) |" in text
+    assert "| SP-CACW reg | 89.31 ± 0.27 (paper 89.40 ± 1.55) |" in text
+    assert "| FedDisco | 55.71 ± 1.28 (paper 54.41 ± 5.01) (3 seeds) |" in text
+
+
 @pytest.mark.parametrize(
     "name", ["table1", "table1-tuned", "table1-narrow", "table1-short", "table1-full"]
 )
