@@ -170,18 +170,19 @@ class Table:
         """Whether no line has this place."""
         return self.place(place) not in self.lines
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Append a line; columns that it does not name stay empty."""
+    def add(self, *lines: Mapping[str, Any]) -> None:
+        """Append lines, all or none; columns that one does not name stay empty."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = {name: "" if line.get(name) is None else str(line[name]) for name in self.names}
+        texts = [{name: "" if line.get(name) is None else str(line[name]) for name in self.names}
+                 for line in lines]  # fmt: skip
         fresh = not self.path.exists() or not self.path.stat().st_size
         rows = io.StringIO(newline="")
         writer = csv.DictWriter(rows, self.names, lineterminator="\n")
         if fresh:
             writer.writeheader()
-        writer.writerow(text)
+        writer.writerows(texts)
         append(self.path, rows.getvalue())
-        self.lines[self.place(text)] = text
+        self.lines |= {self.place(text): text for text in texts}
 
     def arrange(self, places: Iterable[Mapping[str, Any]]) -> None:
         """Put the lines in the order of ``places``, behind those that are not among them."""

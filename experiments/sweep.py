@@ -317,8 +317,7 @@ class Where:
             if isinstance(found, Exception):
                 failed[f"{job.column}, {job.row}: {found}"] += 1
                 continue
-            for line in found:
-                table.add({**job.place, **line})
+            table.add(*({**job.place, **line} for line in found))
         return failed
 
     def fill(self, table: Table, jobs: Sequence[Job], line: Line, console: Console) -> list[str]:

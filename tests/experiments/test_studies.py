@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from spcacw_flwr.config.config import Config, read_toml
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.experiments import readings, studies
+from spcacw_flwr.experiments import readings, results, studies
 from spcacw_flwr.experiments.__main__ import app
-from spcacw_flwr.experiments.results import read_csv
+from spcacw_flwr.experiments.conf import Job
+from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.experiments.runs import fingerprint
+from spcacw_flwr.experiments.sweep import Where
 from tests.conftest import ran
 from tests.experiments.small import COLUMN, ROWS, made
 
@@ -106,6 +109,25 @@ def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
     local = [line for line in second if line["rule"] == "local"]
     assert {line["alpha_target"] for line in local} == {"1.0"}
     assert {line["regret"] for line in local} == {line["epsilon"] for line in local} == {""}
+
+
+class Here(Where):
+    """Makes short runs in this process."""
+
+    def short(self, make, jobs, *_):
+        return ((job, make(job.keys)) for job in jobs)
+
+
+def test_the_lines_of_one_run_come_together(tmp_path, monkeypatch):
+    """A game of which some lines are there would count as played for ever."""
+    table = Table(tmp_path / "shapley.csv", ("seed", "silo"), ("seed", "silo"))
+    calls, once = [], results.append
+    monkeypatch.setattr(results, "append", lambda *of: calls.append(once(*of)))
+    job = Job("digits", "shapley", {}, "", {"seed": 0})
+    Here(tmp_path).add(table, lambda _: [{"silo": 1}, {"silo": 2}], [job], Console(quiet=True))
+    assert (tmp_path / "shapley.csv").read_text() == "seed,silo\n0,1\n0,2\n"
+    assert len(calls) == 1
+    assert not table.lacks({"seed": 0, "silo": 2})
 
 
 def test_a_table_with_other_columns_is_one_sentence(tmp_path):
