@@ -35,6 +35,11 @@ Minutes = Annotated[
     float, typer.Option(help="after which unfinished runs are left for another time")
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any key")]
+SetNew = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="any key; lines that are there stay"),
+]
+"""Where lines are found again by columns that do not name all keys."""
 Ray = Annotated[
     str, typer.Option("--ray-address", help="a Ray cluster's, or local; empty: processes here")
 ]
@@ -122,7 +127,7 @@ def run_studies(
     file: Annotated[Path, typer.Option(help="TOML that lists the studies")] = studies.STUDIES,
     runs: Annotated[Path, typer.Option(help="directory of the runs")] = Path("runs/studies"),
     workers: Workers = 0, device: Device = "cpu",
-    report_only: ReportOnly = False, set_: Set = None, ray: Ray = "",
+    report_only: ReportOnly = False, set_: SetNew = None, ray: Ray = "",
 ) -> list[Path]:  # fmt: skip
     """Run what the tables of the studies lack, a line of CSV for each run."""
     console, more = new_console(), more_keys(data_dir, "in-process", set_)
@@ -154,7 +159,7 @@ def attack(
     columns: Columns = "digits-relabel", methods: Rows = "",
     attacks: Annotated[str, typer.Option(help="comma-separated; empty is all")] = "",
     shares: Annotated[str, typer.Option(help="of the peers that attack")] = "0.1,0.3,0.5,0.8",
-    seeds: Seeds = "0-2", data_dir: DataDir = None, workers: Workers = 0, set_: Set = None,
+    seeds: Seeds = "0-2", data_dir: DataDir = None, workers: Workers = 0, set_: SetNew = None,
     ray: Ray = "", picture: Annotated[
         Path | None, typer.Option(help="PNG to draw, with Markdown beside the table")
     ] = None,

@@ -91,6 +91,13 @@ def test_an_unknown_study_is_one_sentence():
     assert "no study 'privcy' (did you mean privacy?)" in command("privcy", code=1)
 
 
+@pytest.mark.parametrize("name", ["studies", "attacks"])
+def test_keys_that_no_line_tells_want_a_table_of_their_own(name):
+    """What an earlier --set has made is found again by its place, and is not made anew."""
+    said = " ".join(ran(name, "--help", of=app).replace("│", " ").split())
+    assert "--set KEY=VALUE any key; lines that are there stay" in said
+
+
 def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
     said, first = run_own(tmp_path, ["plain", "wrong"], code=1)
     assert "method = 'locl' is unknown" in said
