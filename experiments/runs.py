@@ -77,7 +77,7 @@ class Run:
     state: str = WAITING
     error: str = ""
     killed: bool = False
-    """Whether its process ended without a word: another time it may do better."""
+    """Whether its process ended without a word, or for want of room: it may do better later."""
     config: Config | None = None
     """None if the keys are wrong."""
 

@@ -38,7 +38,7 @@ from rich.progress import track
 from threadpoolctl import threadpool_limits
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import Scarce, SpcacwError
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import Stopped, held, write_atomically
 from spcacw_flwr.engine.recorder import as_json
@@ -105,7 +105,7 @@ def work(flat: dict[str, Any]) -> None:
         raise SystemExit(130) from None
     except SpcacwError as error:
         shutil.rmtree(kept, ignore_errors=True)
-        ended_as(directory, FAILED, error=str(error))
+        ended_as(directory, FAILED, error=str(error), kind=type(error).__name__)
         raise SystemExit(1) from None
 
 
@@ -143,7 +143,7 @@ def collect(run: Run, process: BaseProcess | Away) -> None:
         return
     said = run.status()
     code = process.exitcode or 0
-    run.killed = "error" not in said
+    run.killed = "error" not in said or said.get("kind") == Scarce.__name__
     how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
     run.fail(said.get("error") or f"The run's process ended {how}; see {run.directory}/worker.log.")
     ended_as(run.directory, FAILED, error=run.error)

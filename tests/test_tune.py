@@ -2,8 +2,10 @@
 
 import json
 import math
+import shutil
 import statistics
 import tomllib
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +16,8 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments import tune
 from spcacw_flwr.experiments.conf import HOLDOUT, TUNED, tuned_keys
 from spcacw_flwr.experiments.results import Table, read_csv
-from spcacw_flwr.experiments.runs import FAILED, FINISHED, Run
+from spcacw_flwr.experiments.runs import FAILED, FINISHED, Run, plan
+from spcacw_flwr.experiments.sweep import CONTEXT, collect, work
 from tests.baselines.on_digits import distance
 
 DIGITS = {"setting": "digits-relabel"}
@@ -202,6 +205,23 @@ def test_a_candidate_whose_process_was_killed_is_tried_again(tmp_path):
     (job,) = jobs_of("local", {})
     assert math.isnan(tune.score(job, Run([job], tmp_path, FAILED))["held_out_accuracy"])
     assert tune.score(job, Run([job], tmp_path, FAILED, killed=True)) is None
+
+
+def work_on_a_full_disk(flat):
+    shutil.disk_usage = lambda _: SimpleNamespace(free=0)
+    work(flat)
+
+
+def test_a_candidate_for_which_the_disk_was_full_is_tried_again(tmp_path):
+    """As a refused one it would be out for ever."""
+    (job,) = jobs_of("local", {})
+    (run,) = plan([job], tmp_path)
+    flat = run.config.to_flat() | {"output": str(run.directory), "threads": 1}
+    process = CONTEXT.Process(target=work_on_a_full_disk, args=(flat,))
+    process.start()
+    collect(run, process)
+    assert "has room for 0 MB" in run.error
+    assert tune.score(job, run) is None
 
 
 @pytest.mark.parametrize(

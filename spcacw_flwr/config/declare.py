@@ -23,6 +23,10 @@ class SpcacwError(Exception):
     """Something that the user can mend, said in one sentence: what is wrong, where, what to do."""
 
 
+class Scarce(SpcacwError):
+    """What the machine has no room for now: the same may do at another time."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `` (did you mean …?)`` with the closest known name, or nothing if none is close.
 

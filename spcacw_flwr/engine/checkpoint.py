@@ -24,7 +24,7 @@ from typing import Any
 
 from spcacw_flwr import __version__
 from spcacw_flwr.config.config import Config, flattened
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import Scarce, SpcacwError
 from spcacw_flwr.engine import state
 from spcacw_flwr.engine.directory import lengths, write_atomically
 from spcacw_flwr.silos.protocol import Federation
@@ -181,7 +181,7 @@ class Keeper:
         except OSError as error:
             raise SpcacwError(f"{self.directory} cannot be written: {error}.") from error
         if free < ROOM * self._bytes:
-            raise SpcacwError(
+            raise Scarce(
                 f"output = '{self.home}' has room for {free / 1e6:.0f} MB, and checkpoints want "
                 f"{ROOM * self._bytes / 1e6:.0f} MB: free some, name another directory, or set "
                 "checkpoint-every = -1 to go without them."

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import Scarce, SpcacwError
 from spcacw_flwr.config.keys import BF16, FLOAT32, TF32
 
 log = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ def find_device(name: str, precision: str = FLOAT32) -> torch.device:
 def need_room(silos: int, vectors: float, model: Tensor) -> None:
     """See that ``vectors`` float32 vectors for each of M silos fit the device of ``model`` (d,).
 
-    SpcacwError if they do not: where memory is promised freely, the system would end the process.
+    Scarce if they do not: where memory is promised freely, the system would end the process.
     """
     needed, free = 4 * silos * vectors * len(model), free_bytes(model.device)
     if needed > free:
-        raise SpcacwError(
+        raise Scarce(
             f"The gradients and biases of {silos:,} silos, of {len(model):,} numbers each, need "
             f"{needed / GIB:.1f} GiB on {model.device}, where {free / GIB:.1f} are free: set the "
             "key sketch, or use fewer silos or a smaller model."
