@@ -66,7 +66,8 @@ class Method:
         """The values of the method's own keys."""
         self.parameters = parameters.clone()
         self.optimiser = Optimiser(config.training)
-        self.alpha: Weights | None = self.initial_weights()
+        first = self.initial_weights()
+        self.alpha: Weights | None = None if first is None else self._weights(first)
         """(M,) the weight of each silo in what the target uses; None if the method has none."""
         self.alpha_round = 0
         """The round in which α last changed."""
@@ -147,7 +148,17 @@ class Method:
 
     def set_weights(self, alpha: Weights, round_: int) -> None:
         """Note the weights that round t ended with, for the log; a copy."""
-        self.alpha, self.alpha_round = alpha.copy(), round_
+        self.alpha, self.alpha_round = self._weights(alpha), round_
+
+    def _weights(self, alpha: Any) -> Weights:
+        """Return a copy; SpcacwError unless there is a finite number for each silo."""
+        held, count = np.array(alpha, dtype=np.float64), self.federation.num_silos
+        if held.shape != (count,) or not np.isfinite(held).all():
+            raise SpcacwError(
+                f"Method {self.name} gives weights of shape {held.shape}, or not finite ones: they "
+                f"must be {count} finite numbers, one for each silo."
+            )
+        return held
 
     def ends_epoch(self, round_: int) -> bool:
         """Say whether round t is the last of the target's pass over its data."""

@@ -266,6 +266,18 @@ def test_a_method_of_ones_own_by_import_path():
             method_class(name)
 
 
+@pytest.mark.parametrize("alpha", [[1.0, 0.0], [[1.0], [0.0], [0.0]], [np.nan, 1.0, 0.0]])
+def test_weights_that_are_not_a_finite_number_for_each_silo_are_one_sentence(alpha, monkeypatch):
+    method = make("fedavg")
+    with pytest.raises(SpcacwError, match=r"fedavg gives weights .* must be 3 finite numbers"):
+        method.set_weights(np.array(alpha), 1)
+    monkeypatch.setattr(type(method), "initial_weights", lambda _: alpha)
+    with pytest.raises(SpcacwError, match="must be 3 finite numbers, one for each silo"):
+        make("fedavg")
+    monkeypatch.setattr(type(method), "initial_weights", lambda _: [0.5, 0.25, 0.25])
+    assert make("fedavg").alpha.tolist() == [0.5, 0.25, 0.25]
+
+
 def test_every_name_is_a_method_that_knows_its_name():
     for name in METHODS:
         assert method_class(name).name == name
