@@ -103,7 +103,8 @@ def _pool(
         owners["privacy-silos"] = ",".join(map(str, silos))
         config = configured(owners)
     if own:
-        setting.train(silos[0])  # there may be no data of others here
+        for silo in silos[:1]:  # there may be no data of others here, or, of many nodes, of none
+            setting.train(silo)
     else:
         setting.prepare()
     rehearsal = simulated() or node_config.get("privacy-seeded")
