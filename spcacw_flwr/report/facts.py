@@ -63,7 +63,13 @@ class Course:
     def verdict(self) -> int:
         """1 or −1 where the test cases tell that the peers helped or harmed, else 0."""
         low, high = self.gain_interval or (0, 0)
-        return 1 if low > 0 else -1 if high < 0 else 0
+        return 0 if self.alike else 1 if low > 0 else -1 if high < 0 else 0
+
+    @property
+    def alike(self) -> bool:
+        """Whether the gain, with its interval, is less than a thousandth of the value."""
+        ends = self.gain_interval
+        return ends is not None and max(map(abs, ends)) <= 1e-3 * abs(self.values[-1])
 
     @property
     def on(self) -> str:

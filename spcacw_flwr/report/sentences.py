@@ -81,6 +81,7 @@ def _chance(course: Course) -> Sentences:
         0: "too few to say whether the peers helped",
         -1: "the target is better off alone, by more than chance explains",
     }[course.verdict]
+    told = "the peers made no difference" if course.alike else told
     ends = span(course.metric, course.gain_interval, signs=True)
     yield f"On {course.on}, the same for both, the 95 % interval of the gain is {ends}: {told}."
 
@@ -103,6 +104,9 @@ def advice(facts: Facts) -> Sentences:
             least = f"these peers made the target's model worse by at least {metric.gap(high)}"
             yield f"Stop, or change something first: {least}, as far as {course.on} can tell."
             yield f"What may help: {', '.join(_other_ways(facts))}."
+        elif course.alike:
+            yield f"These peers made no difference to the model, as far as {course.on} can tell."
+            yield COSTS
         else:
             yield from _too_little(course, course.gain, course.cases, (high - low) / 2)
     elif ahead := [int(line["epoch"]) for line in facts.run.epochs if line.get("behind")]:
@@ -112,6 +116,9 @@ def advice(facts: Facts) -> Sentences:
         )
     elif facts.state != "finished":
         yield "Not known yet: let the run go to its end, where both models are compared."
+    elif course.table.get(metric.name, {}).get("gain_interval"):  # compared, but by too few cases
+        yield f"Too little data to say: {course.on} cannot tell a difference from chance."
+        yield "Try more test cases."
 
 
 def _other_ways(facts: Facts) -> Iterator[str]:
@@ -141,12 +148,10 @@ def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentenc
         way, ends = "better" if low > 0 else "worse", span(finer, (low, high), signs=True)
         sure = f"The {finer.label}, which also counts how sure the model is, did get {way}"
         yield f"{sure} ({ends}): a hint, no more."
-    yield (
-        "Try more test cases, or more seeds. Going on costs the peers' time and privacy; going on "
-        "alone costs nothing."
-    )
+    yield f"Try more test cases, or more seeds. {COSTS}"
 
 
+COSTS = "Going on costs the peers' time and privacy; going on alone costs nothing."
 POWER = ((1.960 + 0.842) / 1.960) ** 2
 """How many times as many cases tell a difference in four draws of five as in every second one."""
 MOST_CASES = 10_000

@@ -124,14 +124,16 @@ class Cases:
         """Return by how much these are better than another model's: the gain, low, high.
 
         Where cases are right or wrong, one more on which the models differ widens the interval, as
-        in A. Agresti and Y. Min (Statistics in Medicine 24, 2005).
+        in A. Agresti and Y. Min (Statistics in Medicine 24, 2005); so it does where two models put
+        all cases in the same order.
         """
         gains = {}
         for name in self.scores:
             metric, ours, theirs = METRICS[name], self.found(name), other.found(name)
             scale = (100.0 if metric.percent else 1.0) * metric.sign
             error = standard_error(ours.influence - theirs.influence)
-            more = Z * math.hypot(error, ours.one if metric.percent else 0.0) * abs(scale)
+            one = ours.one if metric.percent or (metric.share and not error) else 0.0
+            more = Z * math.hypot(error, one) * abs(scale)
             gain = scale * (ours.value - theirs.value)
             gains[name] = [gain, gain - more, gain + more]
         return gains

@@ -108,7 +108,7 @@ def _auroc(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
     influence, ones = torch.empty_like(scores), []
     for own in its:
         count, share = int(own.sum()), weight[own] / weight[own].sum()
-        unbiased = math.sqrt(count / max(1, count - 1))
+        unbiased = math.sqrt(count / (count - 1)) if count > 1 else math.nan
         influence[own] = unbiased * len(y) * share * (better[own] - value)
         ones.append(float(share.max()))
     return Found(value, influence, max(ones))
@@ -247,5 +247,7 @@ def is_worse(metric: Metric, ours: Mapping[str, float], theirs: Mapping[str, flo
 
 
 def standard_error(influence: Tensor) -> float:
-    """Return the standard error that belongs to the influence of each case."""
+    """Return the standard error that belongs to the influence of each case; of one case NaN."""
+    if len(influence) < 2:
+        return math.nan
     return float(influence.square().sum().sqrt()) / len(influence)

@@ -189,6 +189,24 @@ def test_a_difference_that_few_cases_cannot_tell_is_not_called_one(tmp_path):
     assert "so small" in said("advice", zero)
 
 
+def test_a_difference_of_nothing_is_not_one_that_the_cases_tell(tmp_path):
+    for ends in ((-1e-5, 1e-5), (2e-5, 4e-5), (0, 0)):
+        alike = judged(tmp_path, 0.0, *ends, metric="log-loss", alone=0.3)
+        assert "+0.000: the peers made no difference." in said("headline", alike)
+        assert said("advice", alike) == (
+            "These peers made no difference to the model, as far as 48 test cases can tell. Going "
+            "on costs the peers' time and privacy; going on alone costs nothing."
+        )
+
+
+def test_where_no_interval_can_be_told_the_cases_are_too_few(tmp_path):
+    found = judged(tmp_path, 0.164, None, None, cases=1, metric="log-loss")
+    assert said("advice", found) == (
+        "Too little data to say: 1 test case cannot tell a difference from chance. Try more test "
+        "cases."
+    )
+
+
 def test_a_difference_that_the_cases_tell(tmp_path):
     helped = judged(tmp_path, 0.05, 0.01, 0.09, cases=300)
     assert "+0.010 to +0.090: the peers helped" in said("headline", helped)

@@ -108,6 +108,29 @@ def test_a_paired_gain_by_hand():
     assert same == pytest.approx([0, -196 / 48, 196 / 48], rel=1e-4)
 
 
+def test_one_case_tells_nothing_of_chance():
+    """Nor does a single case of a class, as far as AUROC goes."""
+    sure, unsure = torch.tensor([[0.0, 5.0]]), torch.tensor([[0.0, 1.0]])
+    one, other = (cases(outputs, torch.tensor([1])) for outputs in (sure, unsure))
+    gains = one.gains(other)
+    assert gains["log-loss"][0] > 0.2
+    assert all(math.isnan(end) for _, *ends in gains.values() for end in ends)
+    assert math.isnan(one.figures()["log-loss-high"])
+    margin = torch.linspace(-1, 1, 20)
+    y = torch.ones(20, dtype=torch.int64)
+    y[0] = 0
+    few = cases(torch.stack([-margin, margin], 1), y)
+    low = few.gains(cases(torch.stack([margin, -margin], 1), y))["auroc"][1]
+    assert math.isnan(low)
+    assert few.figures()["auroc-low"] == pytest.approx(1 / (1 + 1.96**2), rel=1e-3)
+
+
+def test_the_same_order_of_few_cases_is_no_proof_that_models_are_alike():
+    outputs, y = random(48, 2)
+    gain, low, high = cases(outputs, y).gains(cases(2 * outputs, y))["auroc"]
+    assert [gain, low, high] == pytest.approx([0, -1.96 / 20, 1.96 / 20], rel=0.25)
+
+
 def test_gains_are_more_where_less_is_better():
     good, y = random(200, 2)
     gains = cases(good * 1.5, y).gains(cases(-good - torch.tensor([0.0, 1.0]), y))
