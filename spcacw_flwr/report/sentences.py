@@ -48,7 +48,7 @@ def _against_alone(course: Course, local: bool) -> Sentences:
         yield f"The target trained alone and ended with {what}{_within(course)}."
     elif gain is None:
         yield f"The target's model ended with {what}{_within(course)}."
-        yield "Training alone was not run beside it, so whether the peers helped is not known."
+        yield "It cannot be compared with training alone, so whether the peers helped is not known."
     else:
         both = f"{what} against {metric.text(course.alone[-1])}"
         way = "better" if gain > 0 else "worse"
@@ -92,9 +92,13 @@ def advice(facts: Facts) -> Sentences:
     if not course.values or facts.run.config.get("method") == "local":
         return
     if course.gain is None:
-        done = facts.state == "finished"
-        again = "set compare-alone = true" if done else "let it run to its end"
-        yield f"This run cannot say, for training alone was not run beside it: {again}."
+        asked, done = facts.run.config.get("compare-alone"), facts.state == "finished"
+        why, again = "was not run", "set compare-alone = true"
+        if asked:
+            why, again = "failed", "the log says why"
+        elif asked is None and not done:
+            again = "let it run to its end"
+        yield f"This run cannot say, for training alone {why} beside it: {again}."
     elif course.gain_interval is not None and course.cases:
         low, high = course.gain_interval
         if course.verdict > 0:

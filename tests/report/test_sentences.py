@@ -69,6 +69,10 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
     ("advice", {"alone": None}, "This run cannot say, for training alone was not run beside it: "
      "set compare-alone = true."),
     ("advice", {"accuracy": (50.0,), "alone": None, **FAILED}, "let it run to its end."),
+    ("advice", {"accuracy": (50.0,), "alone": None, **FAILED, "config": {"compare-alone": False}},
+     "training alone was not run beside it: set compare-alone = true."),
+    ("advice", {"alone": None, "config": {"compare-alone": True}},
+     "This run cannot say, for training alone failed beside it: the log says why."),
     ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0}, **FAILED}, "Not known yet:"),
     ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0, "behind": 1}, **FAILED},
      "Stop, or change something first: at epoch 1 training alone was ahead by more than chance"),
