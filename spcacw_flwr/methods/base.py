@@ -113,9 +113,12 @@ class Method:
                 if self.target in request.silos and self.target not in replies.silos:
                     fault = replies.faults.get(self.target)
                     why = f" ({fault.words})" if fault else ""
+                    how = "without its gradient no round can be used: check the node that holds it"
+                    if fault and fault.reason == "not-finite":
+                        how = "its model has probably diverged: choose a smaller eta"
                     raise SpcacwError(
                         f"Target silo {self.target} did not answer round {request.round}{why}; "
-                        "without its gradient no round can be used: check the node that holds it."
+                        f"{how}."
                     )
                 if self.target in replies.silos and request.want == GRADIENTS and not noted:
                     self._losses.append(float(replies.losses[replies.silos.index(self.target)]))

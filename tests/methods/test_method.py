@@ -9,7 +9,7 @@ from spcacw_flwr import simulate
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
-from spcacw_flwr.silos.protocol import Replies
+from spcacw_flwr.silos.protocol import Fault, Replies
 from spcacw_flwr.silos.setup import setting_of
 from tests.baselines.by_hand import converse, make
 from tests.conftest import make_method, make_pool
@@ -223,6 +223,17 @@ def test_without_the_target_a_round_is_an_error():
     for smoothness in (1.0, None):
         with pytest.raises(SpcacwError, match="Target silo 0 did not answer round 1"):
             play(make("spcacw"), 1, [[1, 0]] * 2, (1, 2), smoothness)
+
+
+@pytest.mark.parametrize(
+    ("reason", "how"),
+    [("not-finite", "has probably diverged: choose a smaller eta"), ("shape", "check the node")],
+)
+def test_a_target_whose_answer_is_of_no_use_is_told_what_to_do(reason, how):
+    replies = Replies((1, 2), torch.ones(2, 2), torch.ones(2), 1.0)
+    replies.faults[0] = Fault(reason, "its loss is not finite")
+    with pytest.raises(SpcacwError, match=how):
+        converse(make("fedavg"), 1, lambda _: replies)
 
 
 def test_smoothness_is_asked_at_its_interval_and_its_absence_is_an_error():
