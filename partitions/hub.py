@@ -20,7 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path, key, names_in
+from spcacw_flwr.config.declare import (
+    SpcacwError,
+    did_you_mean,
+    import_by_path,
+    key,
+    names_in,
+    one_line,
+)
 from spcacw_flwr.silos.streams import SPLIT, stream
 
 from .allocation import Ints
@@ -56,7 +63,7 @@ class HubKeys:
 
 
 def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 class HubSilos(OwnSilos):
@@ -88,10 +95,12 @@ class HubSilos(OwnSilos):
         where, split = here / Path(self.own.dataset).expanduser(), self.own.split
         kinds = {".csv": "csv", ".parquet": "parquet", ".json": "json", ".jsonl": "json"}
         try:
-            if where.suffix in kinds and not where.is_dir():
+            if (suffix := where.suffix.lower()) in kinds and not where.is_dir():
                 where.open("rb").close()  # what is not there, a loader asks the hub for
                 files = {"data_files": str(where)}
-                return datasets.load_dataset(kinds[where.suffix], split=split, **files)
+                return datasets.load_dataset(kinds[suffix], split=split, **files)
+            if where.is_file():
+                raise ValueError(f"a file must end in {', '.join(kinds)}")
             if (where / "state.json").exists():
                 if split != HubKeys.split:
                     raise ValueError("what was saved is one split: leave hf.split out")
@@ -100,9 +109,10 @@ class HubSilos(OwnSilos):
                 return datasets.load_from_disk(str(where))[split]
             return datasets.load_dataset(self.own.dataset, split=split)
         except Exception as error:  # a network, a file, a split: whatever a loader meets
+            vague = isinstance(error, datasets.exceptions.DatasetGenerationError)
+            reason = one_line(error.__cause__ or error if vague else error)
             raise SpcacwError(
-                f"hf.dataset = {self.own.dataset!r}, split {split!r}, cannot be loaded "
-                f"({type(error).__name__}: {error})."
+                f"hf.dataset = {self.own.dataset!r}, split {split!r}, cannot be loaded ({reason})."
             ) from error
 
     @cached_property
@@ -136,8 +146,9 @@ class HubSilos(OwnSilos):
         """Return a column as an array (n, …); SpcacwError if there is none, or it is ragged."""
         if name not in self._rows.column_names:
             known = self._rows.column_names
+            other = " (a .csv is to have commas between its columns)" * (";" in known[0])
             raise SpcacwError(f"{self._source} has no column {name!r}{did_you_mean(name, known)}: "
-                              f"it has {', '.join(known)}.")  # fmt: skip
+                              f"it has {', '.join(known)}{other}.")  # fmt: skip
         found = list((self._rows if rows is None else rows)[name])
         if any(map(_missing, found)):
             lacks = [row for row, value in enumerate(self._rows[name], 1) if _missing(value)]
@@ -179,6 +190,11 @@ class HubSilos(OwnSilos):
         plain = several or classes == 1
         order = draw.permutation(len(y)) if plain else stratified(y, draw)
         cut = len(y) - max(1, round(len(y) * self.own.test_share))
+        if cut < 1:
+            raise SpcacwError(
+                f"Silo {silo} of {self._source} has {len(y)} rows, of which a test share "
+                f"of {self.own.test_share:g} leaves none to train on: use fewer silos, or less."
+            )
         train = order[: min(cut, self.keys.samples_per_silo or cut)]
         test = order[cut:][: self.keys.test_samples or None]
         x, labels = torch.from_numpy(self._inputs(rows, train)), torch.from_numpy(y)
@@ -194,8 +210,9 @@ class HubSilos(OwnSilos):
         for name, column in zip(names, columns, strict=True):
             if column.dtype.kind not in "iufb" or (column.ndim > 1 and len(names) > 1):
                 raise SpcacwError(
-                    f"Column {name!r} of {self._source} holds no numbers, or cannot be an input "
-                    "with others: name columns of numbers, or a single other one, in hf.features."
+                    f"Column {name!r} of {self._source} holds no numbers (5.6 is one, 5,6 is a "
+                    "text), or cannot be an input with others: name columns of numbers, or a "
+                    "single other one, in hf.features."
                 )
         x = columns[0]
         if isinstance(self._rows.features[names[0]], datasets.Image):

@@ -38,7 +38,7 @@ def saved(tmp_path):
 
 def keys(path, silos=4, **own):
     own = {"features": "a,b"} | own
-    flat = {f"hf.{name}": value for name, value in own.items()}
+    flat = {f"hf.{name.replace('_', '-')}": value for name, value in own.items()}
     return {"setting": "hf", "silos": silos, "hf.dataset": str(path), **flat}
 
 
@@ -147,7 +147,8 @@ def test_images_vectors_and_tokens(tmp_path):
 
 @pytest.mark.parametrize(("own", "words"), [
     ({"label": "lable"}, "has no column 'lable' (did you mean label?): it has a, b,"),
-    ({"features": "a,town"}, "Column 'town' of"),
+    ({"features": "a,town"}, "Column 'town' of"), ({"features": "town"}, "5,6 is a text"),
+    ({"test_share": 0.99}, "has 30 rows, of which a test share of 0.99 leaves none to train on"),
     ({"partitioner": "DirichletPartition"}, "did you mean DirichletPartitioner?"),
     ({"partitioner": "DirichletPartitioner"}, "cannot be made with hf.arguments = ''"),
     ({"arguments": "{"}, "IidPartitioner cannot be made with hf.arguments = '{'"),
@@ -197,6 +198,28 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path):
     with one_sentence("cannot be loaded") as found:
         made(tmp_path / "bad.csv").train(0)
     assert str(found.value).startswith("hf.dataset = ")  # no partitioner's fault
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("latin.csv", "größe,label\n1,ja\n2,nein\n".encode("latin-1"), "'utf-8' codec can't decode"),
+    ("empty.csv", b"", "EmptyDataError: No columns to parse from file"),
+    ("trees.tsv", b"a\tlabel\n1\t2\n", "a file must end in .csv, .parquet, .json, .jsonl"),
+    ("semi.csv", b"a;label\n1,5;ja\n2,5;nein\n", "has a;label"),
+    ("semi.csv", b"a;label\n1,5;ja\n2,5;nein\n", "is to have commas between its columns"),
+    ("inf.csv", b"a,label\n1,ja\ninf,nein\n3,ja\n4,nein\n", "'a' of"),
+    ("inf.csv", b"a,label\n1,ja\ninf,nein\n3,ja\n4,nein\n", "lacks a value in row 2"),
+])  # fmt: skip
+def test_a_file_of_another_kind_is_one_sentence_that_says_what_is_wrong(
+    name, text, words, tmp_path
+):
+    (tmp_path / name).write_bytes(text)
+    with one_sentence(words):
+        made(tmp_path / name, 1, features="a").train(0)
+
+
+def test_the_end_of_a_name_may_be_in_capitals(tmp_path):
+    Dataset.from_dict(table()).to_csv(str(tmp_path / "TREES.CSV"))
+    assert made(tmp_path / "TREES.CSV").num_classes == 3
 
 
 def test_a_relative_path_is_the_commands(tmp_path, monkeypatch):
