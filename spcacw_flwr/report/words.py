@@ -28,18 +28,20 @@ def signed(metric: Metric, difference: float | None) -> str:
     """Return a difference with its sign, which is a true minus: ``+2.10`` points, ``−0.021``."""
     if difference is None or math.isnan(difference):
         return "–"
-    places = 2 if metric.percent else 3
-    return f"{difference:+.{places}f}".replace("-", "−")
+    text = f"{difference:+.2f}" if metric.percent else metric.number(difference, "+")
+    return text.replace("-", "−")
 
 
 def span(
     metric: Metric, ends: Sequence[float | None], signs: bool = False, unit: bool = True
 ) -> str:
     """Return an interval, ``70.4 to 91.3 %`` or, of a difference, ``−9.1 to +4.9 points``."""
-    if any(end is None or math.isnan(end) for end in ends):
+    known = [end for end in ends if end is not None and not math.isnan(end)]
+    if len(known) < len(ends):
         return "–"
-    places, sign = (1 if metric.percent else 3), "+" if signs else ""
-    low, high = (f"{end:{sign}.{places}f}".replace("-", "−") for end in ends)
+    sign = "+" if signs else ""
+    told = (f"{end:{sign}.1f}" if metric.percent else metric.number(end, sign) for end in known)
+    low, high = (text.replace("-", "−") for text in told)
     units = (" points" if signs else " %") if unit and metric.percent else ""
     return f"{low} to {high}{units}"
 

@@ -149,9 +149,14 @@ class Metric:
         """Return a value as people read it, ``93.20 %`` or ``0.873``."""
         if value is None or math.isnan(value):
             return "–"
-        if self.percent:
-            return f"{value:.2f} %"
-        return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
+        return f"{value:.2f} %" if self.percent else self.number(value)
+
+    def number(self, value: float, sign: str = "") -> str:
+        """Return what is no percentage: of any size, for squared errors have the labels' units."""
+        size = abs(value)
+        plain = size < 10 and (self.name != "mse" or size >= 0.1 or not size)
+        form = ".3f" if plain else ",.0f" if 1e4 <= size < 1e9 else ".4g"
+        return f"{value:{sign}{form}}"
 
     def gap(self, difference: float) -> str:
         """Return the size of a difference, ``2.1 points of accuracy`` or ``0.021 of AUROC``."""

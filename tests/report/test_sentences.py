@@ -344,6 +344,13 @@ def test_numbers_as_people_read_them():
     assert span(accuracy, (-9.12, 4.9), signs=True) == "−9.1 to +4.9 points"
     assert span(auroc, (0.7, 0.9)) == "0.700 to 0.900"
     assert span(auroc, (None, 0.9)) == METRICS["mse"].text(None) == "–"
+    error = METRICS["mse"]  # in the units of the labels
+    assert [error.text(x) for x in (0, 4.2e-5, 0.158, 203.44, 158123.4)] == [
+        "0.000", "4.2e-05", "0.158", "203.4", "158,123",
+    ]  # fmt: skip
+    assert span(error, (93123.4561, 224000.1)) == "93,123 to 224,000"
+    assert signed(error, -158123.4) == "−158,123"
+    assert span(error, (0.00061, 0.00127), signs=True) == "+0.00061 to +0.00127"
     assert silos("1") == "silo 1"
     assert silos("126", capital=True) == "Silos 1, 2 and 6"
     assert silos("012345678") == "9 silos"
