@@ -132,6 +132,7 @@ def test_options_reach_the_configuration_and_the_report_is_printed(monkeypatch, 
         "known with hindsight: 1, AUROC 0.900", str(output),
     ):  # fmt: skip
         assert words in said
+    assert "points" not in said  # of which there are none
     (output / "config.toml").write_text("")
     assert ran("report", output) == f"{output}/report.html\n"
 

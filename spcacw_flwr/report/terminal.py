@@ -94,7 +94,8 @@ def metrics_table(summary: dict[str, Any]) -> Table:
 
     Beside it training alone (α = e₀), if that was run, and how much better than it the model is.
     """
-    table = Table(caption="Differences of accuracy are in points.")
+    percents = any(METRICS[name].percent for name in summary["metrics"])
+    table = Table(caption="Differences of accuracy are in points." if percents else None)
     names = ["metric", "last", "95 % interval"]
     names += ["alone", "better by", "95 % interval"] if summary["alone"] else []
     for name in names:
@@ -138,7 +139,7 @@ def print_report(console: Console, directory: Path) -> None:
     summary = json.loads((directory / "summary.json").read_text())
     on = "held-out" if summary["holdout"] else "test"
     who = f"{summary['setting']}: silo {called(summary, summary['target'])} by {summary['method']}"
-    console.print(f"{who}, {summary[CASES]:,.0f} {on} cases")
+    console.print(f"{who}, {counted(summary[CASES], f'{on} case')}")
     console.print(metrics_table(summary))
     metric = METRICS[summary["metric"]]
     best = summary["metrics"][metric.name]
