@@ -21,7 +21,7 @@ from spcacw_flwr.report.read import DAMAGED, Run, read, read_run
 from spcacw_flwr.report.words import counted, duration, metric_rows, signed, size, span
 
 SORTS = ("run", "value", "gain", "alpha", "seconds")
-SAME = ("setting", "target", "metric", "holdout")
+SAME = ("setting", "silo", "hf.dataset", "hf.split", "hf.label", "target", "metric", "holdout")
 """Keys by which two runs are tested on the same kind of cases."""
 NAMING = ("setting", "method")
 """Keys that are said even if all runs have the same."""

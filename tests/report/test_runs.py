@@ -158,6 +158,11 @@ def test_what_cannot_be_compared_is_said(folder):
     assert "a and c have not both finished" in difference(a, c)
     other = read_run(write(folder, "d", 90.0, 1.0, 0.5, setting="heart"))
     assert "a and d differ in setting: neither can be called" in difference(a, other)
+    mine, yours = (
+        read_run(write(folder, name, 90.0, 1.0, 0.5, setting="own", silo=f"{name}:load"))
+        for name in ("mine", "yours")
+    )
+    assert "mine and yours differ in silo: neither can" in difference(mine, yours)
     close = read_run(write(folder, "e", 81.0, 1.0, 0.5))
     assert "e is 1.0 points of accuracy better than a, which may be" in difference(a, close)
     assert "worse" in difference(b, a)
