@@ -12,6 +12,8 @@ model's outputs say how many they are. ``test`` is None of a peer without any; t
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from spcacw_flwr.config.declare import SpcacwError, import_by_path
+from spcacw_flwr.config.declare import SpcacwError, import_by_path, one_line
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import SPLIT, TEST, stream
@@ -133,9 +135,9 @@ class OwnSilos(Setting):
             except SpcacwError:
                 raise
             except Exception as error:  # a user's function may raise anything
-                raise SpcacwError(
-                    f"{where} cannot be loaded ({type(error).__name__}: {error})."
-                ) from error
+                its = extract_tb(error.__traceback__)[1:2] if self.keys.silo else []
+                at = "".join(f", {Path(one.filename).name} line {one.lineno}" for one in its)
+                raise SpcacwError(f"{where} cannot be loaded ({one_line(error)}{at}).") from error
             train, test = checked(pair, self.num_classes, where)
             if self.keys.classes:  # an app of one's own is not told these keys
                 train = _some(train, self.keys.samples_per_silo, stream(self.seed, SPLIT, silo))

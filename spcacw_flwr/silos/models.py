@@ -280,10 +280,17 @@ def try_model(
         what = f"the {classes or 'C'} classes for labels of shape {tuple(y.shape)}"
         words = f"gives outputs of shape {_plain(found)} on {where}: scores of {what}"
         raise _wrong("model", model_name, f"{words} have shape {shape}")
+    if not outputs.requires_grad:
+        raise _wrong(
+            "model", model_name, f"gives outputs on {where} through which no gradient flows"
+        )
     try:
         losses = loss(outputs, y)
     except Exception as error:
         words = f"cannot be applied to {where} ({one_line(error)})"
+        if y.is_floating_point() and y.ndim == 1:
+            words += ", whose labels are numbers to be predicted, as by loss = 'squared-error' and "
+            words += "metric = 'r2': classes must be whole numbers"
         raise _wrong("loss", loss_name, words) from error
     if not isinstance(losses, Tensor) or losses.shape != (len(y),) or not losses.requires_grad:
         found = getattr(losses, "shape", type(losses).__name__)

@@ -179,7 +179,8 @@ BAD = [
     ((GOOD, SiloData(X, Y, torch.arange(6) - 1.0)), "test data: weights, .* none below 0"),
     ((GOOD, SiloData(X, Y, torch.tensor([1, 1, 1, 1, 1, torch.nan]))), "must be 6 finite numbers"),
     ((GOOD, SiloData(X, Y, torch.ones(5))), r"test data: weights, of shape \(5,\), must be 6"),
-    (KeyError("patients.csv"), "cannot be loaded .KeyError: 'patients.csv'"),
+    (KeyError("patients.csv"), r"cannot be loaded .KeyError: 'patients.csv', test_.*py line \d+"),
+    (ValueError("two\nlines"), "ValueError: two lines"),
 ]
 
 
@@ -223,6 +224,14 @@ def test_what_is_wrong_is_said_before_training():
     config = Config.from_keys(setting="own", silo=f"{__name__}:load", silos=3, classes=3)
     with pytest.raises(SpcacwError, match=r"Silo 2 .* a label 7"):
         make_pool(config).describe()
+
+
+def test_numbers_for_labels_are_told_their_loss():
+    numbers = (X, Y / 2)
+    returned.update(dict.fromkeys(range(3), (numbers, numbers)))
+    keys = {"setting": "own", "silo": f"{__name__}:load", "silos": 3, "classes": 1}
+    with pytest.raises(SpcacwError, match=r"'cross-entropy' .* by loss = 'squared-error' and met"):
+        make_pool(Config.from_keys(**keys)).describe()
 
 
 def test_the_example():

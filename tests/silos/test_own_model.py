@@ -86,6 +86,12 @@ class Pair(nn.Linear):
         return super().forward(x), x
 
 
+class Mute(Pair):
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)[0].mean((1, 2))
+
+
 def raising(*given):
     raise KeyError("no such\nlayer")
 
@@ -119,6 +125,7 @@ MISFITS = [
     ({"model": lambda shape, c: linear(shape, 11)}, ["of shape (8, 11)", "have shape (8, 10)"]),
     ({"model": lambda shape, c: Pair(8, c)}, ["outputs of shape tuple", "silo 0"]),
     ({"model": normed, "batch_size": 1}, ["silo 0", "more than 1 value per channel"]),
+    ({"model": lambda shape, c: Mute(8, c)}, ["gives outputs", "through which no gradient flows"]),
     ({"loss": cross_entropy}, ["gives ()", "silo 0", "(8,)"]),
     ({"loss": lambda out, y: squares(out.detach(), y)}, ["through which gradients flow"]),
     ({"loss": raising}, ["cannot be applied to the data of silo 0 (KeyError: 'no such"]),
