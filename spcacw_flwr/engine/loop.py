@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Protocol
 
 import numpy as np
@@ -191,6 +192,11 @@ class History:
             raise SpcacwError(sentence) from error
         except BaseException as error:
             words = f": {error}" if str(error) else ""
+            if isinstance(error, Exception):  # the word may be read before a traceback is
+                frames = extract_tb(error.__traceback__)
+                own = [one for one in frames if "site-packages" not in one.filename]
+                place = (own or frames)[-1]
+                words += f" ({Path(place.filename).name} line {place.lineno})"
             self.fail(f"Training stopped by {type(error).__name__}{words}")
             raise
 

@@ -154,6 +154,20 @@ def test_a_run_without_memory_ends_with_one_sentence(error, monkeypatch, tmp_pat
     assert error_of(tmp_path).endswith("smaller batches or a smaller model.")
 
 
+def test_a_run_that_a_mistake_in_code_ends_says_where_on_disk(monkeypatch, tmp_path):
+    """Under Flower this word ends the run before its log has a traceback."""
+
+    def mistaken(*_):
+        return torch.ones(2) @ torch.ones(3)
+
+    monkeypatch.setattr(SiloPool, "evaluate", mistaken)
+    with pytest.raises(RuntimeError):
+        simulate(config(output=str(tmp_path)))
+    line = mistaken.__code__.co_firstlineno + 1
+    assert error_of(tmp_path).startswith("Training stopped by RuntimeError: ")
+    assert error_of(tmp_path).endswith(f" (test_simulate.py line {line})")
+
+
 def test_an_interrupted_run_says_so_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(SiloPool, "evaluate", lambda *_: signal.default_int_handler(2, None))
     with pytest.raises(KeyboardInterrupt):
