@@ -60,6 +60,7 @@ def play(
         {"target": 3},
         {"target": 6},
         {"precision": "bf16"},
+        {"wire": "int8"},
     ],
 )
 def test_every_option_of_spcacw_has_one_trajectory(keys):
