@@ -20,10 +20,9 @@ from spcacw_flwr.engine.plots import draw_metric, heat, new_figure
 from spcacw_flwr.engine.simulate import simulate, threads
 from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.metrics import METRICS
-from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting
-from tests.conftest import data_at, one_sentence
+from tests.conftest import one_sentence
 from tests.test_end_to_end import metrics
 
 FILES = ("alpha.csv", "config.toml", "metrics.jsonl", "model.safetensors", "status.json")
@@ -232,34 +231,6 @@ def test_a_model_that_cannot_be_split_has_pytorchs_threads():
     with threads(2, 10_000, pool):
         assert (hands(), torch.get_num_threads()) == (1, 2)
     assert torch.get_num_threads() == 1
-
-
-# An epoch of the paper's four larger columns on real data, with networks in narrow width.
-
-
-@pytest.mark.parametrize("keys", [
-    {"setting": "cifar100-clusters", "cifar100-clusters.epsilon": 10.0},
-    {"setting": "cifar100-clusters", "cifar100-clusters.epsilon": 0.01},
-    {"setting": "shakespeare", "silos": 15, "shakespeare.roles_per_silo": 7},
-    {"setting": "shakespeare", "silos": 30, "shakespeare.roles_per_silo": 3},
-])  # fmt: skip
-def test_an_epoch_of_each_column(keys, tmp_path):
-    found = config(
-        **keys, width=1 / 32, epochs=1, samples_per_silo=70, test_samples=200,
-        data_dir=data_at("cifar100", "shakespeare"), output=str(tmp_path / "run"),
-        compare_alone=False,
-    )  # fmt: skip
-    images = keys["setting"] == "cifar100-clusters"
-    assert found.training.model == ("vgg16" if images else "char-lstm")
-    result = simulate(found)
-    assert len(result.alpha) == (20 if images else keys["silos"])
-    assert result.alpha.sum() == pytest.approx(1)
-    assert 0 <= result.accuracy[0] <= 100
-    assert result.epochs[0]["L"] > 0
-    assert np.isfinite(result.epochs[0]["loss"])
-    shape, classes = ((3, 32, 32), 100) if images else ((50,), 80)
-    model = make_model(shape, classes, 64, 0, found.training.model, 1 / 32)
-    model.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
 
 
 # Its pictures: what is white, what is dark, how long an α holds, and where the legend is.
