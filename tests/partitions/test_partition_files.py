@@ -17,7 +17,6 @@ from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import SiloData, silo_file, write_silo
 from spcacw_flwr.silos.setup import checked_setting, make_setting, setting_of
-from tests.conftest import one_sentence
 
 DATA = SiloData(torch.rand(5, 2, 2), torch.tensor([0, 1, 2, 0, 1]))
 
@@ -71,18 +70,6 @@ def test_files_that_cannot_be_used_are_refused(tmp_path):
     save_file({"train.x": DATA.x, "train.y": DATA.y + 1}, silo_file(tmp_path, 0))
     with pytest.raises(SpcacwError, match=r"Silo 0 of .* label 3, outside 0 … 2"):
         files(tmp_path).prepare()
-
-
-def test_the_weights_of_a_file_are_checked(tmp_path):
-    write_silo(tmp_path, 0, DATA, SiloData(DATA.x, DATA.y, torch.zeros(5)))
-    with one_sentence("Silo 0 of", "test data: weights", "must be 5 finite numbers"):
-        files(tmp_path).prepare()
-
-
-def test_samples_of_a_file_may_be_fewer(tmp_path):
-    write_silo(tmp_path, 0, DATA, DATA)
-    few = files(tmp_path, samples_per_silo=3, test_samples=2)
-    assert (len(few.train(0).y), len(few.test(0).y)) == (3, 2)
 
 
 def test_a_file_that_its_reader_may_not_read_is_not_called_missing(tmp_path, monkeypatch):

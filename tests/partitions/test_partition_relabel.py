@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.partitions.images import load_digits, load_mnist
+from spcacw_flwr.partitions.images import load_digits
 from spcacw_flwr.partitions.relabel import permutations
 from tests.conftest import one_sentence
 from tests.partitions.conftest import rows
@@ -106,25 +106,6 @@ def test_cluster_sizes_may_have_spaces_and_any_order(make):
 def test_too_many_samples_are_refused_with_the_numbers(make):
     with one_sentence("1400 training images", "7 silos × 201", "1407", "at most 200"):
         make("digits-relabel", samples_per_silo=201)
-
-
-def test_mnist_relabel_deals_out_mnist(make, mnist):
-    setting = make("mnist-relabel", samples_per_silo=8571, input_scale="unit")
-    x_train, y_train, _, y_test = load_mnist(mnist)
-    assert setting.num_silos == 7
-    counts = sum(
-        torch.roll(setting.train(i).label_counts(10), -int(setting.groups[i])) for i in range(7)
-    )
-    # 59,997 of the 60,000, each once: no class may exceed its known count, three are left over.
-    known = torch.from_numpy(np.bincount(y_train))
-    assert counts.sum() == 59_997
-    assert (counts <= known).all()
-    held = sum(setting.train(i).x.double().sum() for i in range(7))
-    total = torch.from_numpy(x_train.copy()).double().sum() / 255
-    assert 0 <= total - held < 3 * 784
-    test = setting.test(3)
-    assert test.x.shape == (10_000, 1, 28, 28)
-    assert test.y.tolist() == ((y_test.astype(int) + 1) % 10).tolist()
 
 
 def test_mnist_relabel_by_its_defaults_is_standardised(make):
