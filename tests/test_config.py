@@ -70,9 +70,7 @@ def test_a_whole_number_may_stand_for_a_text():
 @pytest.mark.parametrize(
     ("flat", "words"),
     [
-        ({"betta": 0.1}, ["betta", "did you mean beta"]),
         ({"beta": 0.0}, ["beta = 0.0", "(0, 1]"]),
-        ({"beta": 1.5}, ["beta = 1.5", "(0, 1]"]),
         ({"beta": "x"}, ["beta = 'x'", "a number"]),
         ({"eta": -0.1}, ["eta = -0.1", "(0, ∞)"]),
         ({"eta": float("nan")}, ["eta = nan"]),
@@ -82,8 +80,6 @@ def test_a_whole_number_may_stand_for_a_text():
         ({"seed": True}, ["seed = True", "a whole number"]),
         ({"tensorboard": 1}, ["tensorboard = 1", "true or false"]),
         ({"solver": "sgd"}, ["solver = 'sgd'", "one of ftl, ftal"]),
-        ({"setting": "digit-relabel"}, ["digit-relabel", "digits-relabel", "mnist-rotate"]),
-        ({"target": 7}, ["target = 7", "0…6"]),  # of seven silos
         ({"nodes": 8}, ["nodes = 8", "7 silos"]),
         ({"holdout": 1.0}, ["holdout = 1.0", "a number in [0, 1)"]),
         ({"holdout": -0.1}, ["holdout = -0.1", "a number in [0, 1)"]),

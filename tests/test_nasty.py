@@ -95,7 +95,7 @@ def test_a_key_that_cannot_be_used(words, given, tmp_path, offline):
 
 
 MISTAKES = [
-    (["--setting", "digit-relabel"], ["digit-relabel", "did you mean digits-relabel"]),
+    (["--setting", "digit-relabel"], ["did you mean digits-relabel", "mnist-rotate"]),
     (["--method", "spcawc"], ["method = 'spcawc'", "local, fedavg, oracle"]),
     (["--set", "betta=1"], ["'betta'", "did you mean beta"]),
     (["--set", "beta=1.5"], ["beta = 1.5", "(0, 1]"]),

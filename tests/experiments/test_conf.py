@@ -75,7 +75,6 @@ def test_columns_that_one_asks_for(tmp_path):
     ("find", "name", "sentence"),
     [
         (conf.columns, "mnist-relable", "no column 'mnist-relable' .did you mean mnist-relabel"),
-        (conf.rows, "locl", "no row 'locl'"),
         (conf.columns, "mine.toml", r"mine.toml cannot be read"),
     ],
 )
@@ -104,7 +103,7 @@ def test_calibration_tries_every_combination_by_local_alone():
 
 
 def test_a_row_may_be_a_method_of_ones_own():
-    path = "tests.config.test_own_keys:Tilted"
+    path = "mine:Tilted"
     assert [(row.name, row.title, row.keys) for row in conf.rows([path])] == [
         (path, "Tilted", {"method": path})
     ]
