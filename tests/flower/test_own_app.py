@@ -77,13 +77,14 @@ def pairs_of_images(silo):
     return SiloData(x, y, independent=len(y) / 2), test
 
 
-@pytest.mark.parametrize("nodes", [SILOS, 2, 7])
-def test_the_same_run_as_in_process(nodes, tmp_path, monkeypatch):
-    """Batch size, clipping and seed reach the silos, and what is independent the method.
+@pytest.mark.parametrize(("nodes", "wire"), [(SILOS, "float32"), (2, "int8"), (7, "float32")])
+def test_the_same_run_as_in_process(nodes, wire, tmp_path, monkeypatch):
+    """Batch size, clipping, seed and wire reach the silos, and what is independent the method.
 
     Of 7 nodes some hold no silo. The model has BatchNorm's buffers.
     """
-    arrays, strategy = initial(), SPCACW(**KEYS, output=tmp_path / "run")
+    keys = KEYS | {"wire": wire}
+    arrays, strategy = initial(), SPCACW(**keys, output=tmp_path / "run")
     grid = grid_of(silo_app(pairs_of_images, network), nodes)
     result = strategy.start(grid, arrays, num_rounds=12)
     assert strategy.method.population.alike.tolist() == [2.0] * SILOS
@@ -98,7 +99,7 @@ def test_the_same_run_as_in_process(nodes, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "same", SimpleNamespace(load=pairs_of_images, model=same))
     expected = simulate(Config.from_keys(
         setting="own", silo="same:load", silos=SILOS, classes=2, model="same:model",
-        epochs=4, **{name: value for name, value in KEYS.items() if name != "num_silos"},
+        epochs=4, **{name: value for name, value in keys.items() if name != "num_silos"},
     ))  # fmt: skip
     np.testing.assert_allclose(strategy.method.alpha, expected.alpha, atol=1e-4)
     assert set(result.arrays) == set(expected.parameters) == set(arrays)
