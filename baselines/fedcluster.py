@@ -20,7 +20,8 @@ it is, so that it moves slowly when few are near.
 in the first inner round. The MNIST version of the authors' code multiplies τ by .99, which puts the
 silo that gave τ outside: with q = .2 and 7 silos only the target would be left, and the method
 would be Local. The CIFAR-100 version has no such factor, and nor have we: a target of 7 silos hears
-its nearest peer, one of 20 its four nearest. Fewer than 5 silos need a larger q.
+its nearest peer, one of 20 its four nearest. One of 4 would hear none; unless q = 0, the nearest
+peer is always within.
 """
 
 from dataclasses import dataclass
@@ -52,7 +53,8 @@ class FederatedClusteringKeys:
     quantile: float = key(
         0.2,
         "q: τ is the distance at place ⌊qM⌋ in ascending order, the silo itself counted (authors' "
-        "code: .2 on MNIST, .1 on CIFAR-100); with qM < 1 the method is Local.",
+        "code: .2 on MNIST, .1 on CIFAR-100), and at least 1, the nearest peer's; with q = 0 the "
+        "method is Local.",
         least=0,
         below=1,
     )
@@ -79,4 +81,5 @@ class FederatedClustering(GradientRule):
         """Return τ for the distances (k,) to the centre."""
         if self.own.threshold == "fixed":
             return float(self.own.tau)
-        return float(np.sort(away)[int(self.own.quantile * len(away))])
+        place = max(int(self.own.quantile * len(away)), int(self.own.quantile > 0))
+        return float(np.sort(away)[min(place, len(away) - 1)])

@@ -44,7 +44,8 @@ def test_the_next_inner_round_looks_from_the_new_centre():
 
 
 @pytest.mark.parametrize(
-    ("silos", "quantile", "near"), [(7, 0.2, 2), (7, 0.4, 3), (20, 0.2, 5), (4, 0.2, 1)]
+    ("silos", "quantile", "near"),
+    [(7, 0.2, 2), (7, 0.4, 3), (20, 0.2, 5), (4, 0.2, 2), (4, 0.0, 1), (1, 0.2, 1)],
 )
 def test_the_quantile_counts_the_silo_itself_and_keeps_the_one_that_gives_it(silos, quantile, near):
     """Gradients at 0, 1, 2, …: τ is the distance at place ⌊qM⌋, and ⌊qM⌋ + 1 silos are within.
