@@ -167,7 +167,7 @@ class HubSilos(OwnSilos):
         values, feature = self._column(self.own.label), self._rows.features[self.own.label]
         if values.ndim > 1:
             return [], values.shape[1]
-        if values.dtype.kind == "f":
+        if values.dtype.kind == "f" and (values % 1).any():
             return [], 1
         if classes := getattr(feature, "num_classes", 0):
             return [], classes

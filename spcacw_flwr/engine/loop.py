@@ -214,6 +214,7 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
     history.method = method
     gate = history.gate = Gate(method.config, federation.num_silos)
     done = history.start(federation, rounds, {"method": method, "gate": gate})
+    _see_classes(federation)
     if not done and method.alpha is not None:
         history.weights(0, method.alpha)
     with history.ending():
@@ -225,6 +226,19 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
             if method.ends_epoch(round_) or round_ == rounds:
                 note_epoch(silos, method, history, round_)
             history.keep(round_)
+
+
+def _see_classes(federation: Federation) -> None:
+    """Say so where half of the model's outputs, or more, stand for labels that no silo has."""
+    counts = [info.label_counts for info in federation.silos]
+    if not all(counts):  # of a private silo nobody knows
+        return
+    largest = int(np.flatnonzero(np.sum(counts, axis=0)).max())
+    if 2 * (largest + 1) <= len(counts[0]):
+        log.warning(
+            "No silo has a label above %s, and the model has outputs for %s: set classes = %s, "
+            "unless others are to come.", largest, len(counts[0]), largest + 1,
+        )  # fmt: skip
 
 
 def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> None:

@@ -104,8 +104,9 @@ def test_labels_are_numbers_or_yes_and_no(saved, label, classes, kind):
     assert (setting.num_classes, setting.train(0).y.dtype) == (classes, kind)
 
 
-@pytest.mark.parametrize("names", [(1, 2, 7), (-1, 0, 1)])
+@pytest.mark.parametrize("names", [(1, 2, 7), (-1, 0, 1), (0.0, 1.0, 2.0)])
 def test_whole_numbers_are_labels_as_they_are(tmp_path, names):
+    """A column that once lacked a value has them with a point."""
     rows = table() | {"label": np.array(names)[np.arange(120) % 3]}
     Dataset.from_dict(rows).to_csv(str(tmp_path / "trees.csv"))
     setting = made(tmp_path / "trees.csv")

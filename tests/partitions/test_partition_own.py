@@ -226,6 +226,17 @@ def test_what_is_wrong_is_said_before_training():
         make_pool(config).describe()
 
 
+@pytest.mark.parametrize(("classes", "words"), [(2, False), (3, False), (4, True)])
+def test_more_classes_than_labels_are_remarked_on(classes, words, caplog):
+    """The default is 10, which a user with two classes may not know."""
+    pair = X, Y % 2
+    returned.update(dict.fromkeys(range(3), (pair, pair)))
+    keys = {"setting": "own", "silo": f"{__name__}:load", "silos": 3, "classes": classes}
+    simulate(Config.from_keys(**keys, epochs=1, compare_alone=False))
+    said = "No silo has a label above 1, and the model has outputs for 4: set classes = 2"
+    assert caplog.text.count(said) == words
+
+
 def test_numbers_for_labels_are_told_their_loss():
     numbers = (X, Y / 2)
     returned.update(dict.fromkeys(range(3), (numbers, numbers)))
