@@ -318,7 +318,8 @@ def test_who_is_first_among_the_tuned():
     assert said(like, -rotate["meritfed"], p[COLUMNS[0]]["meritfed"])
     gradients = TUNED.groupby("method")["target_gradients"].sum()
     assert gradients["meritfed"] == 11 * gradients[ours]
-    like = "{:.1f} and {:.1f} behind Federated Clustering on rotate and relabel (p = {:.2f} and {:.2f})"
+    like = "{:.1f} and {:.1f} behind Federated Clustering on rotate and relabel"
+    like += " (p = {:.2f} and {:.2f})"
     found = [of[column]["fedcluster"] for of in (-pd.DataFrame(ahead), p) for column in COLUMNS]
     assert said(like, *found)
     papers.remove("fedcluster")
@@ -560,8 +561,9 @@ def test_what_federations_gain():
         tuned = (found["heart", size, f"{method}, tuned"][0] for method in (ours, "Local"))
         assert round(next(tuned) - next(tuned)) == 3
     lines = pd.read_csv(RESULTS / "federations.csv").query("setting == 'heart' and seed > 9")
-    for size in map(int, few):
-        runs = lines.query("size == @size").pivot_table("value", ["seed", "target"], "method")
+    for size in few:
+        runs = lines[lines["size"] == int(size)]
+        runs = runs.pivot_table("value", ["seed", "target"], "method")
         assert ttest_rel(runs["spcacw-plus"], runs["fedcluster"]).pvalue > 0.2
     assert "`spcacw-plus` and Federated Clustering, level, give the most with default keys" in page
     assert round(1 / (1 - few["20"][1])) == 8
