@@ -86,7 +86,8 @@ def _distance(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
 
 
 def _balanced(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
-    influence, parts, classes = torch.empty_like(scores), [], y.unique()
+    influence, parts = torch.zeros_like(scores), []
+    classes = (y if weight is None else y[weight > 0]).unique()
     for label in classes:
         its = y == label
         parts.append(_mean(scores[its], y, None if weight is None else weight[its]))
