@@ -20,7 +20,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.nn.parameter import is_lazy
 
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path, one_line
-from spcacw_flwr.silos.layout import call
+from spcacw_flwr.silos.layout import Layout, call, parameters_of
 from spcacw_flwr.silos.streams import MODEL, stream
 
 VGG16_CHANNELS = (64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)
@@ -251,21 +251,23 @@ def _needs_nothing(function: Any) -> bool:
 def try_model(
     model: nn.Module, x: Tensor, y: Tensor, classes: int, loss: Loss, names: tuple[str, str, int]
 ) -> int:
-    """Pass a batch of a silo through model and loss, once, before training.
+    """Pass a batch of a silo through model and loss, and back, once, before training.
 
     Returns the number of classes; where it is not known, ``classes`` is 0, it is that of scores.
 
-    The model is in training mode; its buffers and PyTorch's random state stay as they are. ``x``
+    The model is in training mode; its tensors and PyTorch's random state stay as they are. ``x``
     and ``y`` (b, …) are a mini-batch; ``names`` are those of model and loss, and the silo, for the
     sentence. SpcacwError if the model cannot be applied, its outputs are no scores of the labels,
-    or the loss is not one finite number per sample that depends on the outputs.
+    the loss is not one finite number per sample that depends on the outputs, or has no gradient.
     """
     model_name, loss_name, silo = names
     where = f"the data of silo {silo}"
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    layout = Layout.of(parameters_of(model))
+    vector = layout.flatten(parameters_of(model)).requires_grad_()
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         try:
-            outputs = call(model, buffers, x.clone())
+            outputs = call(model, buffers | layout.unflatten(vector), x.clone())
         except Exception as error:  # a user's module may raise anything
             what = f"{where}, {len(x)} samples of shape {tuple(x.shape[1:])}"
             words = f"cannot be applied to {what} ({one_line(error)})"
@@ -300,6 +302,11 @@ def try_model(
     if not losses.isfinite().all():
         words = f"gives a loss that is not finite on {where}, before any training: mend it, the"
         raise _wrong("loss", loss_name, f"{words} model or the scale of the data")
+    try:
+        torch.autograd.grad(losses.mean(), vector)
+    except Exception as error:  # a user's layer or loss may raise anything on the way back, too
+        words = f"has no gradient on {where} ({one_line(error)})"
+        raise _wrong("model", model_name, words) from error
     return classes
 
 

@@ -92,6 +92,17 @@ class Mute(Pair):
         return super().forward(x)[0].mean((1, 2))
 
 
+class Looking(nn.Module):
+    """Looks pixels up in a table, as words."""
+
+    def __init__(self, classes, **how):
+        super().__init__()
+        self.table, self.last = nn.Embedding(17, 4, **how), nn.Linear(256, classes)
+
+    def forward(self, x):
+        return self.last(self.table((16 * x.flatten(1)).long()).flatten(1))
+
+
 def raising(*given):
     raise KeyError("no such\nlayer")
 
@@ -126,6 +137,8 @@ MISFITS = [
     ({"model": lambda shape, c: Pair(8, c)}, ["outputs of shape tuple", "silo 0"]),
     ({"model": normed, "batch_size": 1}, ["silo 0", "more than 1 value per channel"]),
     ({"model": lambda shape, c: Mute(8, c)}, ["gives outputs", "through which no gradient flows"]),
+    ({"model": lambda shape, c: Looking(c, max_norm=0.5)}, ["data of silo 0", "inplace"]),
+    ({"model": lambda shape, c: Looking(c, sparse=True)}, ["no gradient", "silo 0", "sparse"]),
     ({"loss": cross_entropy}, ["gives ()", "silo 0", "(8,)"]),
     ({"loss": lambda out, y: squares(out.detach(), y)}, ["through which gradients flow"]),
     ({"loss": raising}, ["cannot be applied to the data of silo 0 (KeyError: 'no such"]),
