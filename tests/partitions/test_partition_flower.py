@@ -151,6 +151,21 @@ def test_rotate():
         quarter, np.rot90(np.asarray(data[int(partitioner.rows(2)[0])]["image"]))
     )
     assert shares[1].with_format("numpy")["label"][:].tolist() == shares[1]["label"][:]
+    assert shares[2].features == data.features
+
+
+def test_pictures_stay_turned_under_a_transform_or_format_of_an_apps_own():
+    picture = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    features = Features({"image": Image()})
+    data = Dataset.from_dict({"image": [Picture.fromarray(picture)] * 4}, features=features)
+    share = assigned(RotatePartitioner(2, step=90.0), data).load_partition(1)
+
+    def half(batch):
+        return {"image": [np.asarray(one) / 2 for one in batch["image"]]}
+
+    shown = share.train_test_split(test_size=0.5)["train"].with_transform(half)[0]["image"]
+    np.testing.assert_array_equal(shown, np.rot90(picture) / 2)
+    np.testing.assert_array_equal(share.with_format("numpy")[0]["image"], np.rot90(picture))
 
 
 def test_in_a_federated_dataset_without_the_hub(tmp_path):
