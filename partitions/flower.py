@@ -78,9 +78,15 @@ class RowsPartitioner(Partitioner):
             )
 
     def labels(self) -> Ints:
-        """Return the column, whole numbers; SpcacwError if there is no such column."""
+        """Return the column; SpcacwError unless there is one, of whole numbers from 0."""
         self.check_column()
-        return np.asarray(self.dataset.with_format("numpy")[self._column][:], dtype=np.int64)
+        found = np.asarray(self.dataset.with_format("numpy")[self._column][:])
+        if found.dtype.kind not in "biuf" or not ((found >= 0) & (found % 1 == 0)).all():
+            raise SpcacwError(
+                f"Column {self._column!r} holds other labels than whole numbers from 0: drop what "
+                "has no label, or number them by the data set's class_encode_column."
+            )
+        return found.astype(np.int64)
 
     def num_classes(self) -> int:
         """Return how many labels the column can have; SpcacwError if there is no such column."""
@@ -192,6 +198,7 @@ class RelabelPartitioner(EqualPartitioner):
     def load_partition(self, partition_id: int) -> Dataset:
         """Return the samples of one silo, with the labels of its cluster."""
         share = super().load_partition(partition_id)
+        self.labels()  # a label of −1, which says that there is none, would get a name
         count = int(self._clusters[-1]) + 1
         names = permutations(count, self.num_classes(), self._how, self._seed)
         mine, column = names[self._clusters[partition_id]], self._column

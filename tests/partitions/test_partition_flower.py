@@ -94,6 +94,14 @@ def test_bad_input_is_one_sentence(partitioner, why):
         assigned(partitioner, labelled(20, 4)).load_partition(0)
 
 
+@pytest.mark.parametrize("column", [["a", "b"], [0, -1], [0.5, 1.0], [None, 1]])
+@pytest.mark.parametrize("made", [LatentClusterPartitioner, RelabelPartitioner])
+def test_labels_that_are_no_numbers_from_0_are_refused(made, column):
+    partitioner = made((1, 1), partition_by="kind")
+    with pytest.raises(SpcacwError, match=r"'kind' .* whole numbers from 0.*class_encode_column"):
+        assigned(partitioner, Dataset.from_dict({"kind": column * 5})).load_partition(1)
+
+
 @pytest.mark.parametrize("silo", [-1, 7])
 def test_a_silo_that_does_not_exist_is_refused(silo):
     for some in RelabelPartitioner(partition_by="fine_label"), RotatePartitioner(7, image="id"):
