@@ -163,6 +163,11 @@ def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise SpcacwError(f"{where} is {describe(pair)}: the function must return (train, test).")
     train = _part(pair[0], num_classes, f"{where}, training data")
+    if train.weight is not None:
+        raise SpcacwError(
+            f"{where}, training data: there are weights, which tests alone have: leave them out, "
+            "and draw samples as often as they are to count."
+        )
     if pair[1] is None:
         return train, None
     test = _part(pair[1], num_classes, f"{where}, test data")
