@@ -1,6 +1,7 @@
 """What a private silo has told so far: ε at a given δ, of all its answers together.
 
-Neighbours are data sets of one silo that differ in one sample (replace-one: sizes are public).
+Neighbours are data sets of one silo, as its model gets them, that differ in one sample: sizes are
+public, and so is the scale of features.
 
 *pass* (batches that the target could foretell): only the answers in which a sample took part depend
 on it, so that of a pass, whose batches are disjoint, at most one answer counts a sample. If the
