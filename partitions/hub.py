@@ -131,7 +131,8 @@ class HubSilos(OwnSilos):
         try:
             given = json.loads(self.own.arguments or "{}")
             found = made(**{name: ours[name] for name in ours if name in takes} | given)
-            found.dataset = rows
+            # As a FederatedDataset does: some Partitioners cut the rows as they lie.
+            found.dataset = rows.shuffle(seed=self.seed, keep_in_memory=True)
             count = found.num_partitions
         except Exception as error:  # a user's arguments may be anything
             raise SpcacwError(

@@ -72,6 +72,18 @@ def test_silos_share_the_rows_and_each_is_tested_on_its_own(saved):
     assert not torch.equal(other.x, parts[1][0].x)
 
 
+def test_rows_that_lie_class_by_class_are_shuffled_before_they_are_split(tmp_path):
+    """As a FederatedDataset does: Partitioners such as the IidPartitioner cut rows in a row."""
+    whole = Dataset.from_dict(table()).sort("label")
+    whole.save_to_disk(str(tmp_path / "sorted"))
+    before = sorted(tmp_path.rglob("*"))
+    setting = made(tmp_path / "sorted", 3)
+    assert [len(setting.train(silo).y.unique()) for silo in range(3)] == [3, 3, 3]
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is written beside the data"
+    again = made(tmp_path / "sorted", 3).train(1)
+    assert torch.equal(again.x, setting.train(1).x)
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet", "dict"])
 def test_other_forms_of_a_dataset(form, tmp_path):
     whole = Dataset.from_dict(table())
