@@ -62,6 +62,10 @@ class HubKeys:
     test_share: float = key(0.2, "Share of a silo's rows that it is tested on.", above=0, below=1)
 
 
+WHITE = {"bool": 1, "uint8": 255, "uint16": 65535, "int32": 65535, "float32": 1}
+"""The value of a white pixel, by the type of array that Pillow makes of its modes."""
+
+
 def _missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
@@ -218,5 +222,5 @@ class HubSilos(OwnSilos):
         x = columns[0]
         if isinstance(self._rows.features[names[0]], datasets.Image):
             x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
-            return np.ascontiguousarray(x, dtype=np.float32) / 255
+            return np.ascontiguousarray(x, dtype=np.float32) / WHITE[x.dtype.name]
         return x if x.ndim > 1 else standardised(np.stack(columns, axis=1).astype(float), train)

@@ -158,6 +158,16 @@ def test_images_vectors_and_tokens(tmp_path):
         made(tmp_path / "set", 2, features="vector,tokens").train(0)
 
 
+@pytest.mark.parametrize(("kind", "white"), [("bool", 1), ("uint16", 65535), ("float32", 1)])
+def test_white_is_1_whatever_the_depth_of_an_image(tmp_path, kind, white):
+    shades = np.linspace(0, white, 12).reshape(3, 4).astype(kind)
+    rows = {"image": [shades] * 9, "label": [0, 1, 2] * 3}
+    features = Features({"image": Image(), "label": Value("int64")})
+    Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "set"))
+    shown = made(tmp_path / "set", 1, features="image").train(0).x[0, 0]
+    np.testing.assert_allclose(shown, shades / white, rtol=1e-6)
+
+
 @pytest.mark.parametrize(("own", "words"), [
     ({"label": "lable"}, "has no column 'lable' (did you mean label?): it has a, b,"),
     ({"features": "a,town"}, "Column 'town' of"), ({"features": "town"}, "5,6 is a text"),
