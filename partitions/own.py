@@ -131,14 +131,13 @@ class OwnSilos(Setting):
         if silo not in self._kept:
             where = f"Silo {silo} of {self._source}"
             try:
-                pair = self._function(silo)
+                train, test = checked(self._function(silo), self.num_classes, where)
             except SpcacwError:
                 raise
-            except Exception as error:  # a user's function may raise anything
+            except Exception as error:  # a user's function or tensors may raise anything
                 its = extract_tb(error.__traceback__)[1:2] if self.keys.silo else []
                 at = "".join(f", {Path(one.filename).name} line {one.lineno}" for one in its)
                 raise SpcacwError(f"{where} cannot be loaded ({one_line(error)}{at}).") from error
-            train, test = checked(pair, self.num_classes, where)
             if self.keys.classes:  # an app of one's own is not told these keys
                 train = _some(train, self.keys.samples_per_silo, stream(self.seed, SPLIT, silo))
                 test = test and _some(test, self.keys.test_samples, stream(self.seed, TEST, silo))

@@ -175,6 +175,8 @@ BAD = [
     ((Samples([[1.0]], ["x"]), GOOD), "ValueError"),
     ((SiloData(X, Y, independent=7.0), GOOD), "independent is 7, but there are 6 samples"),
     ((SiloData(X, Y, independent=0.0), GOOD), "independent is 0,"),
+    ((SiloData(X.to_sparse(), Y), GOOD), "cannot be loaded .NotImplementedError: .*Sparse"),
+    ((SiloData(X, Y, independent="six"), GOOD), "cannot be loaded .TypeError"),
     ((SiloData(X, Y, torch.ones(6)), GOOD), "training data: .* weights, which tests alone have"),
     ((GOOD, SiloData(X, Y, torch.zeros(6))), "must be 6 finite numbers, none below 0 and not all"),
     ((GOOD, SiloData(X, Y, torch.arange(6) - 1.0)), "test data: weights, .* none below 0"),
