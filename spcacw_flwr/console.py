@@ -40,6 +40,10 @@ def one_sentence(stopped: str = "stopped.") -> Iterator[None]:
 
 
 def end_like_ctrl_c() -> None:
-    """Let the signals that end a program do what Ctrl-C does: end everything that it started."""
+    """Let the signals that end a program do what Ctrl-C does: end everything that it started.
+
+    One that is ignored stays so: ``nohup`` means that the end of the terminal is not ours.
+    """
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.default_int_handler)
+        if signal.getsignal(ending) is not signal.SIG_IGN:
+            signal.signal(ending, signal.default_int_handler)

@@ -237,8 +237,9 @@ class Stop:
             give_back()
 
         before = {number: signal.getsignal(number) for number in SIGNALS}
-        for number in SIGNALS:
-            signal.signal(number, wish)
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:  # by nohup, say, or by a sweep
+                signal.signal(number, wish)
         try:
             yield
         finally:

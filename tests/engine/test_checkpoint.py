@@ -20,9 +20,10 @@ from torch import nn
 
 from spcacw_flwr.config.config import Config, kebab
 from spcacw_flwr.config.registry import METHODS
+from spcacw_flwr.console import end_like_ctrl_c
 from spcacw_flwr.engine import checkpoint, loop, recorder
 from spcacw_flwr.engine.checkpoint import Keeper
-from spcacw_flwr.engine.directory import Stopped
+from spcacw_flwr.engine.directory import SIGNALS, Stopped
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.base import WeightedGradients
 from tests.conftest import contents, limited, make_method, make_pool, one_sentence
@@ -250,6 +251,22 @@ def test_a_second_signal_ends_at_once(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         simulate(config_of(output=str(tmp_path / "run")))
     assert not checkpoint.exists(tmp_path / "run" / "checkpoint")
+
+
+def test_a_signal_that_was_ignored_stays_so(tmp_path, monkeypatch):
+    """As by nohup, and of Ctrl-C in a sweep, which ends its runs itself."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    stop_at(
+        monkeypatch, 6, lambda: [os.kill(os.getpid(), n) for n in (signal.SIGHUP, signal.SIGINT)]
+    )
+    try:
+        end_like_ctrl_c()
+        assert simulate(config_of(output=str(tmp_path / "run"))).round == ROUNDS
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_going_on_with_a_finished_run_loses_nothing_of_it(tmp_path):
