@@ -262,15 +262,18 @@ class Alone:
     def __init__(self, pool: SiloPool) -> None:
         self.pool, self.config, self.target = pool, pool.config, pool.config.run.target
 
-    def train_alone(self) -> tuple[dict[str, list[float]], Tensor]:
-        """Return each figure of the test cases after each epoch, and the model (d,)."""
+    def train_alone(self, start: Tensor, rounds: int = 0) -> tuple[dict[str, list[float]], Tensor]:
+        """Return each figure of the test cases after each epoch, and the model (d,).
+
+        It begins with the model ``start`` (d,), and takes as many rounds as :func:`train` does.
+        """
         (info,) = (info for info in self.pool.describe() if info.silo == self.target)
         silos = (*(SiloInfo(i, 0, ()) for i in range(self.target)), info)
         size = self.config.samples_per_round
         federation = Federation(silos, self.target, size, self.pool.layout)
-        local = method_class("local")(self.config, federation, self.pool.initial_parameters())
+        local = method_class("local")(self.config, federation, start.to(self.pool.device))
         history = History(self.config)
-        train(self.pool, local, history)
+        train(self.pool, local, history, rounds)
         names = self.pool.cases(local.personal, self.target)[0].figures()
         return {name: [line[name] for line in history.epochs] for name in names}, local.personal
 
@@ -287,7 +290,7 @@ class Alone:
 class Beside(Protocol):
     """Who trains alone: :class:`Alone`, or the node that holds the target's data."""
 
-    def train_alone(self) -> tuple[dict[str, list[float]], Tensor]:
+    def train_alone(self, start: Tensor, rounds: int = 0) -> tuple[dict[str, list[float]], Tensor]:
         """As :meth:`Alone.train_alone`."""
 
     def gains(self, models: Tensor) -> dict[str, list[float]]:
@@ -295,10 +298,11 @@ class Beside(Protocol):
 
 
 @contextmanager
-def compared(beside: Beside, method: Method, history: History) -> Iterator[None]:
+def compared(beside: Beside, method: Method, history: History, rounds: int = 0) -> Iterator[None]:
     """Let the target train alone before a block that trains, and compare the models after it.
 
-    It comes first, so that each epoch can be compared. A comparison that fails costs no training.
+    Both begin with one model and take as many rounds. It comes first, so that each epoch can be
+    compared. A comparison that fails costs no training.
     """
     run = history.config.run
     if not run.compare_alone or run.method == "local":
@@ -308,7 +312,7 @@ def compared(beside: Beside, method: Method, history: History) -> Iterator[None]
     model = None
     try:
         history.waits("training alone, to compare")
-        history.alone, model = beside.train_alone()
+        history.alone, model = beside.train_alone(method.parameters, rounds)
     except SpcacwError as error:
         log.warning(failed, error)
     yield

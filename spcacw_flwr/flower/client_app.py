@@ -217,7 +217,9 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Train the target's silo without peers; return its figures and its model."""
-    figures, model = _alone(pool).train_alone()
+    beside, config = _alone(pool), message.content.config_records[records.CONFIG]
+    (rounds,) = records.whole_numbers(config, "rounds")
+    figures, model = beside.train_alone(records.content_to_points(message.content), rounds)
     arrays = {records.POINTS: model[None].cpu().numpy()}
     audit.told(ALONE, {pool.config.run.target: figures}, arrays)
     return records.to_content(figures, arrays)

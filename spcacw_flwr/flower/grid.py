@@ -245,13 +245,13 @@ class GridSilos:
         said = records.from_content(content, records.BUFFERS)
         return records.to_evaluation(*said, self.config.run.metric)
 
-    def train_alone(self) -> tuple[dict[str, list[float]], Tensor]:
+    def train_alone(self, start: Tensor, rounds: int = 0) -> tuple[dict[str, list[float]], Tensor]:
         """Let the target's silo train without peers; see :class:`~.engine.loop.Alone`."""
-        kind, nothing = f"train.{records.ALONE}", torch.empty(0, self.layout.size)
-        content = self._ask(kind, self.config.run.target, nothing, {}, 10 * self.timeout)
-        told, _ = records.from_content(content, records.ARRAYS)
+        kind, target, told = f"train.{records.ALONE}", self.config.run.target, {"rounds": rounds}
+        content = self._ask(kind, target, start, told, 10 * self.timeout)
+        figures, _ = records.from_content(content, records.ARRAYS)
         (model,) = records.content_to_points(content)
-        return {name: records.numbers(told, name) for name in told}, model
+        return {name: records.numbers(figures, name) for name in figures}, model
 
     def gains(self, models: Tensor) -> dict[str, list[float]]:
         """Let the target's silo compare two models; see :class:`~.engine.loop.Alone`."""

@@ -60,7 +60,7 @@ TOLD = (
     "privacy-noise", "privacy-silos", "privacy-clip", "privacy-batches", "privacy-delta",
 )  # fmt: skip
 """The keys that :class:`~.server_app.SPCACW` tells the silos with each message."""
-VERSION, PROTOCOL = "version", 2
+VERSION, PROTOCOL = "version", 3
 """What both sides must have alike: the package's version, and that of the words in this module."""
 NUM_SILOS, METHOD = "num-silos", "asks"
 """M, and the method's name, which :class:`~.server_app.SPCACW` tells besides its keys."""

@@ -82,7 +82,7 @@ class GradientStrategy(Strategy):
         vector = vector.to(find_device(self.config.run.device, self.config.run.precision))
         streaming = self.config.transport.exchange == STREAM
         self.method = make_method(self.config, federation, vector)
-        beside = compared(self.nodes, self.method, self.history)
+        beside = compared(self.nodes, self.method, self.history, num_rounds)
         with (
             beside if self.history.directory else nullcontext(),
             streams(self.nodes, federation) if streaming else nullcontext(self.nodes) as silos,

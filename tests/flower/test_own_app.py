@@ -119,6 +119,15 @@ def test_a_process_that_is_first_asked_to_evaluate_knows_the_number_of_classes()
     assert "auroc" in pool.evaluate(pool.initial_parameters(), 0).figures
 
 
+def test_training_alone_takes_as_many_rounds_when_they_end_within_an_epoch(tmp_path):
+    """Until the first epoch ends α is e₀: that is training alone."""
+    strategy = SPCACW(**KEYS, method="spcacw", output=tmp_path / "run")
+    strategy.start(grid_of(silo_app(load, network)), initial(), num_rounds=2)
+    assert strategy.method.federation.rounds_per_epoch == 3
+    assert strategy.history.alone["log-loss-gain"] == [0, 0, 0]
+    assert strategy.history.epochs[-1]["accuracy"] == strategy.history.alone["accuracy"][-1]
+
+
 def test_all_artefacts_are_left(tmp_path):
     result = SPCACW(**KEYS, output=tmp_path / "run").start(
         grid_of(silo_app(load, network)), initial(), num_rounds=7

@@ -302,7 +302,7 @@ def test_sizes_label_counts_curvature_and_training_alone(tmp_path):
 
     assert sum(counts()) == 50
     assert node.ask(Request(1, (0,), point, smoothness=True), False)[0] == ""
-    assert node.by_message("train.alone", {}, point)[0] == ""
+    assert node.by_message("train.alone", {"rounds": 0}, point)[0] == ""
     node.set({"requests": "gradients"})
     assert counts() == []
     assert "its smoothness" in node.ask(Request(1, (0,), point, smoothness=True), True)[0]

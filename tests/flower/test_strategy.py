@@ -108,9 +108,9 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
     grid = LocalGrid(config, 7)
     strategy, pool = play(config, grid, rounds=1), make_pool(local)
     model = strategy.method.personal
-    found, alone = strategy.nodes.train_alone()
+    found, alone = strategy.nodes.train_alone(pool.initial_parameters())
     beside = Alone(pool)
-    expected, vector = beside.train_alone()
+    expected, vector = beside.train_alone(pool.initial_parameters())
     assert found == expected
     assert torch.equal(alone, vector)
     models = [played(local, t).parameters for t in (7, 14)]
