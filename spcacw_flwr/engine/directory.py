@@ -198,6 +198,24 @@ def cut(directory: Path, lengths: Mapping[str, int]) -> None:
             (directory / name).unlink(missing_ok=True)
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let no signal end the block in the main thread: what it ends would be left half-ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        _give_back(before)
+
+
+def _give_back(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
 class Stopped(SpcacwError):
     """Training ended because somebody asked for it; the sentence says how to go on."""
 
@@ -228,13 +246,9 @@ class Stop:
             yield
             return
 
-        def give_back() -> None:
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
         def wish(*_: Any) -> None:
             self._signalled = True
-            give_back()
+            _give_back(before)
 
         before = {number: signal.getsignal(number) for number in SIGNALS}
         for number, handler in before.items():
@@ -243,4 +257,4 @@ class Stop:
         try:
             yield
         finally:
-            give_back()
+            _give_back(before)

@@ -24,6 +24,7 @@ from typing import IO
 import psutil
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.engine.directory import undisturbed
 from spcacw_flwr.flower import json_lines
 
 ENVIRONMENT = {
@@ -250,12 +251,13 @@ def program_runs(program: str, home: Path) -> bool:
 
 def end(*homes: Path) -> None:
     """End all processes of these homes (children of Flower's programs outlive them)."""
-    for ending in (psutil.Process.terminate, psutil.Process.kill):
-        members = family(*homes)
-        for member in members:
-            with suppress(psutil.Error):
-                ending(member)
-        psutil.wait_procs(members, timeout=STOP_SECONDS)
+    with undisturbed():
+        for ending in (psutil.Process.terminate, psutil.Process.kill):
+            members = family(*homes)
+            for member in members:
+                with suppress(psutil.Error):
+                    ending(member)
+            psutil.wait_procs(members, timeout=STOP_SECONDS)
 
 
 @contextmanager

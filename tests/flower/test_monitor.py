@@ -1,6 +1,7 @@
 """What Prometheus sees of a host: the figures of its audit log, of the right silo; JSON logs."""
 
 import json
+import os
 import re
 import socket
 import struct
@@ -9,6 +10,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -262,6 +264,23 @@ def test_a_programs_log_is_json_to_its_last_word(tmp_path):
     assert (first["level"], first["message"]) == ("INFO", 'it "runs"')
     assert (last["message"], "level" in last) == ("it ends", False)
     assert first["program"] == Path(sys.executable).name
+
+
+def test_ending_programs_is_not_left_half_way_by_an_impatient_ctrl_c(tmp_path):
+    """The program takes its time to end, and a second Ctrl-C comes meanwhile."""
+    code = (
+        "import os, signal, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: [os.kill({os.getpid()}, signal.SIGINT),\n"
+        "    time.sleep(0.5), os._exit(0)])\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    home, log = tmp_path / "flower", tmp_path / "program.log"
+    program = Program([sys.executable, "-c", code], home, log).start()
+    wait_until(lambda: log.exists() and log.read_text(), 20)
+    with suppress(KeyboardInterrupt):
+        end(home)
+    assert not program.runs
 
 
 def test_lines_of_a_web_server_have_their_level_too():
