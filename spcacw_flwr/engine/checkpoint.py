@@ -225,7 +225,9 @@ class Keeper:
         they were.
         """
         if not exists(self.directory):
-            self._see_same(unfinished(self.home), [])
+            # It begins anew; and an app of one's own learns late how many epochs there are.
+            epochs = {"epochs": self.config.run.epochs}
+            self._see_same(unfinished(self.home) | epochs, [])
             return None
         content, path = load(self.directory)
         others = differing_identity(content, identity_of(self.federation))

@@ -128,6 +128,16 @@ def test_training_alone_takes_as_many_rounds_when_they_end_within_an_epoch(tmp_p
     assert strategy.history.epochs[-1]["accuracy"] == strategy.history.alone["accuracy"][-1]
 
 
+def test_a_run_that_ended_before_its_first_round_goes_on(tmp_path):
+    """How many epochs there are it does not know before its silos are found."""
+    with one_sentence("silo 3"):
+        grid = grid_of(silo_app(load, network), 1, [{"silos": "0,1,2"}])
+        SPCACW(**KEYS, node_timeout=0.1, output=tmp_path).start(grid, initial(), num_rounds=6)
+    strategy = SPCACW(**KEYS, resume=tmp_path.as_posix())
+    strategy.start(grid_of(silo_app(load, network)), initial(), num_rounds=6)
+    assert strategy.history.round == 6
+
+
 def test_all_artefacts_are_left(tmp_path):
     result = SPCACW(**KEYS, output=tmp_path / "run").start(
         grid_of(silo_app(load, network)), initial(), num_rounds=7
