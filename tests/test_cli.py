@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from spcacw_flwr import __version__
-from spcacw_flwr.config.config import COMMON, Config, fields, parse_assignments
+from spcacw_flwr.config.config import COMMON, Config, fields, parse_assignments, read_toml
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import ENGINES
 from spcacw_flwr.config.registry import METHODS, SETTINGS
@@ -54,6 +54,12 @@ def test_keys_are_listed_by_what_they_are_wanted_for():
     assert ran("keys", "--method", "fedavg") == "fedavg has no keys of its own.\n"
     assert "There is no key 'betta' (did you mean beta?)" in ran("keys", "betta", code=1)
     assert "(did you mean shakespeare.window?)" in ran("keys", "window", code=1)
+
+
+def test_a_file_of_keys_may_begin_with_the_mark_that_some_editors_write(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('method = "local"', encoding="utf-8-sig")
+    assert read_toml(path) == {"method": "local"}
 
 
 def test_the_version_and_every_engine_are_named():

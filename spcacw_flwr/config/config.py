@@ -236,7 +236,7 @@ def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str
 def read_toml(path: Path, what: str = "The file") -> dict[str, Any]:
     """Return a TOML file's tables; SpcacwError, which says ``what`` it is, if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:  # it may be no text at all
         raise SpcacwError(f"{what} {path} cannot be read: {error}.") from error
 
