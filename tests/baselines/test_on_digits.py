@@ -71,7 +71,7 @@ ENDS = [  # method, its keys, further keys of both runs, and what becomes of it
         for order in ("first", "hessian-free") for p in (1.0, 0.6)
     ],
     ("fedcluster", {"threshold": "fixed", "tau": 0.0}, {}, "local"),
-    ("fedcluster", {"quantile": 0.1}, {}, "local"),
+    ("fedcluster", {"quantile": 0.0}, {}, "local"),
     ("oracle", {}, {"cluster_sizes": "1,3,3"}, "local"),
     ("oracle-averaged", {}, {"cluster_sizes": "1,3,3"}, "local"),
     ("weight-erosion", {"distance-penalty": 1e3}, {}, "local"),
