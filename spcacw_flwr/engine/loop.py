@@ -214,7 +214,6 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
     history.method = method
     gate = history.gate = Gate(method.config, federation.num_silos)
     done = history.start(federation, rounds, {"method": method, "gate": gate})
-    _see_classes(federation)
     if not done and method.alpha is not None:
         history.weights(0, method.alpha)
     with history.ending():
@@ -228,7 +227,7 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
             history.keep(round_)
 
 
-def _see_classes(federation: Federation) -> None:
+def see_classes(federation: Federation) -> None:
     """Say so where half of the model's outputs, or more, stand for labels that no silo has."""
     counts = [info.label_counts for info in federation.silos]
     if not all(counts):  # of a private silo nobody knows

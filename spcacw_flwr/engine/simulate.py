@@ -21,7 +21,7 @@ import torch
 from spcacw_flwr.alpha.crew import crew
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.directory import run_directory
-from spcacw_flwr.engine.loop import Alone, History, compared, train
+from spcacw_flwr.engine.loop import Alone, History, compared, see_classes, train
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
@@ -55,6 +55,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     with history.failing(), logged(output) if output else nullcontext():
         pool = SiloPool(config, setting, range(setting.num_silos))
         method = method_for(config, pool.describe(), pool)
+        see_classes(method.federation)
         with (
             threads(config.run.threads, setting.num_silos * config.samples_per_round, pool),
             compared(Alone(pool), method, history),

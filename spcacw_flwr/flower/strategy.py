@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.keys import STREAM
-from spcacw_flwr.engine.loop import History, compared, train
+from spcacw_flwr.engine.loop import History, compared, see_classes, train
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.discovery import Found, discover
 from spcacw_flwr.flower.grid import GridSilos
@@ -82,6 +82,7 @@ class GradientStrategy(Strategy):
         vector = vector.to(find_device(self.config.run.device, self.config.run.precision))
         streaming = self.config.transport.exchange == STREAM
         self.method = make_method(self.config, federation, vector)
+        see_classes(federation)
         beside = compared(self.nodes, self.method, self.history, num_rounds)
         with (
             beside if self.history.directory else nullcontext(),

@@ -240,6 +240,16 @@ def test_more_classes_than_labels_are_remarked_on(classes, words, caplog):
     assert caplog.text.count(said) == words
 
 
+def test_classes_that_only_peers_have_are_not_remarked_on(caplog):
+    """Nor when the target, whose labels are 0 and 1, trains alone."""
+    others = X, Y % 2 + 2
+    returned.update(dict.fromkeys((1, 2), (others, others)))
+    returned[0] = 2 * ((X, Y % 2),)
+    keys = {"setting": "own", "silo": f"{__name__}:load", "silos": 3, "classes": 4}
+    simulate(Config.from_keys(**keys, epochs=1))
+    assert "No silo has a label" not in caplog.text
+
+
 def test_numbers_for_labels_are_told_their_loss():
     numbers = (X, Y / 2)
     returned.update(dict.fromkeys(range(3), (numbers, numbers)))
