@@ -46,16 +46,15 @@ class PlusSPCACW(SPCACWMethod):
         self.book.regret = None  # that of another cost
         self.refused = parameters.new_zeros(federation.num_silos, dtype=torch.float64)
         """(M,) how many gradients of each, with weight, were not stepped along."""
-        self.sizes = federation.sizes
-        """(M,) nᵢ, of the target those that a guard does not keep apart."""
-        if config.trust.guard:
+        sizes = federation.sizes
+        if config.trust.guard:  # which keeps some of the target's samples apart
             rest, own = Fold(0, config.trust.guard), federation.silos[self.target].size
-            self.sizes[self.target] = len(rest.rows(config.run.seed, self.target, own))
-        passes = np.ceil(self.sizes / config.training.batch_size)
+            sizes[self.target] = len(rest.rows(config.run.seed, self.target, own))
+        passes = np.ceil(sizes / config.training.batch_size)
         assert self.book.evidence is not None
         self.population = Population(
-            self.book.evidence.noise, passes, self.sizes,
-            np.minimum(federation.independent, self.sizes), config.transport.local_batches,
+            self.book.evidence.noise, passes, sizes,
+            np.minimum(federation.independent, sizes), config.transport.local_batches,
         )  # fmt: skip
 
     def _batches(self, round_: int, replies: Replies) -> tuple[NDArray[np.float64], ...]:
@@ -68,7 +67,7 @@ class PlusSPCACW(SPCACWMethod):
         counts = replies.samples or (0,) * len(replies.silos)
         for silo, count in zip(replies.silos, counts, strict=True):
             info = self.federation.silos[silo]
-            own = int(self.sizes[silo])
+            own = int(self.population.sizes[silo])
             each = min(count // draws or batch_length(round_, own, size), own)
             batches[silo] = each
             if info.privacy:
