@@ -1,8 +1,7 @@
 """What one round of SP-CACW costs on a GPU with the paper's larger networks, part by part.
 
     python -m benchmarks.gpu benchmarks/gpu.csv
-    python -m benchmarks.gpu benchmarks/gpu-lstm.csv --model char-lstm --silos 15,30 \\
-        --precisions tf32
+    python -m benchmarks.gpu benchmarks/gpu-lstm.csv --model char-lstm --silos 15,30
 
 Silos of random images in the shape of CIFAR-100 for VGG16, or of random symbols for CharLSTM, in
 batches of 32: whole rounds of three methods, and the parts of one. The silos' passes are recorded

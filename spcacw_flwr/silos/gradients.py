@@ -11,8 +11,8 @@ Three ways, one result (up to the order of float32 sums):
     as one pass with a gradient kept for each silo (benchmarks/models.csv: VGG16 8.2 against 8.3 s,
     CharLSTM 1.0 against 1.0 s), and it bounds the memory.
 
-On a GPU one pass of recurrent networks takes all silos (``stacked.py``; not in bf16), and passes
-are recorded (``graphs.py``).
+On a GPU one pass of recurrent networks takes all silos (``stacked.py``), and passes are
+recorded (``graphs.py``).
 
 A silo's random numbers come from a seed of its own, its BatchNorm statistics from its own batch.
 """
@@ -31,7 +31,7 @@ from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.alpha.products import low_precision
 from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, mean_by_silo, steps_of
 from spcacw_flwr.silos.curvature import SHORT, ChainHessian, difference
-from spcacw_flwr.silos.graphs import Graphs, Recorded, Replay
+from spcacw_flwr.silos.graphs import Graphs, Pass, Recorded, Replay
 from spcacw_flwr.silos.layout import Layout, call
 from spcacw_flwr.silos.models import Loss, losses_of
 from spcacw_flwr.silos.stacked import stack_of, stacked_losses
@@ -70,7 +70,7 @@ class SiloGradients:
         self._steps = steps_of(model)
         alone = any(isinstance(module, ONE_BY_ONE) for module in model.modules())
         self.way = "chain" if self._steps else "loop" if alone else "vmap"
-        self._stack = [] if low else stack_of(model)
+        self._stack = stack_of(model)
         self.graphs = Graphs(model)
 
     def __call__(
@@ -84,7 +84,8 @@ class SiloGradients:
         (dropout) from ``seed_of`` it.
         """
         if self._stack and vector.is_cuda:
-            return self._together(vector, x, y, rows)
+            one = self._low_pass if self.low else self._stack_pass
+            return self._together(one, vector, x, y, rows)
         if vector.ndim == 2 and self.way != "chain":
             alone = x.split(1), y.split(1), rows.split(1), _each(seed_of, len(x))
             return torch.cat([*map(self, vector, *alone)])
@@ -125,7 +126,7 @@ class SiloGradients:
     def _gradient(self, x: Tensor, y: Tensor, vector: Tensor) -> Tensor:
         """Return the gradient (d,) of one silo's recurrent network."""
         row = torch.empty_like(vector)
-        self._together(vector, x, y, row[None])
+        self._together(self._stack_pass, vector, x, y, row[None])
         return row
 
     def _in_turn(
@@ -158,14 +159,18 @@ class SiloGradients:
         losses = stacked_losses(self._stack, weights, x, y, self.loss, alike)
         return torch.autograd.grad(losses.sum(), leaf)[0], losses.detach()
 
-    def _together(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+    def _low_pass(self, vector: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`_stack_pass`, all but the loss in bfloat16."""
+        return self._stack_pass(vector.bfloat16(), x, y)
+
+    def _together(self, one: Pass, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """Write the gradients of a recurrent network, which draws nothing at random."""
         losses = []
         for first in range(0, len(x), TOGETHER):
             part = slice(first, first + TOGETHER)
             batch = vector[part] if vector.ndim == 2 else vector, x[part], y[part]
-            graph = self.graphs.of(Replay, self._stack_pass, *batch)
-            found, some = (graph or self._stack_pass)(*batch)
+            graph = self.graphs.of(Replay, one, *batch)
+            found, some = (graph or one)(*batch)
             count = len(batch[1])  # a graph may be of more silos, and its next call writes over it
             rows[part].copy_(found[:count])
             losses.append(some[:count].clone())

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, linear
 
 from spcacw_flwr.silos.chain import Step, affine, mean_by_silo, steps_of
 from spcacw_flwr.silos.models import Loss, SequenceLSTM
@@ -46,95 +46,123 @@ def stacked_losses(
 ) -> Tensor:  # fmt: skip
     """Return the losses (k,) of k silos; ``weights`` are (k, …), ``x`` and ``y`` (k, b, T).
 
-    ``alike`` says that all silos have the same.
+    ``alike`` says that all silos have the same. In between all is (T, b, k, …): there both a step's
+    numbers and a silo's are what a product takes without a copy.
     """
-    silos, h = len(x), x.flatten(0, 1)
+    silos, h = len(x), x.transpose(0, 2)
     for step in steps:
         own = {name: weights[full] for name, full in step.names.items()}
         if isinstance(step.module, nn.Embedding):
-            table, rows = own["weight"], step.module.num_embeddings
-            first = rows * torch.arange(silos, device=x.device).view(-1, 1, 1)
-            h = embedding((h.view(x.shape) + first).flatten(0, 1), table.flatten(0, 1))
+            first = step.module.num_embeddings * torch.arange(silos, device=x.device)
+            h = embedding(h + first, own["weight"].flatten(0, 1))
         elif isinstance(step.module, nn.LSTM):
             for layer in range(step.module.num_layers):
-                h = _layer({name: own[f"{name}_l{layer}"] for name in PARTS}, h, alike)
+                *both, b_ih, b_hh = (own[f"{name}_l{layer}"] for name in PARTS)
+                h = Layer.apply(h, *both, b_ih + b_hh, alike)
         else:
-            h = affine(h, own["weight"], own.get("bias"))
-    return mean_by_silo(loss(h, y.flatten(0, 1)), silos)
+            found = affine(by_silo(h), own["weight"], own.get("bias"))
+            h = found.view(silos, len(h), -1, found.shape[-1]).permute(1, 2, 0, 3)
+    return mean_by_silo(loss(h.transpose(0, 2).flatten(0, 1).float(), y.flatten(0, 1)), silos)
 
 
 PARTS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 
 
-def _layer(own: dict[str, Tensor], h: Tensor, alike: bool) -> Tensor:
-    """Return the outputs (k·b, T, H) of an LSTM's layer, on inputs (k·b, T, …)."""
-    silos, (_, steps, _) = len(own["weight_ih"]), h.shape
-    gates = affine(h, own["weight_ih"], own["bias_ih"] + own["bias_hh"])
-    gates = gates.view(silos, -1, steps, gates.shape[-1]).permute(2, 0, 1, 3).contiguous()
-    outputs: Tensor = Recurrence.apply(gates, own["weight_hh"], alike)
-    return outputs.permute(1, 2, 0, 3).flatten(0, 1)
+def by_silo(part: Tensor) -> Tensor:
+    """Return (…, k, n) as (k, …, n) with one dimension for the dots, a view."""
+    return part.flatten(0, -3).transpose(0, 1)
 
 
-class Recurrence(torch.autograd.Function):
-    """Gates of the inputs (T, k, b, 4H), W_hh (k, 4H, H) → h at all steps (T, k, b, H).
+def times(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, onto: Tensor | None = None
+) -> Tensor:
+    """Return x W + c for x (…, k, n), or add x W to ``onto`` in place.
 
-    h_0 = c_0 = 0. Where ``alike``, all silos have the same W_hh, and a step is one product; its
-    gradient is by silo. It has first derivatives.
+    W (k, n, m) and c (k, m) have one for each silo, or are (1, …).
+    """
+    if len(weight) == 1:
+        flat = _flat(x)
+        if onto is not None:
+            onto.view(len(flat), -1).addmm_(flat, weight[0])
+            return onto
+        found = linear(flat, weight[0].mT, None if bias is None else bias[0])
+        return found.view(*x.shape[:-1], -1)
+    found = x.new_empty(*x.shape[:-1], weight.shape[-1]) if onto is None else onto
+    out = by_silo(found)
+    added, beta = (out, int(onto is not None)) if bias is None else (bias.unsqueeze(1), 1)
+    torch.baddbmm(added, by_silo(x), weight, beta=beta, out=out)
+    return found
+
+
+class Layer(torch.autograd.Function):
+    """An LSTM's layer: x (T, b, k, I), W_ih (k, 4H, I), W_hh (k, 4H, H), c (k, 4H) → (T, b, k, H).
+
+    That is h at all steps, with h_0 = c_0 = 0. Where ``alike``, all silos have the same weights and
+    are one product; gradients of weights are by silo. It has first derivatives.
     """
 
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, alike: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, by_input: Tensor, by_output: Tensor, bias: Tensor, alike: bool
+    ) -> Tensor:
         """Return h."""
-        _, silos, batch, wide = gates.shape
-        own, gates = weight[:1] if alike else weight, gates.flatten(1, 2)
-        first = gates.new_zeros(silos * batch, wide // 4)
-        hs, cells, across = [first], [first], own.transpose(1, 2)
-        kept: list[Tensor] = []
-        for outer in gates:
-            inner = torch.bmm(hs[-1].view(len(own), -1, wide // 4), across).flatten(0, 1)
-            for one, found in zip((hs, cells, kept), cell(outer, inner, cells[-1]), strict=True):
-                one.append(found)
-        ctx.of_forward = hs, cells, kept, own
-        return torch.stack(hs[1:]).view(-1, silos, batch, wide // 4)
+        own = slice(1 if alike else None)
+        x, by_input, by_output = x.contiguous(), by_input[own], by_output[own]
+        outer = times(x, by_input.mT, bias[own])
+        first = x.new_zeros(*outer.shape[1:-1], outer.shape[-1] // 4)
+        told = [(first, first, first)]
+        for part in outer:
+            h, c, _ = told[-1]
+            told.append(cell(part, times(h, by_output.mT), c))
+        hs, cells, kept = zip(*told, strict=True)
+        ctx.of_forward = x, by_input, by_output, cells, kept
+        outputs = torch.stack(hs[1:])
+        ctx.save_for_backward(outputs)
+        return outputs
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, by_all: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Return the gradients of gates and weights, from those of h at all steps."""
-        hs, cells, kept, own = ctx.of_forward
-        by_h, by_c, by_gates = by_all.flatten(1, 2).clone(), torch.zeros_like(hs[0]), []
-        models, wide, units = own.shape
+    def backward(ctx: Any, by_all: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x and the weights, from those of h at all steps."""
+        (x, by_input, by_output, cells, kept), (outputs,) = ctx.of_forward, ctx.saved_tensors
+        by_h, by_c, found = by_all.contiguous().clone(), torch.zeros_like(cells[0]), []
         for t in reversed(range(len(by_h))):
-            found, by_c = cell_back(by_h[t], by_c, cells[t], cells[t + 1], kept[t])
+            by_gates, by_c = cell_back(by_h[t], by_c, cells[t], cells[t + 1], kept[t + 1])
             if t:
-                before = by_h[t - 1].view(models, -1, units)
-                before.baddbmm_(found.view(models, -1, wide), own)
-            by_gates.append(found)
-        gates = torch.stack(by_gates[::-1]).view(*by_all.shape[:-1], -1)
-        both = gates, torch.stack(hs[:-1]).view_as(by_all)
-        found, before = (part.transpose(0, 1).flatten(1, 2) for part in both)  # by silo
-        return gates, torch.bmm(found.transpose(1, 2), before), None
+                times(by_gates, by_output, onto=by_h[t - 1])
+            found.append(by_gates)
+        gates = torch.stack(found[::-1])
+        of_input = torch.bmm(by_silo(gates).mT, by_silo(x))
+        of_output = torch.bmm(by_silo(gates[1:]).mT, by_silo(outputs[:-1]))  # h_0 = 0
+        by_x = times(gates, by_input) if ctx.needs_input_grad[0] else None
+        return by_x, of_input, of_output, gates.sum((0, 1)), None
+
+
+def _flat(part: Tensor) -> Tensor:
+    return part.flatten(0, -2)
 
 
 def cell(outer: Tensor, inner: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return h, c and the activated gates after a step, from both parts of its gates (n, 4H)."""
-    if outer.is_cuda:
-        return torch.ops.aten._thnn_fused_lstm_cell(outer, inner, c)
-    i, f, g, o = (outer + inner).chunk(4, 1)
+    """Return h, c and the activated gates after a step, from both parts of its gates (…, 4H)."""
+    if outer.is_cuda:  # which knows matrices only
+        fused = torch.ops.aten._thnn_fused_lstm_cell(*map(_flat, (outer, inner, c)))
+        return tuple(part.view(*c.shape[:-1], -1) for part in fused)
+    i, f, g, o = (outer + inner).chunk(4, -1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     c = f * c + i * g
-    return o * c.tanh(), c, torch.cat((i, f, g, o), 1)
+    return o * c.tanh(), c, torch.cat((i, f, g, o), -1)
 
 
 def cell_back(
     by_h: Tensor, by_c: Tensor, before: Tensor, c: Tensor, activated: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the derivatives by the gates (n, 4H) and by c of before, from those by h and by c."""
+    """Return the derivatives by the gates (…, 4H) and by c of before, from those by h and by c."""
     if by_h.is_cuda:
         fused = torch.ops.aten._thnn_fused_lstm_cell_backward_impl
-        return fused(by_h, by_c, before, c, activated, False)[:2]
-    i, f, g, o = activated.chunk(4, 1)
+        found = fused(*map(_flat, (by_h, by_c, before, c, activated)), False)[:2]
+        return tuple(part.view(*c.shape[:-1], -1) for part in found)
+    i, f, g, o = activated.chunk(4, -1)
     bent = c.tanh()
     by_c = by_c + by_h * o * (1 - bent.square())
     gates = by_c * g * i * (1 - i), by_c * before * f * (1 - f), by_c * i * (1 - g.square())
-    return torch.cat((*gates, by_h * bent * o * (1 - o)), 1), by_c * f
+    return torch.cat((*gates, by_h * bent * o * (1 - o)), -1), by_c * f

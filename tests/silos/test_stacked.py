@@ -40,8 +40,17 @@ def test_gradients_and_losses_are_those_of_the_loop(layers, own, monkeypatch):
         vector = vector + 0.1 * torch.randn(SILOS, len(vector))
     rows, found = torch.empty(2, SILOS, vector.shape[-1])
     losses = compute(vector, x, y, rows, int)
-    torch.testing.assert_close(compute._together(vector, x, y, found), losses)
+    torch.testing.assert_close(compute._together(compute._stack_pass, vector, x, y, found), losses)
     torch.testing.assert_close(found, rows, rtol=1e-4, atol=1e-7)
+
+
+def test_in_bf16_gradients_are_near_and_L_is_of_float32():
+    compute, vector, x, y = example(network(num_layers=2))
+    low = SiloGradients(compute.model, compute.layout, low=True)
+    (rows, losses), (found, some) = compute._stack_pass(vector, x, y), low._low_pass(vector, x, y)
+    assert 1e-4 < (found - rows).norm() / rows.norm() < 0.02
+    torch.testing.assert_close(some, losses, rtol=0.01, atol=0)
+    assert torch.equal(low._gradient(x[:1], y[:1], vector), compute._gradient(x[:1], y[:1], vector))
 
 
 def test_differences_of_its_gradients_are_second_derivatives():
