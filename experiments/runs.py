@@ -67,6 +67,10 @@ def fingerprint(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+KEPT = ("accuracy", "seconds", "target_gradients", "bytes")
+"""What :meth:`Run.line` keeps of an epoch."""
+
+
 @dataclass(eq=False)
 class Run:
     """A run of a sweep, and how far it is."""
@@ -112,6 +116,13 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """Return what a finished run says of itself."""
         return dict(json.loads((self.directory / "summary.json").read_text()))
+
+    def line(self) -> str:
+        """Return what is kept of a finished run: a line of JSON."""
+        epochs = [{name: epoch[name] for name in KEPT} for epoch in self.logged()]
+        about = {"run": self.directory.name, "summary": self.summary()}
+        alpha = (self.directory / "alpha.csv").read_text()
+        return f"{as_json({**about, 'epochs': epochs, 'alpha': alpha})}\n"
 
     @property
     def done(self) -> bool:
@@ -173,10 +184,6 @@ def prepare(runs: Sequence[Run]) -> None:
             run.fail(said[data])
 
 
-KEPT = ("accuracy", "seconds", "target_gradients", "bytes")
-"""What :func:`keep` keeps of an epoch."""
-
-
 def kept_runs(path: Path) -> dict[str, dict[str, Any]]:
     """Return what :func:`keep` wrote, by the runs' names; SpcacwError for a line that is not so.
 
@@ -200,20 +207,18 @@ def keep(path: Path, runs: Iterable[Run]) -> None:
 
     Tables, figures and more seeds need no more of it.
     """
-    found = kept_runs(path)
-    for run in runs:
-        if run.done:
-            name, alpha = run.directory.name, (run.directory / "alpha.csv").read_text()
-            epochs = [{name: epoch[name] for name in KEPT} for epoch in run.logged()]
-            about = {"run": name, "summary": run.summary()}
-            found[name] = {**about, "epochs": epochs, "alpha": alpha}
-    text = "".join(f"{as_json(of)}\n" for _, of in sorted(found.items()))
-    write_atomically(path, text.encode())
+    lines = {name: f"{as_json(of)}\n" for name, of in kept_runs(path).items()}
+    lines |= {run.directory.name: run.line() for run in runs if run.done}
+    write_atomically(path, "".join(lines[name] for name in sorted(lines)).encode())
 
 
-def restore(path: Path, root: Path) -> None:
-    """Make directories in ``root`` of the runs that a file of :func:`keep` has and it lacks."""
-    for name, of in kept_runs(path).items():
+def restore(path: Path, root: Path) -> set[str]:
+    """Make directories in ``root`` of the runs that a file of :func:`keep` has and it lacks.
+
+    Return the names of all that the file has.
+    """
+    kept = kept_runs(path)
+    for name, of in kept.items():
         directory = root / name
         if (directory / "status.json").exists():
             continue
@@ -225,6 +230,7 @@ def restore(path: Path, root: Path) -> None:
         }  # fmt: skip
         for file, text in files.items():
             write_atomically(directory / file, text.encode())
+    return set(kept)
 
 
 LAST_FAILURES = 8

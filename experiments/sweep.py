@@ -40,7 +40,7 @@ from threadpoolctl import threadpool_limits
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import Scarce, SpcacwError
 from spcacw_flwr.engine import checkpoint
-from spcacw_flwr.engine.directory import Stopped, held, write_atomically
+from spcacw_flwr.engine.directory import Stopped, append, held, write_atomically
 from spcacw_flwr.engine.recorder import as_json
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import launch
@@ -275,8 +275,13 @@ class Where:
         SpcacwError if then no run at all is finished, too.
         """
         kept = self.output / "runs.jsonl"
-        restore(kept, self.output / "runs")
-        runs = self.make(jobs, console)
+        known = restore(kept, self.output / "runs")
+
+        def note(run: Run) -> None:  # at once: a lent machine may be gone before the last ends
+            if run.done and run.directory.name not in known:
+                append(kept, run.line())
+
+        runs = self.make(jobs, console, note)
         if not any(run.done for run in runs):
             raise SpcacwError(f"None of the {len(runs)} runs in {self.output} is finished.")
         keep(kept, runs)

@@ -11,7 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.experiments import conf, readings, table1
+from spcacw_flwr.experiments import conf, readings, sweep, table1
 from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.conf import make_jobs
 from spcacw_flwr.experiments.results import cells_of, finished_runs, read_csv, run_lines, six_digits
@@ -107,6 +107,12 @@ def test_another_machine_goes_on_from_the_one_file_of_what_was_logged(swept, tmp
     kept = (tmp_path / "runs.jsonl").read_text().splitlines()
     assert len(kept) == len(jobs) + 1
     assert set(kept) > set((output / "runs.jsonl").read_text().splitlines())
+
+
+def test_the_file_has_a_run_as_soon_as_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "keep", lambda *_: None)  # the machine is gone before
+    (run,) = Where(tmp_path, workers=1).run(make_jobs([COLUMN], ROWS[1:], [0], {}), Console())
+    assert [*kept_runs(tmp_path / "runs.jsonl")] == [run.directory.name]
 
 
 def test_a_run_that_goes_on_here_is_not_taken_from_the_file(swept, tmp_path):
