@@ -159,6 +159,12 @@ def test_as_many_nodes_are_simulated_as_there_are_cores(silos, keys, started, mo
         launch.run(Config.from_keys(output="/tmp", **keys), silos, print)
 
 
+def test_nodes_get_no_gpus_that_are_not_there(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with one_sentence("node-gpus = 1.5 is more than this machine has (1): leave it out"):
+        launch.run(Config.from_keys(output="/tmp", node_gpus=1.5), 2, print)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [(SpcacwError("The sentence."), 1, "spcacw: The sentence."), (KeyboardInterrupt(), 130, "")],

@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import spcacw_flwr
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -146,6 +148,11 @@ def run(config: Config, num_silos: int, show: Show) -> None:
     ``config.run.output`` must be an absolute directory that exists. SpcacwError if training did
     not finish: the sentence says why.
     """
+    if config.run.node_gpus > (gpus := torch.cuda.device_count()):
+        raise SpcacwError(
+            f"node-gpus = {config.run.node_gpus:g} is more than this machine has ({gpus}): leave "
+            "it out, or give each node a share."
+        )
     directory = Path(config.run.output)
     # Messages are the larger part of a perceptron's small round: one node has the fewest.
     small = config.training.model == "mlp" and num_silos * config.samples_per_round <= SMALL_ROUND
