@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spcacw_flwr.config.config import Config, absolute, asked_keys, flat_keys, read_toml
-from spcacw_flwr.config.declare import allowed, import_by_path, names_in
+from spcacw_flwr.config.declare import SpcacwError, allowed, import_by_path, names_in
 from spcacw_flwr.config.registry import METHODS, SETTINGS, method_class, setting_class
 from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence, say
 
@@ -266,4 +266,8 @@ def main(
     # PyTorch's threads (GNU OpenMP) spin for milliseconds after each operation, and would keep
     # NumPy's BLAS from the cores; read when PyTorch is imported, which no command has done yet.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    os.environ["SPCACW_PATH"] = os.getcwd()  # where a method of one's own may lie
+    with one_sentence():
+        try:
+            os.environ["SPCACW_PATH"] = os.getcwd()  # where a method of one's own may lie
+        except FileNotFoundError as error:
+            raise SpcacwError("The directory that you are in is gone: go to another.") from error

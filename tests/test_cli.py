@@ -33,6 +33,13 @@ def test_lists_are_complete(command, names):
     assert [name for name in names if f"│ {name} " not in said] == []
 
 
+def test_a_directory_that_is_gone_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "The directory that you are in is gone: go to another." in ran("methods", code=1)
+
+
 def listed(*arguments: str) -> list[str]:
     said = ran("keys", *arguments, columns=80)
     lines = [line for line in said.splitlines() if not line.startswith(("'", "#"))]

@@ -80,6 +80,19 @@ KINDS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
 """By the name of the key, and of the package."""
 
 
+def need(config: Config) -> None:
+    """See that the packages of all that a run wants are there; SpcacwError for one that is not."""
+    for name in KINDS:
+        try:
+            if getattr(config.run, name):
+                importlib.import_module(name)
+        except ImportError as error:
+            raise SpcacwError(
+                f"{name} = true needs the package {name}: pip install 'spcacw-flwr[{name}]', "
+                f"or leave the key out ({error})."
+            ) from error
+
+
 class Loggers:
     """All that a run wants, none by default; one that fails is left out, for training goes on.
 
@@ -95,12 +108,6 @@ class Loggers:
                 continue
             try:
                 self._logs[name] = kind(directory, config, done, known.get(name, ""))
-            except ImportError as error:
-                self.close(False)
-                raise SpcacwError(
-                    f"{name} = true needs the package {name}: pip install 'spcacw-flwr[{name}]', "
-                    f"or leave the key out ({error})."
-                ) from error
             except Exception as error:  # a service that is not there, a key that is not known
                 self.close(False)
                 raise SpcacwError(f"{name} = true: its log cannot begin ({error}).") from error

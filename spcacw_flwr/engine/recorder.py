@@ -27,7 +27,7 @@ from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.engine import directory as places
 from spcacw_flwr.engine.checkpoint import Keeper
 from spcacw_flwr.engine.directory import Stop, Stopped, claim_directory, write_atomically
-from spcacw_flwr.engine.loggers import Loggers
+from spcacw_flwr.engine.loggers import Loggers, need
 from spcacw_flwr.engine.loop import History
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS
@@ -91,6 +91,7 @@ class Recorder(History):
         show: Callable[[dict[str, Any]], None] | None = None, flower_run: str = "",
     ) -> None:  # fmt: skip
         super().__init__(config)
+        need(config)
         self.directory, self.engine, self._show = directory, engine, show
         self.flower_run = flower_run
         self._told = self._started
