@@ -43,6 +43,8 @@ class Found:
         self.answers: dict[int, Message | None] = {}
         """By node that was asked; None is an answer that has not come yet."""
         self._waiting: dict[str, int] = {}
+        self._alone = False
+        """Whether answers are pulled one by one, for one could not be read."""
         self.revoked: set[int] = set()
         """The nodes that the server's owner was seen to have revoked."""
 
@@ -53,13 +55,23 @@ class Found:
             messages = self.grid.push_messages([self._query(node) for node in new])
             self.answers.update(dict.fromkeys(new))
             self._waiting.update(zip(messages, new, strict=True))
-        came = {}
-        for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
-            node = self._waiting.pop(reply.metadata.reply_to_message_id)
-            if node not in nodes or records.gone(reply):
-                self.answers.pop(node, None)  # to be asked again if it is there still, or again
-            else:
-                came[node] = self.answers[node] = reply
+        came, ids = {}, list(self._waiting)
+        for some in [[id_] for id_ in ids] if self._alone else filter(None, [ids]):
+            try:
+                replies = records.pull(self.grid, some)
+            except records.Unreadable as error:
+                asked, replies = {self._waiting.pop(id_) for id_ in some}, []
+                if self._alone:
+                    log.warning("Node %s does not take part: %s.", *asked, error)
+                else:  # all are asked again
+                    self._alone = True
+                    self.answers = {n: said for n, said in self.answers.items() if n not in asked}
+            for reply in replies:
+                node = self._waiting.pop(reply.metadata.reply_to_message_id)
+                if node not in nodes or records.gone(reply):
+                    self.answers.pop(node, None)  # to be asked again if it is there still, or again
+                else:
+                    came[node] = self.answers[node] = reply
         return came
 
     def _query(self, node: int) -> Message:

@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from logging import WARNING
 from typing import Any
 
-import httpx
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
@@ -344,15 +343,12 @@ def _pulled(
     came = []
     for ids in [[id_] for id_ in waiting] if alone else [list(waiting)]:
         try:
-            replies = list(grid.pull_messages(ids))
-        except (httpx.HTTPError, OSError, MemoryError):
-            raise
-        except Exception as error:  # a stranger's bytes may make a parser raise anything
+            replies = records.pull(grid, ids)
+        except records.Unreadable as error:
             if not alone:
-                log(WARNING, "A reply cannot be read, and all are asked again: %s", error)
+                log(WARNING, "All are asked again: %s", error)
                 return None
-            words = f"its reply cannot be read: {error}"
-            unread = Error(code=ErrorCode.UNKNOWN, reason=words)
+            unread = Error(code=ErrorCode.UNKNOWN, reason=str(error))
             came.append((ids[0], Message(unread, reply_to=waiting[ids[0]])))
         else:
             came += [(reply.metadata.reply_to_message_id, reply) for reply in replies]

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import Any, TypeVar
 
+import httpx
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -301,6 +303,23 @@ def to_evaluation(told: Told, arrays: Arrays, metric: str) -> Evaluation:
 def error_content(sentence: str) -> RecordDict:
     """Return the reply of a silo that cannot take part."""
     return RecordDict({CONFIG: ConfigRecord({ERROR: sentence})})
+
+
+class Unreadable(SpcacwError):
+    """A reply that Flower cannot read."""
+
+
+def pull(grid: Grid, ids: list[str]) -> list[Message]:
+    """Return the replies that have come to messages with these ids.
+
+    Unreadable if one is, and then Flower has lost the others that came with it.
+    """
+    try:
+        return list(grid.pull_messages(ids))
+    except (httpx.HTTPError, OSError, MemoryError):
+        raise
+    except Exception as error:  # a stranger's bytes may make a parser raise anything
+        raise Unreadable(f"its reply cannot be read: {error}") from error
 
 
 def gone(reply: Message) -> bool:

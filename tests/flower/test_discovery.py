@@ -5,6 +5,7 @@ import re
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
+from google.protobuf.message import DecodeError
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
@@ -57,6 +58,28 @@ class Changing(LocalGrid):
         trains = [m for m in self.sent if m.metadata.message_type == "train"]
         mine = [m for m in trains if m.metadata.dst_node_id == node]
         return [m.content.config_records["config"]["round"] for m in mine]
+
+
+class Garbling(Changing):
+    """Flower cannot read what node 900 says, and loses what it pulled with it."""
+
+    def pull_messages(self, message_ids):
+        came = super().pull_messages(message_ids)
+        if any(reply.metadata.src_node_id == 900 for reply in came):
+            raise DecodeError("Error parsing message")
+        return came
+
+
+@pytest.mark.parametrize("begins", [1, 4])
+def test_a_stranger_that_cannot_be_read_ends_nothing(begins, caplog):
+    config = small()
+    grid = Garbling(config, {2: lambda grid: grid.leave(6), begins: lambda grid: grid.add(900, 6)})
+    expected = {silo: grid.node_of(silo) for silo in range(7)}
+    if begins == 1:  # before the first question
+        grid.add(900, 6)
+    assert play(config, grid, rounds=8).nodes.found.nodes == expected
+    told = "Node 900 does not take part: its reply cannot be read: Error parsing message."
+    assert caplog.text.count(told) == 1
 
 
 def test_a_silo_that_comes_back_as_another_node_takes_part_again(caplog):
