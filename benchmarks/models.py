@@ -25,7 +25,7 @@ from benchmarks.workload import clock_of, medians, write
 from spcacw_flwr.silos.curvature import (
     FrozenLoss,
     difference,
-    gradient_of,
+    gradients_of,
     hessian,
     twice_differentiable,
 )
@@ -96,7 +96,7 @@ def products(model: nn.Module, x: Tensor, y: Tensor, exact: bool) -> Work:
     def work() -> None:
         with evaluating(model), twice_differentiable(model):
             derived = hessian(nn.Identity(), loss, vector) if exact else None
-            product = derived or partial(difference, gradient_of(loss), vector)
+            product = derived or partial(difference, gradients_of(loss), vector)
             for _ in range(10):
                 product(vector)
 

@@ -100,7 +100,7 @@ def hessian(
     an operator twice, products are differences of gradients.
     """
     if by_differences(model):
-        return partial(difference, gradient_of(loss), vector, relative=SHORT)
+        return partial(difference, gradients_of(loss), vector, relative=SHORT)
     if graphs and isinstance(loss, FrozenLoss):
         inputs, replay = loss.inputs, graphs.replay(loss.product, *loss.inputs, vector)
         if replay:
@@ -116,7 +116,7 @@ def hessian(
             if not any(word in reason for word in ("derivative", "differentiate")):
                 raise
             _say_once(reason)
-            return difference(gradient_of(loss), vector, v)
+            return difference(gradients_of(loss), vector, v)
 
     return product
 
@@ -134,22 +134,23 @@ By the long one the L of a trained CharLSTM is far too low.
 """
 
 
-def gradient_of(loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return w ↦ ∇ℓ(w)."""
+def gradients_of(loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return W ↦ the ∇ℓ(w) of each of its rows, (k, d)."""
 
     def gradient(w: Tensor) -> Tensor:
         leaf = w.detach().requires_grad_()
         return torch.autograd.grad(loss(leaf), leaf)[0]
 
-    return gradient
+    return lambda points: torch.stack([*map(gradient, points)])
 
 
 def difference(
-    gradient: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor, relative: float = STEP
+    gradients: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor, relative: float = STEP
 ) -> Tensor:
-    """Return (∇ℓ(w + εv) − ∇ℓ(w − εv)) / 2ε, which is Hv up to terms in ε²."""
+    """Return (∇ℓ(w + εv) − ∇ℓ(w − εv)) / 2ε, which is Hv up to terms in ε²; both at once."""
     step = relative * (1 + float(vector.norm())) / max(float(v.norm()), 1e-30)
-    return (gradient(vector + step * v) - gradient(vector - step * v)) / (2 * step)
+    ahead, behind = gradients(torch.stack((vector + step * v, vector - step * v)))
+    return (ahead - behind) / (2 * step)
 
 
 class ChainHessian:

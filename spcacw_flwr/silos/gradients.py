@@ -119,15 +119,15 @@ class SiloGradients:
         if self._steps and self.loss is losses_of and y.ndim == 1:
             return ChainHessian(self._steps, self.layout, vector, x, y)
         if self._stack and vector.is_cuda:
-            return partial(difference, partial(self._gradient, x[None], y[None]), vector,
-                           relative=SHORT)  # fmt: skip
+            both = partial(self._at_both, torch.stack((x, x)), torch.stack((y, y)))
+            return partial(difference, both, vector, relative=SHORT)
         return None
 
-    def _gradient(self, x: Tensor, y: Tensor, vector: Tensor) -> Tensor:
-        """Return the gradient (d,) of one silo's recurrent network."""
-        row = torch.empty_like(vector)
-        self._together(self._stack_pass, vector, x, y, row[None])
-        return row
+    def _at_both(self, x: Tensor, y: Tensor, points: Tensor) -> Tensor:
+        """Return a recurrent network's gradients (2, d) at two models; a silo's batch is twice."""
+        rows = torch.empty_like(points)
+        self._together(self._stack_pass, points, x, y, rows)
+        return rows
 
     def _in_turn(
         self, one: Callable[..., Any], vector: Tensor, x: Tensor, y: Tensor,

@@ -50,7 +50,8 @@ def test_in_bf16_gradients_are_near_and_L_is_of_float32():
     (rows, losses), (found, some) = compute._stack_pass(vector, x, y), low._low_pass(vector, x, y)
     assert 1e-4 < (found - rows).norm() / rows.norm() < 0.02
     torch.testing.assert_close(some, losses, rtol=0.01, atol=0)
-    assert torch.equal(low._gradient(x[:1], y[:1], vector), compute._gradient(x[:1], y[:1], vector))
+    points = torch.stack((vector, -vector))
+    assert torch.equal(low._at_both(x[:2], y[:2], points), compute._at_both(x[:2], y[:2], points))
 
 
 def test_differences_of_its_gradients_are_second_derivatives():
@@ -59,7 +60,8 @@ def test_differences_of_its_gradients_are_second_derivatives():
     loss = FrozenLoss(model, compute.layout, compute.loss, vector, x[0], y[0])
     with evaluating(model), twice_differentiable(model):
         expected = hessian(nn.Identity(), loss, vector)(v)  # by autograd, not by differences
-    found = difference(partial(compute._gradient, x[:1], y[:1]), vector, v, SHORT)
+    twice = x[[0, 0]], y[[0, 0]]
+    found = difference(partial(compute._at_both, *twice), vector, v, SHORT)
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02 * expected.abs().max().item())
 
 
