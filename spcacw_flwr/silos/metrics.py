@@ -20,6 +20,8 @@ from spcacw_flwr.silos.models import losses_of, several, squared_errors
 
 Z = 1.959964
 """Standard errors on each side of a 95 % interval."""
+LEAST = 6
+"""Fewest cases that can tell a difference from chance: five all go one way once in 16 times."""
 
 
 class Found(NamedTuple):
@@ -253,7 +255,7 @@ def is_worse(metric: Metric, ours: Mapping[str, float], theirs: Mapping[str, flo
 
 
 def standard_error(influence: Tensor) -> float:
-    """Return the standard error that belongs to the influence of each case; of one case NaN."""
-    if len(influence) < 2:
+    """Return the standard error that belongs to the influence of each case; NaN of too few."""
+    if len(influence) < LEAST:
         return math.nan
     return float(influence.square().sum().sqrt()) / len(influence)

@@ -108,14 +108,15 @@ def test_a_paired_gain_by_hand():
     assert same == pytest.approx([0, -196 / 48, 196 / 48], rel=1e-4)
 
 
-def test_one_case_tells_nothing_of_chance():
+@pytest.mark.parametrize("count", [1, 5, 6])
+def test_five_cases_tell_nothing_of_chance(count):
     """Nor does a single case of a class, as far as AUROC goes."""
-    sure, unsure = torch.tensor([[0.0, 5.0]]), torch.tensor([[0.0, 1.0]])
-    one, other = (cases(outputs, torch.tensor([1])) for outputs in (sure, unsure))
-    gains = one.gains(other)
+    sure, unsure = (torch.tensor([[0.0, margin]]).repeat(count, 1) for margin in (5.0, -1.0))
+    ours, theirs = (cases(outputs, torch.ones(count).long()) for outputs in (sure, unsure))
+    gains, few = ours.gains(theirs), count < 6
     assert gains["log-loss"][0] > 0.2
-    assert all(math.isnan(end) for _, *ends in gains.values() for end in ends)
-    assert math.isnan(one.figures()["log-loss-high"])
+    assert {math.isnan(end) for _, *ends in gains.values() for end in ends} == {few}
+    assert math.isnan(ours.figures()["log-loss-high"]) == few
     margin = torch.linspace(-1, 1, 20)
     y = torch.ones(20, dtype=torch.int64)
     y[0] = 0
