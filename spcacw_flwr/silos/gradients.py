@@ -31,7 +31,7 @@ from spcacw_flwr.alpha.crew import shares, spread
 from spcacw_flwr.alpha.products import low_precision
 from spcacw_flwr.silos.chain import bytes_kept, chain_pass, forward, mean_by_silo, steps_of
 from spcacw_flwr.silos.curvature import SHORT, ChainHessian, difference
-from spcacw_flwr.silos.graphs import Graphs, Pass, Recorded, Replay
+from spcacw_flwr.silos.graphs import Graphs, Recorded, Replay
 from spcacw_flwr.silos.layout import Layout, call
 from spcacw_flwr.silos.models import Loss, losses_of
 from spcacw_flwr.silos.stacked import stack_of, stacked_losses
@@ -70,7 +70,7 @@ class SiloGradients:
         self._steps = steps_of(model)
         alone = any(isinstance(module, ONE_BY_ONE) for module in model.modules())
         self.way = "chain" if self._steps else "loop" if alone else "vmap"
-        self._stack = stack_of(model)
+        self._stack, self._longest = stack_of(model), 0
         self.graphs = Graphs(model)
 
     def __call__(
@@ -152,23 +152,38 @@ class SiloGradients:
         loss = self._one_loss(leaf, x, y)
         return torch.autograd.grad(loss, leaf)[0], loss.detach()
 
-    def _stack_pass(self, vector: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients (k, d) and losses (k,) of k silos."""
+    def _stack_pass(
+        self, vector: Tensor, x: Tensor, y: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return gradients (k, d) and losses (k,) of the first ``counts`` samples of k silos."""
         leaf = vector.detach().expand(len(x), -1).contiguous().requires_grad_()
         weights, alike = self.layout.unflatten(leaf), vector.ndim == 1
-        losses = stacked_losses(self._stack, weights, x, y, self.loss, alike)
+        losses = stacked_losses(self._stack, weights, x, y, counts, self.loss, alike)
         return torch.autograd.grad(losses.sum(), leaf)[0], losses.detach()
 
-    def _low_pass(self, vector: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _low_pass(
+        self, vector: Tensor, x: Tensor, y: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """As :meth:`_stack_pass`, all but the loss in bfloat16."""
-        return self._stack_pass(vector.bfloat16(), x, y)
+        return self._stack_pass(vector.bfloat16(), x, y, counts)
 
-    def _together(self, one: Pass, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """Write the gradients of a recurrent network, which draws nothing at random."""
-        losses = []
+    def _together(
+        self, one: Callable[..., Any], vector: Tensor, x: Tensor, y: Tensor, rows: Tensor
+    ) -> Tensor:
+        """Write the gradients of a recurrent network, which draws nothing at random.
+
+        A short last batch is filled up, to be a pass that is recorded; single samples are as many
+        batches, of private silos.
+        """
+        size = x.shape[1]
+        counts, losses = torch.full((len(x),), float(size), device=x.device), []
+        self._longest = max(self._longest, size)
+        if 1 < size < self._longest:
+            filled = [*range(size), *[0] * (self._longest - size)]
+            x, y = x[:, filled], y[:, filled]
         for first in range(0, len(x), TOGETHER):
             part = slice(first, first + TOGETHER)
-            batch = vector[part] if vector.ndim == 2 else vector, x[part], y[part]
+            batch = vector[part] if vector.ndim == 2 else vector, x[part], y[part], counts[part]
             graph = self.graphs.of(Replay, one, *batch)
             found, some = (graph or one)(*batch)
             count = len(batch[1])  # a graph may be of more silos, and its next call writes over it

@@ -115,7 +115,10 @@ class Graphs:
         self.on = all(name.startswith(KNOWN) for name in names)
         self.refused: set[object] = set()
 
-    def of(self, kind: Callable[..., Any], one: Pass, vector: Tensor, x: Tensor, y: Tensor) -> Any:
+    def of(
+        self, kind: Callable[..., Any], one: Callable[..., Any], vector: Tensor, x: Tensor,
+        y: Tensor, *more: Tensor,
+    ) -> Any:  # fmt: skip
         """Return ``one`` for mini-batches (k, b, …) at w (d,), as a Recorded or a Replay.
 
         The graph may be of more silos. None where ``one`` itself is to run.
@@ -124,7 +127,7 @@ class Graphs:
         for (*made, size), graph in self.made.items():
             if tuple(made) == key and silos <= size <= silos + SPARE:  # type: ignore[operator]
                 return graph
-        return self._make((*key, silos), x[0], y[0], lambda: kind(one, vector, x, y))
+        return self._make((*key, silos), x[0], y[0], lambda: kind(one, vector, x, y, *more))
 
     def replay(
         self, function: Callable[..., Any], x: Tensor, y: Tensor, *others: Tensor

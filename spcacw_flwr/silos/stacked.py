@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from spcacw_flwr.silos.chain import Step, affine, mean_by_silo, steps_of
+from spcacw_flwr.silos.chain import Step, affine, steps_of
 from spcacw_flwr.silos.models import Loss, SequenceLSTM
 
 LAYERS = nn.Embedding, SequenceLSTM, nn.Linear
@@ -41,13 +41,14 @@ def _plain(layer: nn.Module) -> bool:
 
 
 def stacked_losses(
-    steps: Sequence[Step], weights: dict[str, Tensor], x: Tensor, y: Tensor, loss: Loss,
-    alike: bool = False,
+    steps: Sequence[Step], weights: dict[str, Tensor], x: Tensor, y: Tensor, counts: Tensor,
+    loss: Loss, alike: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return the losses (k,) of k silos; ``weights`` are (k, …), ``x`` and ``y`` (k, b, T).
 
-    ``alike`` says that all silos have the same. In between all is (T, b, k, …): there both a step's
-    numbers and a silo's are what a product takes without a copy.
+    Of each silo the first ``counts`` (k,) samples count; ``alike`` says that all silos have the
+    same weights. In between all is (T, b, k, …): there both a step's numbers and a silo's are what
+    a product takes without a copy.
     """
     silos, h = len(x), x.transpose(0, 2)
     for step in steps:
@@ -62,7 +63,10 @@ def stacked_losses(
         else:
             found = affine(by_silo(h), own["weight"], own.get("bias"))
             h = found.view(silos, len(h), -1, found.shape[-1]).permute(1, 2, 0, 3)
-    return mean_by_silo(loss(h.transpose(0, 2).flatten(0, 1).float(), y.flatten(0, 1)), silos)
+    each = loss(h.transpose(0, 2).flatten(0, 1).float(), y.flatten(0, 1))
+    each = each.view(silos, x.shape[1], -1).mean(dim=2)
+    mine = torch.arange(x.shape[1], device=x.device) < counts.unsqueeze(1)
+    return (each * mine).sum(dim=1) / counts
 
 
 PARTS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"

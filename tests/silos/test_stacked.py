@@ -39,15 +39,20 @@ def test_gradients_and_losses_are_those_of_the_loop(layers, own, monkeypatch):
     if own:
         vector = vector + 0.1 * torch.randn(SILOS, len(vector))
     rows, found = torch.empty(2, SILOS, vector.shape[-1])
-    losses = compute(vector, x, y, rows, int)
-    torch.testing.assert_close(compute._together(compute._stack_pass, vector, x, y, found), losses)
-    torch.testing.assert_close(found, rows, rtol=1e-4, atol=1e-7)
+    for length in (4, 3, 1):  # the second is filled up, as a short last batch is
+        some = x[:, :length], y[:, :length]
+        losses = compute(vector, *some, rows, int)
+        alike = compute._together(compute._stack_pass, vector, *some, found)
+        torch.testing.assert_close(alike, losses)
+        torch.testing.assert_close(found, rows, rtol=1e-4, atol=1e-7)
+    assert compute._longest == 4
 
 
 def test_in_bf16_gradients_are_near_and_L_is_of_float32():
     compute, vector, x, y = example(network(num_layers=2))
     low = SiloGradients(compute.model, compute.layout, low=True)
-    (rows, losses), (found, some) = compute._stack_pass(vector, x, y), low._low_pass(vector, x, y)
+    given = vector, x, y, torch.full((SILOS,), 4.0)
+    (rows, losses), (found, some) = compute._stack_pass(*given), low._low_pass(*given)
     assert 1e-4 < (found - rows).norm() / rows.norm() < 0.02
     torch.testing.assert_close(some, losses, rtol=0.01, atol=0)
     points = torch.stack((vector, -vector))
