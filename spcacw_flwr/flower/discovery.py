@@ -55,23 +55,20 @@ class Found:
             messages = self.grid.push_messages([self._query(node) for node in new])
             self.answers.update(dict.fromkeys(new))
             self._waiting.update(zip(messages, new, strict=True))
-        came, ids = {}, list(self._waiting)
-        for some in [[id_] for id_ in ids] if self._alone else filter(None, [ids]):
-            try:
-                replies = records.pull(self.grid, some)
-            except records.Unreadable as error:
-                asked, replies = {self._waiting.pop(id_) for id_ in some}, []
-                if self._alone:
-                    log.warning("Node %s does not take part: %s.", *asked, error)
-                else:  # all are asked again
-                    self._alone = True
-                    self.answers = {n: said for n, said in self.answers.items() if n not in asked}
-            for reply in replies:
-                node = self._waiting.pop(reply.metadata.reply_to_message_id)
-                if node not in nodes or records.gone(reply):
-                    self.answers.pop(node, None)  # to be asked again if it is there still, or again
-                else:
-                    came[node] = self.answers[node] = reply
+        pulled = records.pull(self.grid, list(self._waiting), self._alone) if self._waiting else []
+        if pulled is None:
+            for node in self._waiting.values():
+                self.answers.pop(node, None)  # to be asked again
+            self._waiting, self._alone = {}, True
+        came = {}
+        for id_, reply in pulled or []:
+            node = self._waiting.pop(id_)
+            if isinstance(reply, str):
+                log.warning("Node %s does not take part: %s.", node, reply)
+            elif node not in nodes or records.gone(reply):
+                self.answers.pop(node, None)  # to be asked again if it is there still, or again
+            else:
+                came[node] = self.answers[node] = reply
         return came
 
     def _query(self, node: int) -> Message:

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from logging import WARNING
@@ -308,7 +308,7 @@ def send_and_receive(
     overdue, again, alone = math.inf, False, False
     replies: list[Message] = []
     while waiting and (timeout is None or time.monotonic() < start + timeout):
-        came = _pulled(grid, waiting, alone)
+        came = records.pull(grid, list(waiting), alone)
         if came is None:
             copies, again, alone = [_copy(one) for one in waiting.values()], True, True
             waiting = dict(zip(grid.push_messages(copies), waiting.values(), strict=True))
@@ -317,6 +317,8 @@ def send_and_receive(
             asked = waiting.get(id_)
             if asked is not None:  # the other of two replies to one question is not waited for
                 waiting = {id_: one for id_, one in waiting.items() if one is not asked}
+                if isinstance(reply, str):
+                    reply = Message(Error(code=ErrorCode.UNKNOWN, reason=reply), reply_to=asked)
                 replies.append(_as_reply_to(asked, reply))
         now = time.monotonic()
         if came:
@@ -331,28 +333,6 @@ def send_and_receive(
         if waiting:
             time.sleep(PULL_SECONDS)
     return replies
-
-
-def _pulled(
-    grid: Grid, waiting: Mapping[str, Message], alone: bool
-) -> list[tuple[str, Message]] | None:
-    """Return the replies that have come, by the ids of what they answer.
-
-    None if one cannot be read; an error in its place if each is pulled ``alone``.
-    """
-    came = []
-    for ids in [[id_] for id_ in waiting] if alone else [list(waiting)]:
-        try:
-            replies = records.pull(grid, ids)
-        except records.Unreadable as error:
-            if not alone:
-                log(WARNING, "All are asked again: %s", error)
-                return None
-            unread = Error(code=ErrorCode.UNKNOWN, reason=str(error))
-            came.append((ids[0], Message(unread, reply_to=waiting[ids[0]])))
-        else:
-            came += [(reply.metadata.reply_to_message_id, reply) for reply in replies]
-    return came
 
 
 def _copy(message: Message) -> Message:

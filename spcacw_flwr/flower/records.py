@@ -9,6 +9,7 @@ a row for each silo that was asked, its columns in the order of the model's para
 of the question, and the silos that the rows are of.
 """
 
+import logging
 import math
 import re
 from collections import defaultdict
@@ -34,6 +35,8 @@ from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.layout import Layout, difference
 from spcacw_flwr.silos.privacy import BATCHES, Mechanism
 from spcacw_flwr.silos.protocol import LOSSES, Evaluation, Request, SiloInfo
+
+log = logging.getLogger(__name__)
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
@@ -305,21 +308,26 @@ def error_content(sentence: str) -> RecordDict:
     return RecordDict({CONFIG: ConfigRecord({ERROR: sentence})})
 
 
-class Unreadable(SpcacwError):
-    """A reply that Flower cannot read."""
+def pull(grid: Grid, ids: list[str], alone: bool) -> list[tuple[str, Message | str]] | None:
+    """Return the replies that have come, by the ids of what they answer.
 
-
-def pull(grid: Grid, ids: list[str]) -> list[Message]:
-    """Return the replies that have come to messages with these ids.
-
-    Unreadable if one is, and then Flower has lost the others that came with it.
+    Where one cannot be read Flower loses what it pulled with it: None then, and all are to be asked
+    again. If each is pulled ``alone``, that one is why it cannot be read.
     """
-    try:
-        return list(grid.pull_messages(ids))
-    except (httpx.HTTPError, OSError, MemoryError):
-        raise
-    except Exception as error:  # a stranger's bytes may make a parser raise anything
-        raise Unreadable(f"its reply cannot be read: {error}") from error
+    came: list[tuple[str, Message | str]] = []
+    for some in [[id_] for id_ in ids] if alone else [ids]:
+        try:
+            replies = list(grid.pull_messages(some))
+        except (httpx.HTTPError, OSError, MemoryError):
+            raise
+        except Exception as error:  # a stranger's bytes may make a parser raise anything
+            if not alone:
+                log.warning("A reply cannot be read, and all are asked again: %s", error)
+                return None
+            came.append((some[0], f"its reply cannot be read: {error}"))
+        else:
+            came += [(reply.metadata.reply_to_message_id, reply) for reply in replies]
+    return came
 
 
 def gone(reply: Message) -> bool:
