@@ -33,6 +33,14 @@ def test_helps_where_the_target_has_few_data():
     assert ours.epochs[-1]["target_gradients"] == paper.epochs[-1]["target_gradients"]
 
 
+@pytest.mark.slow
+def test_does_no_harm_where_curvature_is_large():
+    """A transformer that has begun to learn: noise is most of what is seen, and names are wrong."""
+    keys = {"model": "spcacw_flwr.experiments.own:Transformer", "epochs": 20, "seed": 3}
+    ours, alone = (run(method, **keys).accuracy[-1] for method in ("spcacw-plus", "local"))
+    assert ours > alone - 5
+
+
 def test_curvature_is_that_of_noise_by_default_and_a_key_still_wins():
     assert Config.from_keys(method="spcacw-plus").spcacw.curvature == "noise"
     assert Config.from_keys(method="spcacw").spcacw.curvature == "largest"
