@@ -35,7 +35,10 @@ def test_helps_where_the_target_has_few_data():
 
 @pytest.mark.slow
 def test_does_no_harm_where_curvature_is_large():
-    """A transformer that has begun to learn: noise is most of what is seen, and names are wrong."""
+    """A transformer that has begun to learn: noise is most of what is seen, and names are wrong.
+
+    Weight on wrong names cost it 19 points; 5 are left to chance and to another machine's rounding.
+    """
     keys = {"model": "spcacw_flwr.experiments.own:Transformer", "epochs": 20, "seed": 3}
     ours, alone = (run(method, **keys).accuracy[-1] for method in ("spcacw-plus", "local"))
     assert ours > alone - 5
