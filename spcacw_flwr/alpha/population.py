@@ -56,15 +56,15 @@ class Population:
         self.target, M = noise.target, len(passes)
         self._ratio, self._added = np.zeros((2, M))  # n/b, and noise on purpose, as b̂ averages
         self._pass, self._same = np.zeros((2, M))  # s of the pass; pairs of rounds of one pass
-        self._norm = 0.0
+        self._products, self._squares = np.zeros((2, M))  # of ⟨gᵢ, g₀⟩, as b̂ averages
         self._biases, self._weight = np.zeros((2, M, M))
         self._errors, self._left, self._noise = np.zeros((3, M))
         self._total = 0.0
 
     def update(
-        self, betas: Vector, round_: int, squared_norm: float, batches: Vector, added: Vector
+        self, betas: Vector, round_: int, products: Vector, batches: Vector, added: Vector
     ) -> None:
-        """Fold in round t, after ``noise``: βᵢ (0 for who did not report) and ‖g₀‖².
+        """Fold in round t, after ``noise``: βᵢ (0 for who did not report) and ⟨gᵢ, g₀⟩ (M,).
 
         ``batches`` (M,) are the samples b of each one's mini-batches, and ``added`` (M,) is the
         variance of noise that silos add on purpose, which is no error of their data.
@@ -76,7 +76,31 @@ class Population:
         self._pass[(round_ - 1) % self.passes == 0] = 0.0
         self._same = keep * (keep * self._same + 2.0 * betas * self._pass)
         self._pass = keep * self._pass + betas
-        self._norm += betas[self.target] * (squared_norm - self._norm)
+        self._products += betas * (products - self._products)
+        self._squares += betas * (products**2 - self._squares)
+
+    def variances(self) -> Vector:
+        """Return σ² (M,) of a round's gradients; the target's is no more than its mean ‖g₀‖².
+
+        Its noise is told by what the differences of its peers share, and attackers can share more.
+        """
+        variances = self.noise.variances().copy()
+        most = self._products[self.target] / max(self.noise.sums[self.target], LEAST)
+        variances[self.target] = min(variances[self.target], most)
+        return variances
+
+    def opposed(self) -> NDArray[np.bool_]:
+        """Return (M,) whose gradients go against the target's in the mean of rounds.
+
+        Between silos that are alike and have fitted their samples, E⟨gᵢ, g₀⟩ is down to −½F₀. Who
+        is below it by a standard error is opposed.
+        """
+        known, pairs = self.noise.known, self.noise.own_pairs
+        sums = np.where(known, self.noise.sums, 1.0)
+        mean = self._products / sums
+        spread = np.maximum(self._squares / sums - mean**2, 0.0)
+        few = np.divide(sums**2, pairs, out=np.ones_like(pairs), where=known) - 1.0  # 1/(T − 1)
+        return known & (mean + 0.5 * self.errors()[self.target] < -np.sqrt(spread * few))
 
     def repeats(self) -> Vector:
         """Return ρ (M,), the share of pairs of rounds in which a silo was within one pass."""
@@ -92,7 +116,7 @@ class Population:
         """
         several, sums = self.passes > 1, self.noise.sums
         heard = np.where(sums > LEAST, sums, 1.0)
-        noise = np.maximum(self.noise.variances() - self._added / heard, 0.0)
+        noise = np.maximum(self.variances() - self._added / heard, 0.0)
         rounds = np.maximum(self._ratio / heard - 1.0 + self.repeats(), LEAST)
         errors = np.where(several, self.alike * self.draws * noise / rounds, 0.0)
         others = several & self.noise.peers & self.noise.known
@@ -109,14 +133,14 @@ class Population:
         sampling adds to it. The round counts in units of the running mean of ‖g₀‖²: early gradients
         are long, and would outweigh late ones.
         """
-        norm = self._norm / self.noise.sums[self.target]
+        norm = self._products[self.target] / self.noise.sums[self.target]
         if norm <= 0.0:
             return
         share, known = 1.0 / norm, self.noise.known
         errors = np.where(known, self.errors(), 0.0)
         self._biases += share * self.noise.biases()
         self._weight += share * np.outer(known, known)
-        self._noise += share * step * np.where(known, self.noise.variances() + sampling, 0.0)
+        self._noise += share * step * np.where(known, self.variances() + sampling, 0.0)
         self._errors += share * errors
         self._left += share * (1.0 - self.repeats() / (self.alike * self.draws)) * errors
         self._total += share
@@ -156,7 +180,7 @@ class Population:
         none = np.zeros_like(weight)
         found = np.divide(self._biases[np.ix_(peers, peers)], weight, out=none, where=weight > 0.0)
         found -= np.diag(self._left[peers] / weight.diagonal())
-        variances = self.noise.variances()
+        variances = self.variances()
         scales = np.sqrt(variances[peers] + variances[self.target])
         scales = np.where(scales > 0.0, scales, scales.max(initial=0.0) or 1.0)
         part = positive_part(found, scales)

@@ -100,6 +100,7 @@ class PlusSPCACW(SPCACWMethod):
         lengths = torch.linalg.vector_norm(rows, dim=1)
         least = max(AGAINST, BY_CHANCE / math.sqrt(rows.shape[1]))
         against = rows @ rows[own] < -least * lengths * lengths[own]
+        against |= torch.from_numpy(self.population.opposed()[list(replies.silos)]).to(rows.device)
         refused = torch.where(against, weights, 0.0)
         self.refused[list(replies.silos)] += refused > 0
         weights = weights - refused
@@ -114,8 +115,8 @@ class PlusSPCACW(SPCACWMethod):
         """Update b̂ and what is known of populations; the matrix, for the log, is the paper's."""
         found = super().costs(request, replies)
         products, betas, sampling = self.book.last
-        norm, batches = products[self.target, self.target], self._batches(request.round, replies)
-        self.population.update(betas, request.round, norm, *batches)
+        batches = self._batches(request.round, replies)
+        self.population.update(betas, request.round, products[self.target], *batches)
         if request.round >= self.config.spcacw.t_start:
             training = self.config.training
             step = training.eta * self.smoothness.value / (1.0 - training.momentum)

@@ -52,7 +52,7 @@ def played(
         betas = BETA * took
         estimate += betas[:, None] * (g - g[0] - estimate)
         noise.update(estimate @ estimate.T, delta @ delta.T, betas)
-        found.update(betas, t, g[0] @ g[0], lengths, added)
+        found.update(betas, t, g @ g[0], lengths, added)
         found.add(weight, np.zeros(M))
     return found
 
@@ -138,8 +138,11 @@ def test_weights_do_not_depend_on_the_scale_of_the_loss():
     assert one.weights() == pytest.approx(other.weights(), abs=1e-9)
 
 
-def exact(biases, variances, passes, sampling=(0.0, 0.0, 0.0)):
-    """Return a Population of which all estimates are exact: K = s²B + cΣ and D = B + Σ."""
+def exact(biases, variances, passes, sampling=(0.0, 0.0, 0.0), products=(4.0, 4.0, 4.0)):
+    """Return a Population of which all estimates are exact: K = s²B + cΣ and D = B + Σ.
+
+    ``products`` are the ⟨gᵢ, g₀⟩ of a round, or of rounds in turn.
+    """
     M, s, c = len(biases), 0.0, 0.0
     spread = np.diag(variances).astype(float) + variances[0]
     spread[0] = spread[:, 0] = 0.0
@@ -149,7 +152,8 @@ def exact(biases, variances, passes, sampling=(0.0, 0.0, 0.0)):
     for t in range(1, 31):
         s, c = s + BETA * (1 - s), (1 - BETA) ** 2 * c + BETA**2
         noise.update(s**2 * biases + c * spread, biases + spread, np.full(M, BETA))
-        found.update(np.full(M, BETA), t, 1.0, np.full(M, 8.0), np.zeros(M))
+        row = np.atleast_2d(products)[t % len(np.atleast_2d(products))]
+        found.update(np.full(M, BETA), t, row, np.full(M, 8.0), np.zeros(M))
         found.add(0.3, np.array(sampling))
     return found
 
@@ -174,6 +178,36 @@ def test_the_more_biased_a_peer_the_less_it_mends_the_targets_error(ratio, share
     biases = np.diag([0.0, 0.0, ratio * F])
     found = exact(biases, np.ones(3), 50.0).weights()
     assert found == pytest.approx(minimise(risk).alpha, abs=1e-6)
+
+
+def test_the_noise_of_the_target_is_no_more_than_its_gradients_are_long():
+    """Peers share a noise of 2, of a target whose ‖g₀‖² is .5: F₀ = σ²/50 of what is possible."""
+    found = exact(BIASES, np.array([2.0, 1.0, 1.0]), 50.0, products=(0.5, 0.5, 0.5))
+    assert found.noise.variances() == pytest.approx([2.0, 1.0, 1.0])
+    assert found.variances() == pytest.approx([0.5, 1.0, 1.0])
+    assert found.errors()[0] == pytest.approx(0.02)  # of a sample: that of its peers
+    wide = exact(BIASES, np.array([2.0, 0.1, 0.1]), 50.0, products=(0.5, 0.5, 0.5))
+    assert wide.errors()[0] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(("product", "opposed"), [(-0.009, False), (-0.011, True)])
+def test_who_is_opposed_is_below_half_of_the_targets_error(product, opposed):
+    """F₀ = 1/50, and every round says the same: no standard error."""
+    found = exact(BIASES, np.ones(3), 50.0, products=(4.0, 4.0, product))
+    assert found.opposed().tolist() == [False, False, opposed]
+
+
+@pytest.mark.parametrize(("spread", "opposed"), [(0.4, True), (0.5, False)])
+def test_who_may_be_opposed_by_luck_is_not(spread, opposed):
+    """−.1 ± spread in turn, last −: Σ βₜ of 30 rounds says −.1 − .0525/.958 spread, ± .247 spread.
+
+    With s = 1 − .9³⁰ and c = (1 − .81³⁰)/19 that is √(c/(s² − c)).
+    """
+    rounds = [(4.0, 4.0, -0.1 - spread), (4.0, 4.0, -0.1 + spread)]
+    s, c = 1 - 0.9**30, (1 - 0.81**30) / 19
+    assert (-0.1 - spread / 19 + 0.01 < -spread * np.sqrt(c / (s**2 - c))) == opposed
+    found = exact(BIASES, np.ones(3), 50.0, products=rounds)
+    assert found.opposed().tolist() == [False, False, opposed]
 
 
 def test_who_was_heard_once_or_never_gets_nothing():

@@ -90,7 +90,7 @@ def test_the_units_of_a_round_are_the_targets_gradients_whatever_its_number():
     method = make("spcacw-plus", target=1)
     play(method, 1, [[9, 0], [1, 0], [9, 0]])
     play(method, 2, [[9, 0], [0, 4], [9, 0]])
-    mean = method.population._norm / method.population.noise.sums[1]
+    mean = method.population._products[1] / method.population.noise.sums[1]
     assert mean == pytest.approx(1.69 / 0.19)
 
 
@@ -177,6 +177,22 @@ def test_with_few_parameters_a_cosine_must_be_rarer_than_chance_to_be_refused():
         rows = wide([[1.0, 0], [-0.59, 0.8074], [-0.61, 0.7924]], dimension)
         method.taken(Replies((0, 1, 2), rows, torch.ones(3)))
         assert method.refused.tolist() == refused
+
+
+def test_who_goes_against_the_target_in_the_mean_of_rounds_is_not_stepped_along():
+    """Cosines of −.3 are no rounds' refusal, but every round has them: refused, and learned from.
+
+    In the last round it goes along with the target, and is refused for those before.
+    """
+    method = make("spcacw-plus", (0.0,) * 36, eta=1.0)
+    rows = wide([[1.0, 0], [0.6, 0.8], [-0.3, 0.954]], 36)
+    for round_ in range(1, 6):
+        play(method, round_, rows)
+        method.alpha = np.array([0.2, 0.3, 0.5])
+    assert method.population.opposed().tolist() == [False, False, True]
+    rows[2] = rows[1]
+    last = Replies((0, 1, 2), rows, torch.ones(3))
+    assert method.taken(last).tolist() == pytest.approx([0.7, 0.3, 0.0])
 
 
 def test_what_has_no_weight_or_no_length_is_not_counted_as_refused():
