@@ -26,6 +26,9 @@ from numpy.typing import NDArray
 from spcacw_flwr.alpha.noise import LEAST, NoiseTracker
 from spcacw_flwr.alpha.solver import Matrix, Vector, minimise
 
+BY_CHANCE = 3.0
+"""Standard errors that chance alone does not reach."""
+
 
 def positive_part(matrix: Matrix, scales: Vector) -> Matrix:
     """Return the nearest positive semi-definite matrix (N. J. Higham, 1988), symmetric (M, M).
@@ -93,14 +96,16 @@ class Population:
         """Return (M,) whose gradients go against the target's in the mean of rounds.
 
         Between silos that are alike and have fitted their samples, E⟨gᵢ, g₀⟩ is down to −½F₀. Who
-        is below it by a standard error is opposed.
+        is below it, and not by chance, is opposed.
         """
         known, pairs = self.noise.known, self.noise.own_pairs
         sums = np.where(known, self.noise.sums, 1.0)
         mean = self._products / sums
         spread = np.maximum(self._squares / sums - mean**2, 0.0)
         few = np.divide(sums**2, pairs, out=np.ones_like(pairs), where=known) - 1.0  # 1/(T − 1)
-        return known & (mean + 0.5 * self.errors()[self.target] < -np.sqrt(spread * few))
+        return known & (
+            mean + 0.5 * self.errors()[self.target] < -BY_CHANCE * np.sqrt(spread * few)
+        )
 
     def repeats(self) -> Vector:
         """Return ρ (M,), the share of pairs of rounds in which a silo was within one pass."""
@@ -146,13 +151,14 @@ class Population:
         self._total += share
 
     def weights(self) -> Vector:
-        """Return the α (M,) of least risk; 0 for silos not heard twice, all to the target at first.
+        """Return the α (M,) of least risk; all to the target at first.
 
-        A peer whose bias is larger than the target's error is, alone, worse than the target, and
-        does not mend it: from ½ to 3/2 of the error, growing parts of both errors count as one.
+        Silos that were not heard twice, and those that are opposed now, get 0. A peer whose bias is
+        larger than the target's error is, alone, worse than the target, and does not mend it: from
+        ½ to 3/2 of the error, growing parts of both errors count as one.
         """
         known = self._weight.diagonal() > 0.0
-        peers = np.flatnonzero(self.noise.peers & known)
+        peers = np.flatnonzero(self.noise.peers & known & ~self.opposed())
         alpha = np.zeros(len(known))
         alpha[self.target] = 1.0
         if not len(peers):

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.alpha import Population
+from spcacw_flwr.alpha import BY_CHANCE, Population
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import SPCACWKeys
@@ -27,7 +27,7 @@ from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 LARGEST_STEP = 1 / 8
 """Of ηκ/(1 − μ): the theorems are about ηL ≤ 1/8."""
-AGAINST, BY_CHANCE = 1 / 2, 3.0
+AGAINST = 1 / 2
 """A peer's gradient is not stepped along where its cosine to the target's of the same round is
 below −½, and below −3/√d: random directions in d dimensions have cosines of about ±1/√d."""
 NOT_ITS = ("solver", "g_max")
@@ -100,7 +100,6 @@ class PlusSPCACW(SPCACWMethod):
         lengths = torch.linalg.vector_norm(rows, dim=1)
         least = max(AGAINST, BY_CHANCE / math.sqrt(rows.shape[1]))
         against = rows @ rows[own] < -least * lengths * lengths[own]
-        against |= torch.from_numpy(self.population.opposed()[list(replies.silos)]).to(rows.device)
         refused = torch.where(against, weights, 0.0)
         self.refused[list(replies.silos)] += refused > 0
         weights = weights - refused

@@ -197,15 +197,15 @@ def test_who_is_opposed_is_below_half_of_the_targets_error(product, opposed):
     assert found.opposed().tolist() == [False, False, opposed]
 
 
-@pytest.mark.parametrize(("spread", "opposed"), [(0.4, True), (0.5, False)])
+@pytest.mark.parametrize(("spread", "opposed"), [(0.12, True), (0.14, False)])
 def test_who_may_be_opposed_by_luck_is_not(spread, opposed):
-    """−.1 ± spread in turn, last −: Σ βₜ of 30 rounds says −.1 − .0525/.958 spread, ± .247 spread.
+    """−.1 ± spread in turn, last −: b̂'s mean is −.1 − spread/19, its standard error .247 spread.
 
     With s = 1 − .9³⁰ and c = (1 − .81³⁰)/19 that is √(c/(s² − c)).
     """
     rounds = [(4.0, 4.0, -0.1 - spread), (4.0, 4.0, -0.1 + spread)]
     s, c = 1 - 0.9**30, (1 - 0.81**30) / 19
-    assert (-0.1 - spread / 19 + 0.01 < -spread * np.sqrt(c / (s**2 - c))) == opposed
+    assert (-0.1 - spread / 19 + 0.01 < -3 * spread * np.sqrt(c / (s**2 - c))) == opposed
     found = exact(BIASES, np.ones(3), 50.0, products=rounds)
     assert found.opposed().tolist() == [False, False, opposed]
 

@@ -179,20 +179,22 @@ def test_with_few_parameters_a_cosine_must_be_rarer_than_chance_to_be_refused():
         assert method.refused.tolist() == refused
 
 
-def test_who_goes_against_the_target_in_the_mean_of_rounds_is_not_stepped_along():
-    """Cosines of −.3 are no rounds' refusal, but every round has them: refused, and learned from.
+def test_who_goes_against_the_target_in_the_mean_of_rounds_gets_no_weight():
+    """Cosines of −.3 are no round's refusal, but a peer that has had them all along is not heard.
 
-    In the last round it goes along with the target, and is refused for those before.
+    Silo 1 is the target's twin, with another noise. b̂ learns of silo 2 all the same.
     """
-    method = make("spcacw-plus", (0.0,) * 36, eta=1.0)
-    rows = wide([[1.0, 0], [0.6, 0.8], [-0.3, 0.954]], 36)
-    for round_ in range(1, 6):
-        play(method, round_, rows)
-        method.alpha = np.array([0.2, 0.3, 0.5])
-    assert method.population.opposed().tolist() == [False, False, True]
-    rows[2] = rows[1]
-    last = Replies((0, 1, 2), rows, torch.ones(3))
-    assert method.taken(last).tolist() == pytest.approx([0.7, 0.3, 0.0])
+    rng = np.random.default_rng(0)
+    for cosine, opposed in ((-0.3, True), (0.3, False)):
+        method = make("spcacw-plus", (0.0,) * 2000)
+        means = wide([[1.0, 0], [1.0, 0], [cosine, 0.3]], 2000)
+        for round_ in range(1, 31):
+            noise = torch.from_numpy(rng.standard_normal((3, 2000))).float() / 200
+            play(method, round_, means + noise)
+        assert method.population.opposed().tolist() == [False, False, opposed]
+        assert method.refused.tolist() == [0, 0, 0]
+        assert (method.alpha[2] == 0.0) == opposed
+        assert method.bias.estimate[2].norm() > 0.3
 
 
 def test_what_has_no_weight_or_no_length_is_not_counted_as_refused():
