@@ -188,6 +188,9 @@ def test_the_noise_of_the_target_is_no_more_than_its_gradients_are_long():
     assert found.errors()[0] == pytest.approx(0.02)  # of a sample: that of its peers
     wide = exact(BIASES, np.array([2.0, 0.1, 0.1]), 50.0, products=(0.5, 0.5, 0.5))
     assert wide.errors()[0] == pytest.approx(0.01)
+    endless = exact(BIASES, np.array([2.0, 1.0, 1.0]), 1e6, products=(0.5, 0.5, 0.5))
+    by_hand = minimise(BIASES + 0.3 * np.diag([0.5, 1.0, 1.0])).alpha
+    assert endless.weights() == pytest.approx(by_hand, abs=1e-4)
 
 
 @pytest.mark.parametrize(("product", "opposed"), [(-0.009, False), (-0.011, True)])
