@@ -181,7 +181,7 @@ def test_the_more_biased_a_peer_the_less_it_mends_the_targets_error(ratio, share
 
 
 def test_the_noise_of_the_target_is_no_more_than_its_gradients_are_long():
-    """Peers share a noise of 2, of a target whose ‖g₀‖² is .5: F₀ = σ²/50 of what is possible."""
+    """Peers share a noise of 2; the target's is its ‖g₀‖², .5, and its F₀ a fiftieth of that."""
     found = exact(BIASES, np.array([2.0, 1.0, 1.0]), 50.0, products=(0.5, 0.5, 0.5))
     assert found.noise.variances() == pytest.approx([2.0, 1.0, 1.0])
     assert found.variances() == pytest.approx([0.5, 1.0, 1.0])
