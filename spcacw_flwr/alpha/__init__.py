@@ -12,15 +12,15 @@ from spcacw_flwr.alpha.cost import RegretMeter, RunningVariance, cost, cost_matr
 from spcacw_flwr.alpha.learners import FollowTheApproximateLeader, FollowTheLeader, Learner
 from spcacw_flwr.alpha.noise import Evidence, NoiseTracker, differences
 from spcacw_flwr.alpha.online import ExponentiatedGradient, OnlineNewtonStep
-from spcacw_flwr.alpha.population import BY_CHANCE, Population
+from spcacw_flwr.alpha.population import Population
 from spcacw_flwr.alpha.products import CountSketch, grams
 from spcacw_flwr.alpha.smoothness import Smoothed, noise_curvature, spectral_norm
 from spcacw_flwr.alpha.solver import Solution, minimise, project_simplex
 
 __all__ = [
-    "BY_CHANCE", "BiasTracker", "CountSketch", "Evidence", "ExponentiatedGradient",
-    "FollowTheApproximateLeader", "FollowTheLeader", "Learner", "NoiseTracker", "OnlineNewtonStep",
-    "OptimalWeights", "Population", "RegretMeter", "RunningVariance", "Smoothed", "Solution",
-    "cost", "cost_matrix", "differences", "grams", "minimise", "noise_curvature", "optimal_weights",
-    "project_simplex", "spectral_norm",
+    "BiasTracker", "CountSketch", "Evidence", "ExponentiatedGradient", "FollowTheApproximateLeader",
+    "FollowTheLeader", "Learner", "NoiseTracker", "OnlineNewtonStep", "OptimalWeights",
+    "Population", "RegretMeter", "RunningVariance", "Smoothed", "Solution", "cost", "cost_matrix",
+    "differences", "grams", "minimise", "noise_curvature", "optimal_weights", "project_simplex",
+    "spectral_norm",
 ]  # fmt: skip

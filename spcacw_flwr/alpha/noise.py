@@ -75,6 +75,11 @@ class NoiseTracker:
         return self.sums**2 - self._cross.diagonal()
 
     @property
+    def lengths(self) -> Vector:
+        """‖b̂ᵢ‖ (M,) after the last round."""
+        return np.sqrt(self._products.diagonal().clip(0.0))
+
+    @property
     def known(self) -> NDArray[np.bool_]:
         """(M,) who was heard in two rounds at least."""
         return self.own_pairs > LEAST

@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 from spcacw_flwr.alpha.noise import LEAST, NoiseTracker
 from spcacw_flwr.alpha.solver import Matrix, Vector, minimise
 
-BY_CHANCE = 3.0
-"""Standard errors that chance alone does not reach."""
+RATIO, ADDED, PRODUCT, BIAS, PEER = range(5)
+"""What b̂'s weights average: n/b, noise on purpose, ⟨gᵢ, g₀⟩, and g₀ along b̂ᵢ and along gᵢ."""
+FLATTEST = 0.01
+"""Least share of curvature that a bias is taken to have."""
 
 
 def positive_part(matrix: Matrix, scales: Vector) -> Matrix:
@@ -57,30 +59,44 @@ class Population:
         self.independent, self.draws = independent, draws
         self.alike = sizes / independent
         self.target, M = noise.target, len(passes)
-        self._ratio, self._added = np.zeros((2, M))  # n/b, and noise on purpose, as b̂ averages
+        self._means, self._squares, self._heard = np.zeros((3, 5, M))
         self._pass, self._same = np.zeros((2, M))  # s of the pass; pairs of rounds of one pass
-        self._products, self._squares = np.zeros((2, M))  # of ⟨gᵢ, g₀⟩, as b̂ averages
         self._biases, self._weight = np.zeros((2, M, M))
-        self._errors, self._left, self._noise = np.zeros((3, M))
+        self._errors, self._left, self._noise, self._bias, self._peer = np.zeros((5, M))
         self._total = 0.0
 
     def update(
-        self, betas: Vector, round_: int, products: Vector, batches: Vector, added: Vector
-    ) -> None:
-        """Fold in round t, after ``noise``: βᵢ (0 for who did not report) and ⟨gᵢ, g₀⟩ (M,).
+        self, betas: Vector, round_: int, products: Matrix, along: Vector, batches: Vector,
+        added: Vector,
+    ) -> None:  # fmt: skip
+        """Fold in round t, after ``noise``: βᵢ (0 for who did not report) and GGᵀ (M, M).
 
-        ``batches`` (M,) are the samples b of each one's mini-batches, and ``added`` (M,) is the
-        variance of noise that silos add on purpose, which is no error of their data.
+        ``along`` (M,) is g₀ along b̂ᵢ of before the round, the target's along a difference of two of
+        its gradients before; NaN along what has no length. ``batches`` (M,) are the samples b of
+        each one's mini-batches, and ``added`` (M,) is the variance of noise that silos add on
+        purpose, which is no error of their data.
         """
         keep = 1.0 - betas
         ratios = np.divide(self.sizes, batches, out=np.zeros_like(betas), where=betas > 0.0)
-        self._ratio = keep * self._ratio + betas * ratios
-        self._added = keep * self._added + betas * added
+        own, lengths = products[self.target], np.sqrt(products.diagonal())
+        peer = np.divide(own, lengths, out=np.full_like(own, np.nan), where=lengths > 0.0)
+        values = np.stack([ratios, added, own, along, peer])
+        weights = np.where(np.isfinite(values), betas, 0.0)
+        values = np.where(np.isfinite(values), values, 0.0)
+        self._heard += weights * (1.0 - self._heard)
+        self._means += weights * (values - self._means)
+        self._squares += weights * (values**2 - self._squares)
         self._pass[(round_ - 1) % self.passes == 0] = 0.0
         self._same = keep * (keep * self._same + 2.0 * betas * self._pass)
         self._pass = keep * self._pass + betas
-        self._products += betas * (products - self._products)
-        self._squares += betas * (products**2 - self._squares)
+
+    def _mean(self, what: int) -> Vector:
+        return self._means[what] / np.maximum(self._heard[what], LEAST)
+
+    def _spread(self, what: int) -> Vector:
+        """Return the variance over rounds, (M,)."""
+        squares = self._squares[what] / np.maximum(self._heard[what], LEAST)
+        return np.maximum(squares - self._mean(what) ** 2, 0.0)
 
     def variances(self) -> Vector:
         """Return σ² (M,) of a round's gradients; the target's is no more than its mean ‖g₀‖².
@@ -88,24 +104,19 @@ class Population:
         Its noise is told by what the differences of its peers share, and attackers can share more.
         """
         variances = self.noise.variances().copy()
-        most = self._products[self.target] / max(self.noise.sums[self.target], LEAST)
-        variances[self.target] = min(variances[self.target], most)
+        variances[self.target] = min(variances[self.target], self._mean(PRODUCT)[self.target])
         return variances
 
     def opposed(self) -> NDArray[np.bool_]:
         """Return (M,) whose gradients go against the target's in the mean of rounds.
 
         Between silos that are alike and have fitted their samples, E⟨gᵢ, g₀⟩ is down to −½F₀. Who
-        is below it, and not by chance, is opposed.
+        is below it by more than a standard error is opposed.
         """
-        known, pairs = self.noise.known, self.noise.own_pairs
-        sums = np.where(known, self.noise.sums, 1.0)
-        mean = self._products / sums
-        spread = np.maximum(self._squares / sums - mean**2, 0.0)
+        known, pairs, sums = self.noise.known, self.noise.own_pairs, self.noise.sums
         few = np.divide(sums**2, pairs, out=np.ones_like(pairs), where=known) - 1.0  # 1/(T − 1)
-        return known & (
-            mean + 0.5 * self.errors()[self.target] < -BY_CHANCE * np.sqrt(spread * few)
-        )
+        most = self._mean(PRODUCT) + np.sqrt(few * self._spread(PRODUCT))
+        return known & (most < -0.5 * self.errors()[self.target])
 
     def repeats(self) -> Vector:
         """Return ρ (M,), the share of pairs of rounds in which a silo was within one pass."""
@@ -119,10 +130,9 @@ class Population:
         w has fitted its samples. The former gets the least error of a sample among the other peers,
         the latter no less than that.
         """
-        several, sums = self.passes > 1, self.noise.sums
-        heard = np.where(sums > LEAST, sums, 1.0)
-        noise = np.maximum(self.variances() - self._added / heard, 0.0)
-        rounds = np.maximum(self._ratio / heard - 1.0 + self.repeats(), LEAST)
+        several = self.passes > 1
+        noise = np.maximum(self.variances() - self._mean(ADDED), 0.0)
+        rounds = np.maximum(self._mean(RATIO) - 1.0 + self.repeats(), LEAST)
         errors = np.where(several, self.alike * self.draws * noise / rounds, 0.0)
         others = several & self.noise.peers & self.noise.known
         least = (errors * self.independent)[others].min(initial=np.inf)
@@ -138,7 +148,7 @@ class Population:
         sampling adds to it. The round counts in units of the running mean of ‖g₀‖²: early gradients
         are long, and would outweigh late ones.
         """
-        norm = self._products[self.target] / self.noise.sums[self.target]
+        norm = self._mean(PRODUCT)[self.target]
         if norm <= 0.0:
             return
         share, known = 1.0 / norm, self.noise.known
@@ -148,6 +158,8 @@ class Population:
         self._noise += share * step * np.where(known, self.variances() + sampling, 0.0)
         self._errors += share * errors
         self._left += share * (1.0 - self.repeats() / (self.alike * self.draws)) * errors
+        self._bias += share * known * self._spread(BIAS)
+        self._peer += share * known * self._spread(PEER)
         self._total += share
 
     def weights(self) -> Vector:
@@ -155,7 +167,8 @@ class Population:
 
         Silos that were not heard twice, and those that are opposed now, get 0. A peer whose bias is
         larger than the target's error is, alone, worse than the target, and does not mend it: from
-        ½ to 3/2 of the error, growing parts of both errors count as one.
+        ½ to 3/2 of the error, growing parts of both errors count as one. What is so far counts the
+        more, the flatter the loss is along it.
         """
         known = self._weight.diagonal() > 0.0
         peers = np.flatnonzero(self.noise.peers & known & ~self.opposed())
@@ -169,12 +182,26 @@ class Population:
         own, errors[self.target] = errors[self.target], 0.0
         shared = np.zeros(len(known))  # of the target's error
         shared[peers] = (biases.diagonal() - 0.5 * own).clip(0.0, own) / (own or 1.0)
+        units = 1.0 + (self._flatness()[peers] - 1.0) * shared[peers]
+        biases *= np.outer(units, units)
         shared[self.target] = 1.0
         risk = np.diag(errors + noise) + own * np.outer(shared, shared)
         risk[np.ix_(peers, peers)] += biases
         some = np.append(peers, self.target)
         alpha[some] = minimise(risk[np.ix_(some, some)]).alpha
         return alpha
+
+    def _flatness(self) -> Vector:
+        """Return √(κ/κᵢ) ≥ 1 (M,): how g₀ varies along noise, over how it does along b̂ᵢ.
+
+        Half of the noise of b̂ᵢ is the target's own and half the peer's. 1 where the target's batch
+        is all that it has, and shows no noise.
+        """
+        rounds = self._weight.diagonal()
+        own = self._bias[self.target] * rounds / rounds[self.target]
+        noise, seen = 0.5 * (own + self._peer), (own > 0.0) & (self.passes[self.target] > 1)
+        shares = np.divide(self._bias, noise, out=np.ones_like(noise), where=seen)
+        return shares.clip(FLATTEST, 1.0) ** -0.5
 
     def _biases_among(self, peers: NDArray[np.int64]) -> Matrix:
         """Return the mean products of the bᵢ of ``peers``, positive semi-definite.

@@ -2,10 +2,11 @@
 
 The rounds and the bias estimates are those of Algorithm 1, and so is the step, but for gradients
 that go against the target's. α minimises another estimate of the same error,
-:mod:`spcacw_flwr.alpha.population`, with three differences from Eq. (CostDef):
+:mod:`spcacw_flwr.alpha.population`, with four differences from Eq. (CostDef):
 biases are those between populations, free of noise; each silo has the error of its finite sample;
-and noise meets the curvature κ along it, not the largest, with the step that momentum makes. It
-asks for no gradient, message or byte more than SP-CACW does.
+noise meets the curvature κ along it, not the largest, with the step that momentum makes; and far
+biases count the more, the flatter the loss is along them. It asks for no gradient, message or byte
+more than SP-CACW does.
 """
 
 import math
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.alpha import BY_CHANCE, Population
+from spcacw_flwr.alpha import Population
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import SPCACWKeys
@@ -25,9 +26,9 @@ from spcacw_flwr.methods.spcacw import SPCACWMethod
 from spcacw_flwr.silos.batches import Fold, batch_length
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
-LARGEST_STEP = 1 / 8
-"""Of ηκ/(1 − μ): the theorems are about ηL ≤ 1/8."""
-AGAINST = 1 / 2
+LARGEST_STEP = 1 / 2
+"""Of ηκ/(1 − μ): beyond it noise is no small part of a step, and does not settle."""
+AGAINST, BY_CHANCE = 1 / 2, 3.0
 """A peer's gradient is not stepped along where its cosine to the target's of the same round is
 below −½, and below −3/√d: random directions in d dimensions have cosines of about ±1/√d."""
 NOT_ITS = ("solver", "g_max")
@@ -35,7 +36,7 @@ NOT_ITS = ("solver", "g_max")
 
 
 class PlusSPCACW(SPCACWMethod):
-    """α ← argmin of the estimated ‖Σ α b‖² + Σ α² (F + σ² ηκ/(1 − μ)) of the rounds so far."""
+    """α ← argmin of the estimated ‖Σ α b √(κ/κᵢ)‖² + Σ α² (F + σ² ηκ/(1 − μ)) of rounds so far."""
 
     name = "spcacw-plus"
     defaults: ClassVar[Mapping[str, Any]] = {"curvature": "noise"}
@@ -46,6 +47,8 @@ class PlusSPCACW(SPCACWMethod):
         self.book.regret = None  # that of another cost
         self.refused = parameters.new_zeros(federation.num_silos, dtype=torch.float64)
         """(M,) how many gradients of each, with weight, were not stepped along."""
+        self.previous = torch.zeros_like(self.bias.estimate[:2])
+        """The target's last gradient, or its sketch, and what it had less one more round before."""
         sizes = federation.sizes
         if config.trust.guard:  # which keeps some of the target's samples apart
             rest, own = Fold(0, config.trust.guard), federation.silos[self.target].size
@@ -112,15 +115,31 @@ class PlusSPCACW(SPCACWMethod):
 
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
         """Update b̂ and what is known of populations; the matrix, for the log, is the paper's."""
+        along = self._along(replies)
         found = super().costs(request, replies)
         products, betas, sampling = self.book.last
         batches = self._batches(request.round, replies)
-        self.population.update(betas, request.round, products[self.target], *batches)
+        self.population.update(betas, request.round, products, along, *batches)
         if request.round >= self.config.spcacw.t_start:
             training = self.config.training
             step = training.eta * self.smoothness.value / (1.0 - training.momentum)
             self.population.add(min(step, LARGEST_STEP), sampling)
         return found
+
+    def _along(self, replies: Replies) -> NDArray[np.float64]:
+        """Return g₀ along each b̂ᵢ, and in the target's place along the noise of its last rounds.
+
+        (M,), NaN along what has no length. b̂ is that before the round: it has no part of g₀ in it.
+        """
+        own = replies.gradients[replies.silos.index(self.target)]
+        own = (self.sketch(own[None])[0] if self.sketch else own).to(self.previous)
+        along = (self.bias.estimate @ own).double().cpu().numpy()
+        lengths = self.population.noise.lengths
+        last, difference = self.previous
+        along[self.target] = float(difference @ own)
+        lengths[self.target] = float(torch.linalg.vector_norm(difference))
+        self.previous = torch.stack([own, own - last if last.any() else difference])
+        return np.divide(along, lengths, out=np.full_like(along, np.nan), where=lengths > 0.0)
 
     def add(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
         """Note the round's cost; what α is learned from is in the population already."""

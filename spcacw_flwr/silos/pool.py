@@ -279,7 +279,8 @@ class SiloPool:
         x, y = batch.x[0], batch.y[0]
         along_noise = config.spcacw.curvature == "noise"
         if along_noise:
-            start = self._noise(vector, round_, silo, fold)
+            rows = self._two_gradients(vector, round_, silo, fold)
+            start = rows[0] - rows[1]
         else:
             rng = stream(config.run.seed, POWER_ITERATION, silo, round_)
             some = rng.standard_normal(min(self.layout.size, DRAWN))
@@ -291,7 +292,7 @@ class SiloPool:
             )
             try:
                 if along_noise:
-                    return noise_curvature(product, start)
+                    return noise_curvature(product, start) * self._kept_by_clipping(rows)
                 return spectral_norm(product, start, config.spcacw.smoothness_iterations)
             except ValueError as error:
                 raise SpcacwError(
@@ -299,10 +300,12 @@ class SiloPool:
                     "choose a smaller eta."
                 ) from error
 
-    def _noise(self, vector: Tensor, round_: int, silo: int, fold: Fold | None) -> Tensor:
-        """Return the difference of a silo's gradients on two more mini-batches of this round.
+    def _two_gradients(
+        self, vector: Tensor, round_: int, silo: int, fold: Fold | None
+    ) -> Tensor:  # fmt: skip
+        """Return a silo's gradients (2, d) on two more mini-batches of this round, not clipped.
 
-        Where a mini-batch is all that it has, two would differ by rounding alone: there it is that
+        Where a mini-batch is all that it has, two would differ by rounding alone: there they are
         of two halves, and 0 of fewer than four samples, for BatchNorm refuses a single one.
         """
         rows = vector.new_zeros(2, self.layout.size)
@@ -311,12 +314,20 @@ class SiloPool:
         count = batches[0].x.shape[1]
         if count == len(self.data.of(silo, fold)[1]):
             if count < 4:
-                return rows[0]
+                return rows
             half = [count // 2, count - count // 2]
             parts = [*zip(*(part.split(half, dim=1) for part in parts[0]), strict=True)]
         for k, part in enumerate(parts):
             self.compute(vector, *part, rows[k : k + 1], batches[k].seed_of)
-        return rows[0] - rows[1]
+        return rows
+
+    def _kept_by_clipping(self, rows: Tensor) -> float:
+        """Return the mean factor that clipping scales gradients by, and with them the Hessian."""
+        training = self.config.training
+        if training.clip != "silo" or training.max_norm == 0:
+            return 1.0
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        return float((training.max_norm / norms).clamp_(max=1.0).mean())
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good w is on the test data of ``silo``, with its BatchNorm statistics."""

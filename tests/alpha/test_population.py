@@ -52,7 +52,7 @@ def played(
         betas = BETA * took
         estimate += betas[:, None] * (g - g[0] - estimate)
         noise.update(estimate @ estimate.T, delta @ delta.T, betas)
-        found.update(betas, t, g @ g[0], lengths, added)
+        found.update(betas, t, g @ g.T, np.full(M, np.nan), lengths, added)
         found.add(weight, np.zeros(M))
     return found
 
@@ -138,10 +138,13 @@ def test_weights_do_not_depend_on_the_scale_of_the_loss():
     assert one.weights() == pytest.approx(other.weights(), abs=1e-9)
 
 
-def exact(biases, variances, passes, sampling=(0.0, 0.0, 0.0), products=(4.0, 4.0, 4.0)):
+def exact(
+    biases, variances, passes, sampling=(0.0, 0.0, 0.0), products=(4.0, 4.0, 4.0),
+    along=(0.0, 0.0, 0.0),
+):  # fmt: skip
     """Return a Population of which all estimates are exact: K = s²B + cΣ and D = B + Σ.
 
-    ``products`` are the ⟨gᵢ, g₀⟩ of a round, or of rounds in turn.
+    ``products`` are the ⟨gᵢ, g₀⟩ of a round, or of rounds in turn; g₀ is ± ``along`` in turn.
     """
     M, s, c = len(biases), 0.0, 0.0
     spread = np.diag(variances).astype(float) + variances[0]
@@ -152,8 +155,10 @@ def exact(biases, variances, passes, sampling=(0.0, 0.0, 0.0), products=(4.0, 4.
     for t in range(1, 31):
         s, c = s + BETA * (1 - s), (1 - BETA) ** 2 * c + BETA**2
         noise.update(s**2 * biases + c * spread, biases + spread, np.full(M, BETA))
-        row = np.atleast_2d(products)[t % len(np.atleast_2d(products))]
-        found.update(np.full(M, BETA), t, row, np.full(M, 8.0), np.zeros(M))
+        gram = np.eye(M)
+        gram[0] = np.atleast_2d(products)[t % len(np.atleast_2d(products))]
+        turn = np.array(along) * (-1) ** t
+        found.update(np.full(M, BETA), t, gram, turn, np.full(M, 8.0), np.zeros(M))
         found.add(0.3, np.array(sampling))
     return found
 
@@ -198,9 +203,11 @@ def test_who_is_opposed_is_below_half_of_the_targets_error(product, opposed):
     """F₀ = 1/50, and every round says the same: no standard error."""
     found = exact(BIASES, np.ones(3), 50.0, products=(4.0, 4.0, product))
     assert found.opposed().tolist() == [False, False, opposed]
+    assert found.weights()[1] > 0.1
+    assert (found.weights()[2] == 0.0) == opposed
 
 
-@pytest.mark.parametrize(("spread", "opposed"), [(0.12, True), (0.14, False)])
+@pytest.mark.parametrize(("spread", "opposed"), [(0.4, True), (0.5, False)])
 def test_who_may_be_opposed_by_luck_is_not(spread, opposed):
     """−.1 ± spread in turn, last −: b̂'s mean is −.1 − spread/19, its standard error .247 spread.
 
@@ -208,9 +215,50 @@ def test_who_may_be_opposed_by_luck_is_not(spread, opposed):
     """
     rounds = [(4.0, 4.0, -0.1 - spread), (4.0, 4.0, -0.1 + spread)]
     s, c = 1 - 0.9**30, (1 - 0.81**30) / 19
-    assert (-0.1 - spread / 19 + 0.01 < -3 * spread * np.sqrt(c / (s**2 - c))) == opposed
+    assert (-0.1 - spread / 19 + 0.01 < -spread * np.sqrt(c / (s**2 - c))) == opposed
     found = exact(BIASES, np.ones(3), 50.0, products=rounds)
     assert found.opposed().tolist() == [False, False, opposed]
+
+
+IN_TURN = [(4.0, 1.0, 1.0), (4.0, -1.0, -1.0)]  # g₀ is ± 1 along gradients of peers
+
+
+@pytest.mark.parametrize(("along", "units"), [(0.5, 4.0), (2.0, 1.0), (1e-9, 100.0)])
+def test_a_bias_along_which_the_target_has_little_noise_counts_more(along, units):
+    """κ/κᵢ is 4 where g₀ is ± ½ along b̂ᵢ, and ± 1 along its own noise and its peers'; 1 to 100."""
+    variances, biases = np.array([2.0, 1.0, 1.0]), np.diag([0.0, 0.1, 0.1])
+    found = exact(biases, variances, 1e6, products=IN_TURN, along=(1.0, 1.0, along)).weights()
+    biases[2, 2] *= units
+    by_hand = minimise(biases + 0.3 * np.diag(variances)).alpha
+    assert found == pytest.approx(by_hand, abs=1e-4)
+
+
+def test_a_target_whose_batch_is_all_that_it_has_shows_no_curvature():
+    variances, biases = np.array([2.0, 1.0, 1.0]), np.diag([0.0, 0.1, 0.1])
+    one, other = (
+        exact(biases, variances, 1.0, products=IN_TURN, along=(1.0, 1.0, x)) for x in (0.1, 1.0)
+    )
+    assert one.weights() == pytest.approx(other.weights())
+
+
+def test_noise_finds_the_flat_directions():
+    """All noise has variance 4 along half of the axes, where silo 1's bias is, and 1 elsewhere.
+
+    Along noise that is tr Σ²/tr Σ = (16 + 1)/(4 + 1) = 3.4: silo 2's share is 1/3.4, silo 1's 1.
+    """
+    rng, sizes = np.random.default_rng(0), np.full(3, 1e6)
+    noise = NoiseTracker(3, 0)
+    found = Population(noise, sizes, sizes, sizes)
+    half, scale = 400, np.repeat([2.0, 1.0], 400)
+    directions = np.zeros((3, 2 * half))
+    directions[1, :half] = directions[2, half:] = 1.0 / np.sqrt(half)
+    for t in range(1, 400):
+        g = scale * rng.standard_normal((3, 2 * half))
+        along, directions[0] = directions @ g[0], g[0] / np.linalg.norm(g[0])
+        noise.update(np.diag([0.0, 1, 1]), np.diag([0.0, 2, 2]), np.full(3, BETA))
+        found.update(np.full(3, BETA), t, g @ g.T, along, np.full(3, 8.0), np.zeros(3))
+        found.add(0.3, np.zeros(3))
+    assert found._flatness()[1:] ** -2.0 == pytest.approx([1.0, 1 / 3.4], rel=0.1)
 
 
 def test_who_was_heard_once_or_never_gets_nothing():

@@ -95,6 +95,19 @@ def test_the_noise_of_a_silo_that_is_one_batch_is_that_of_its_halves(samples):
     assert few.smoothness(vector, 1, 0) == 0.0
 
 
+@pytest.mark.parametrize(("clip", "scales"), [("silo", True), ("aggregate", False)])
+def test_clipping_scales_the_curvature_that_noise_meets(clip, scales):
+    """By the mean factor of the two gradients: of norms n and n', C = n/2 is ½ and ½ n/n'."""
+    free = make_pool(Config.from_keys(curvature="noise", hidden=2, max_norm=0.0))
+    vector = free.initial_parameters()
+    asked = [Request(3, (0,), vector, draw=draw) for draw in NOISE_DRAWS]
+    first, second = (float(free.gradients(one).norms[0]) for one in asked)
+    keys = {"curvature": "noise", "hidden": 2, "max_norm": min(first, second) / 2, "clip": clip}
+    clipped = make_pool(Config.from_keys(**keys)).smoothness(vector, 3, 0)
+    factor = (0.5 + 0.5 * min(first, second) / max(first, second)) / 2 if scales else 1.0
+    assert clipped == pytest.approx(factor * free.smoothness(vector, 3, 0))
+
+
 @pytest.mark.parametrize("curvature", ["largest", "noise"])
 def test_measuring_smoothness_leaves_the_replies_as_they_are(curvature):
     pool = make_pool(Config.from_keys(curvature=curvature))
