@@ -13,7 +13,7 @@ from spcacw_flwr.alpha.learners import FollowTheApproximateLeader, FollowTheLead
 from spcacw_flwr.alpha.noise import Evidence, NoiseTracker, differences
 from spcacw_flwr.alpha.online import ExponentiatedGradient, OnlineNewtonStep
 from spcacw_flwr.alpha.population import Population
-from spcacw_flwr.alpha.products import CountSketch, grams
+from spcacw_flwr.alpha.products import CountSketch, grams, norms_of
 from spcacw_flwr.alpha.smoothness import Smoothed, noise_curvature, spectral_norm
 from spcacw_flwr.alpha.solver import Solution, minimise, project_simplex
 
@@ -21,6 +21,6 @@ __all__ = [
     "BiasTracker", "CountSketch", "Evidence", "ExponentiatedGradient", "FollowTheApproximateLeader",
     "FollowTheLeader", "Learner", "NoiseTracker", "OnlineNewtonStep", "OptimalWeights",
     "Population", "RegretMeter", "RunningVariance", "Smoothed", "Solution", "cost", "cost_matrix",
-    "differences", "grams", "minimise", "noise_curvature", "optimal_weights", "project_simplex",
-    "spectral_norm",
+    "differences", "grams", "minimise", "noise_curvature", "norms_of", "optimal_weights",
+    "project_simplex", "spectral_norm",
 ]  # fmt: skip

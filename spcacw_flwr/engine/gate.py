@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.batches import batch_length
@@ -206,7 +206,7 @@ def judge(
     if not replies.silos:
         return replies, faults
     if norms is None:
-        norms = torch.linalg.vector_norm(replies.gradients, dim=1)
+        norms = norms_of(replies.gradients)
     # A few numbers for each silo: NumPy's functions of so few cost less than PyTorch's.
     losses = replies.losses.cpu().numpy().reshape(len(replies.silos), -1)
     judging = request.want == LOSSES  # a model may be so bad that its loss is infinite
@@ -233,7 +233,7 @@ def _fault(row: Tensor, usable: bool, bound: float) -> Fault | None:
         return Fault("not-finite", "its loss is not finite")
     if not bool(row.isfinite().all()):
         return Fault("not-finite", "its gradient is not finite")
-    norm = float(torch.linalg.vector_norm(row, dtype=torch.float64))
+    norm = float(norms_of(row.double()))
     if norm <= bound:
         return None
     words = f"its gradient has norm {norm:.4g}, more than {bound:.4g}: clip it to max-norm"

@@ -22,6 +22,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit, records
@@ -99,7 +100,7 @@ class Gathering:
             rows[k] = self._found[silo][0]
         samples = tuple(self._samples.get(silo, 0) for silo in silos)
         replies = Replies(silos, rows[: len(silos)], table, self._smoothness, samples=samples)
-        norms = torch.linalg.vector_norm(replies.gradients, dim=1)
+        norms = norms_of(replies.gradients)
         self._note(replies, norms)
         return Answers(replies, self.faults, norms)
 

@@ -14,6 +14,7 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower import account, audit, frames, records
@@ -37,7 +38,7 @@ def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Sa
     if log := audit.here():
         if how != wire.FLOAT32 and request.want != LOSSES:  # what leaves is what is noted
             shape = len(replies.silos), replies.gradients.shape[1]
-            norms = torch.linalg.vector_norm(wire.unpack(parts, how, shape), dim=1)
+            norms = norms_of(wire.unpack(parts, how, shape))
         shares = audit.shares(replies, norms, pool.config.run.target, how)
         for silo in replies.silos:
             if ledger and silo in ledger.answers:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.sgd import sgd
 
+from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import TrainingKeys
@@ -254,7 +255,7 @@ class Optimiser:
         """
         keys = self.keys
         if keys.clip == "aggregate" and keys.max_norm > 0:
-            norm = float(torch.linalg.vector_norm(gradient))
+            norm = float(norms_of(gradient))
             gradient.mul_(min(1.0, keys.max_norm / norm) if norm > 0 else 1.0)
         buffer = [self.momentum.get(name)]
         sgd(

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.alpha import Population
+from spcacw_flwr.alpha import Population, norms_of
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import SPCACWKeys
@@ -100,7 +100,7 @@ class PlusSPCACW(SPCACWMethod):
         """
         rows, own = replies.gradients, replies.silos.index(self.target)
         weights = torch.from_numpy(self.shares(replies)).to(rows.device)
-        lengths = torch.linalg.vector_norm(rows, dim=1)
+        lengths = norms_of(rows)
         least = max(AGAINST, BY_CHANCE / math.sqrt(rows.shape[1]))
         against = rows @ rows[own] < -least * lengths * lengths[own]
         refused = torch.where(against, weights, 0.0)
@@ -137,7 +137,7 @@ class PlusSPCACW(SPCACWMethod):
         lengths = self.population.noise.lengths
         last, difference = self.previous
         along[self.target] = float(difference @ own)
-        lengths[self.target] = float(torch.linalg.vector_norm(difference))
+        lengths[self.target] = float(norms_of(difference))
         self.previous = torch.stack([own, own - last if last.any() else difference])
         return np.divide(along, lengths, out=np.full_like(along, np.nan), where=lengths > 0.0)
 

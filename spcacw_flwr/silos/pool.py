@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.alpha import noise_curvature, spectral_norm
+from spcacw_flwr.alpha import noise_curvature, norms_of, spectral_norm
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import BF16
@@ -183,7 +183,7 @@ class SiloPool:
                 more = self.gradients(one)
                 rows.add_(more.rows, alpha=1 / batches)
                 losses.add_(more.losses, alpha=1 / batches)
-            norms = torch.linalg.vector_norm(rows, dim=1)
+            norms = norms_of(rows)
         smoothness, target = None, self.config.run.target
         if request.smoothness:
             point = request.of([target]).view(-1)
@@ -223,7 +223,7 @@ class SiloPool:
                 losses = found
             else:
                 rows[batch.at], losses[batch.at] = into, found
-        norms = torch.linalg.vector_norm(rows, dim=1)
+        norms = norms_of(rows)
         if training.clip == "silo" and training.max_norm > 0:
             clip_rows(rows, norms, training.max_norm)
         self.private.finish(rows, losses, norms, silos, lengths, place)
@@ -326,7 +326,7 @@ class SiloPool:
         training = self.config.training
         if training.clip != "silo" or training.max_norm == 0:
             return 1.0
-        norms = torch.linalg.vector_norm(rows, dim=1)
+        norms = norms_of(rows)
         return float((training.max_norm / norms).clamp_(max=1.0).mean())
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:

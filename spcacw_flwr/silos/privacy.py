@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.declare import SpcacwError, numbers_in
 from spcacw_flwr.config.keys import PASS, SAMPLED
 from spcacw_flwr.silos.batches import Batch
@@ -120,7 +121,7 @@ def privatise(gradient: Tensor, samples: int, mechanism: Mechanism, chance: Rand
 
     One that is not finite becomes 0 first: that it was not is nobody's business either.
     """
-    norm = float(torch.linalg.vector_norm(gradient))
+    norm = float(norms_of(gradient))
     if not math.isfinite(norm):
         gradient.zero_()
     elif norm > mechanism.max_norm:
@@ -143,7 +144,7 @@ def clipped_mean(
         rows = vector.new_empty(len(x[one]), len(vector))
         seeds = partial(operator.add, seed + start + 1)
         compute(vector, x[one].unsqueeze(1), y[one].unsqueeze(1), rows, seeds)
-        norms = torch.linalg.vector_norm(rows, dim=1)
+        norms = norms_of(rows)
         factors, bad = (max_norm / norms).clamp_(max=1.0), ~norms.isfinite()
         if bool(bad.any()):
             rows[bad], factors[bad] = 0.0, 0.0
@@ -220,4 +221,4 @@ class PrivateSilos:
         """
         for k, mechanism in self.among(silos):
             privatise(rows[k], lengths[k], mechanism, self.chances(OWN_NOISE, silos[k], *place))
-            losses[k], norms[k] = float("nan"), torch.linalg.vector_norm(rows[k])
+            losses[k], norms[k] = float("nan"), norms_of(rows[k])
