@@ -43,6 +43,19 @@ def positive_part(matrix: Matrix, scales: Vector) -> Matrix:
     return (vectors * np.maximum(values, 0.0)) @ vectors.T * units
 
 
+def left_of_noise(step: float, passes: Vector) -> Vector:
+    """Return which part (M,) of the variance of mini-batch noise is left in w after a pass.
+
+    Drawn without replacement, the deviations of the r rounds of a pass sum to 0. What a round does
+    to w decays by q = 1 − ``step`` a round, 0 < step < 1. Of what r independent rounds would leave,
+    (1 − (1 − qʳ)(1 + q) / (r (1 − q)(1 + qʳ))) r/(r − 1) remains.
+    """
+    rounds, keep = np.maximum(passes, 2.0), 1.0 - step
+    power = keep**rounds
+    cancelled = (1.0 - power) * (1.0 + keep) / (rounds * step * (1.0 + power))
+    return (1.0 - cancelled) * rounds / (rounds - 1.0)
+
+
 class Population:
     """Biases between populations, noise, and errors of finite samples, and the weights they earn.
 
@@ -107,6 +120,10 @@ class Population:
         variances[self.target] = min(variances[self.target], self._mean(PRODUCT)[self.target])
         return variances
 
+    def _drawn(self) -> Vector:
+        """Return the variances (M,) of mini-batches, without noise on purpose."""
+        return np.maximum(self.variances() - self._mean(ADDED), 0.0)
+
     def opposed(self) -> NDArray[np.bool_]:
         """Return (M,) whose gradients go against the target's in the mean of rounds.
 
@@ -131,9 +148,8 @@ class Population:
         the latter no less than that.
         """
         several = self.passes > 1
-        noise = np.maximum(self.variances() - self._mean(ADDED), 0.0)
         rounds = np.maximum(self._mean(RATIO) - 1.0 + self.repeats(), LEAST)
-        errors = np.where(several, self.alike * self.draws * noise / rounds, 0.0)
+        errors = np.where(several, self.alike * self.draws * self._drawn() / rounds, 0.0)
         others = several & self.noise.peers & self.noise.known
         least = (errors * self.independent)[others].min(initial=np.inf)
         least = np.where(np.isfinite(least), least, 0.0) / self.independent
@@ -144,9 +160,9 @@ class Population:
     def add(self, step: float, sampling: Vector) -> None:
         """Add a round to what weights are learned from.
 
-        ``step`` is ηκ/(1 − μ), the weight of noise, and ``sampling`` (M,) the (1/p − 1)‖gᵢ‖² that
-        sampling adds to it. The round counts in units of the running mean of ‖g₀‖²: early gradients
-        are long, and would outweigh late ones.
+        ``step`` is ηκ/(1 − μ) < 1, the weight of noise, of which :func:`left_of_noise` counts, and
+        ``sampling`` (M,) the (1/p − 1)‖gᵢ‖² that sampling adds to it. The round counts in units of
+        the running mean of ‖g₀‖²: early gradients are long, and would outweigh late ones.
         """
         norm = self._mean(PRODUCT)[self.target]
         if norm <= 0.0:
@@ -155,7 +171,10 @@ class Population:
         errors = np.where(known, self.errors(), 0.0)
         self._biases += share * self.noise.biases()
         self._weight += share * np.outer(known, known)
-        self._noise += share * step * np.where(known, self.variances() + sampling, 0.0)
+        if step > 0.0:
+            gone = (1.0 - left_of_noise(step, self.passes)) * self._drawn()
+            noise = self.variances() - gone + sampling
+            self._noise += share * step * np.where(known, noise, 0.0)
         self._errors += share * errors
         self._left += share * (1.0 - self.repeats() / (self.alike * self.draws)) * errors
         self._bias += share * known * self._spread(BIAS)

@@ -106,7 +106,6 @@ def test_norms_by_hand(extra, monkeypatch):
         assert_allclose(norms_of(rows[1]), expected[1], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_norms_of_a_large_model_are_exact():
     """The squares of 12 million numbers, added up one by one in float32, are off by 1e-3."""
     row = torch.rand(1, 12_000_000, generator=torch.Generator().manual_seed(0))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from spcacw_flwr.alpha import NoiseTracker, Population, minimise
+from spcacw_flwr.alpha.population import left_of_noise
 from spcacw_flwr.silos.batches import batch_indices, batch_length
 
 D = 20_000
@@ -140,7 +141,7 @@ def test_weights_do_not_depend_on_the_scale_of_the_loss():
 
 def exact(
     biases, variances, passes, sampling=(0.0, 0.0, 0.0), products=(4.0, 4.0, 4.0),
-    along=(0.0, 0.0, 0.0),
+    along=(0.0, 0.0, 0.0), added=(0.0, 0.0, 0.0),
 ):  # fmt: skip
     """Return a Population of which all estimates are exact: K = s²B + cΣ and D = B + Σ.
 
@@ -158,7 +159,7 @@ def exact(
         gram = np.eye(M)
         gram[0] = np.atleast_2d(products)[t % len(np.atleast_2d(products))]
         turn = np.array(along) * (-1) ** t
-        found.update(np.full(M, BETA), t, gram, turn, np.full(M, 8.0), np.zeros(M))
+        found.update(np.full(M, BETA), t, gram, turn, np.full(M, 8.0), np.array(added))
         found.add(0.3, np.array(sampling))
     return found
 
@@ -172,16 +173,47 @@ def test_with_endless_data_it_is_the_leader_of_the_papers_bound_with_true_biases
     assert 0.05 < by_hand[0] < 0.5
 
 
+@pytest.mark.parametrize(("step", "rounds"), [(0.5, 2), (0.01, 3), (0.125, 9), (0.3, 50)])
+def test_the_noise_of_a_pass_cancels_but_for_what_has_decayed(step, rounds):
+    """r deviations of variance 1 that sum to 0 have covariances −1/(r − 1), and w forgets by 1 − s.
+
+    Of r = 2 at s = ½ a pass leaves (½)² where two rounds would 1¼.
+    """
+    block = (np.eye(rounds) * rounds - 1.0) / (rounds - 1)
+    decays = (1.0 - step) ** np.arange(rounds * round(40 / step))
+    cancelled = sum(part @ block @ part for part in decays.reshape(-1, rounds))
+    found = left_of_noise(step, np.array([rounds, 1e9]))
+    assert found == pytest.approx([cancelled / (decays @ decays), 1.0], rel=1e-6)
+    assert left_of_noise(0.5, np.array(2.0)) == pytest.approx(0.25 / 1.25)
+
+
+def test_noise_on_purpose_and_of_sampling_does_not_cancel():
+    """Half of the peers' noise is added; of the other half what 50 rounds a pass leave counts."""
+    variances, added = np.ones(3), np.array([0.0, 0.5, 0.5])
+    found = exact(BIASES, variances, 50.0, sampling=(0.0, 0.0, 2.0), added=added)
+    left = left_of_noise(0.3, np.array(50.0))
+    expected = 0.3 * (added + [0.0, 0.0, 2.0] + left * (variances - added))
+    assert found._noise / found._weight.diagonal() == pytest.approx(expected)
+
+
+IN_TURN = [(4.0, 1.0, 1.0), (4.0, -1.0, -1.0)]  # g₀ is ± 1 along gradients of peers
+FLAT = {"products": IN_TURN, "along": (1.0, 1.0, 1e-9)}  # and κ/κᵢ is 100 for silo 2
+
+
+@pytest.mark.parametrize("where", [{}, FLAT])
 @pytest.mark.parametrize(("ratio", "shared"), [(0.4, 0.0), (1.0, 0.5), (2.0, 1.0)])
-def test_the_more_biased_a_peer_the_less_it_mends_the_targets_error(ratio, shared):
-    """One unbiased peer, and one in its own direction with B² = ratio F₀; fresh rounds, ρ = 1."""
-    F, step = 0.02, 0.3  # σ² / R of 50 rounds a pass
+def test_the_more_biased_a_peer_the_less_it_mends_the_targets_error(ratio, shared, where):
+    """One unbiased peer, and one in its own direction with B² = ratio F₀; fresh rounds, ρ = 1.
+
+    A bias that is far, and along which the loss is flat, counts more.
+    """
+    F, step = 0.02, 0.3 * left_of_noise(0.3, np.array(50.0))  # σ² / R of 50 rounds a pass
     errors = np.array([0.0, F, F]) + step
     parts = np.array([1.0, 0.0, shared])
     risk = np.diag(errors) + F * np.outer(parts, parts)
-    risk[2, 2] += ratio * F
+    risk[2, 2] += ratio * F * (1.0 + 9.0 * shared if where else 1.0) ** 2
     biases = np.diag([0.0, 0.0, ratio * F])
-    found = exact(biases, np.ones(3), 50.0).weights()
+    found = exact(biases, np.ones(3), 50.0, **where).weights()
     assert found == pytest.approx(minimise(risk).alpha, abs=1e-6)
 
 
@@ -218,9 +250,6 @@ def test_who_may_be_opposed_by_luck_is_not(spread, opposed):
     assert (-0.1 - spread / 19 + 0.01 < -spread * np.sqrt(c / (s**2 - c))) == opposed
     found = exact(BIASES, np.ones(3), 50.0, products=rounds)
     assert found.opposed().tolist() == [False, False, opposed]
-
-
-IN_TURN = [(4.0, 1.0, 1.0), (4.0, -1.0, -1.0)]  # g₀ is ± 1 along gradients of peers
 
 
 @pytest.mark.parametrize(("along", "units"), [(0.5, 4.0), (2.0, 1.0), (1e-9, 100.0)])

@@ -75,15 +75,17 @@ def test_rounds_before_t_start_teach_the_noise_and_no_weights():
     assert method.population.noise.known.all()
 
 
-def test_large_steps_count_noise_as_those_of_one():
-    """ηκ = .05 · 1e6 is beyond 1: α is that of any other such κ."""
-    np.testing.assert_allclose(*(taught(8, smoothness=L).alpha for L in (1e6, 1e9)))
+def test_large_steps_count_noise_as_those_of_a_half():
+    """ηκ/(1 − μ) = .05 · 1e6/.1 is beyond ½: α is that of κ = 1, and not that of .9."""
+    at, beyond, below = (taught(8, smoothness=L, momentum=0.9).alpha for L in (1.0, 1e6, 0.9))
+    np.testing.assert_allclose(at, beyond)
+    assert np.abs(at - below).max() > 1e-4
 
 
 def test_momentum_makes_the_step_of_noise_longer():
-    """ηκ/(1 − μ) with κ = 1: .05/(1 − .5) is .1/(1 − 0)."""
+    """ηκ/(1 − μ) with κ = 4: .2/(1 − .5) is .4/(1 − 0)."""
     found, same, shorter = (
-        taught(8, smoothness=1.0, eta=eta, momentum=momentum).alpha
+        taught(8, smoothness=4.0, eta=eta, momentum=momentum).alpha
         for eta, momentum in ((0.05, 0.5), (0.1, 0.0), (0.05, 0.0))
     )
     np.testing.assert_allclose(found, same, rtol=1e-6)
