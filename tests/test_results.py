@@ -87,11 +87,13 @@ def test_the_default_method_is_ahead_of_every_rival():
     means = last().groupby("column").mean()
     rivals = means.drop(columns=["spcacw-plus", "oracle-averaged"])
     behind = rivals.rsub(means["spcacw-plus"], axis=0).loc[COLUMNS]
-    assert (behind > 0).all(axis=None)
-    p = cells(score="p_holm").loc["spcacw-plus"]
-    rotate, relabel = ((behind.loc[c, "spcacw"], p[c]) for c in COLUMNS)
-    assert said("is {:.1f} points ahead of SP-CACW on rotate (p = {:.3f})", *rotate)
-    assert said("on rotate (p = {2:.3f}) and {0:.1f} on relabel (p = {1:.3f})", *relabel, rotate[1])
+    kin = [name for name in behind if name.startswith("spcacw")]
+    assert (behind.drop(columns=kin) > 0).all(axis=None)
+    rotate, relabel = cells(score="p_holm").loc["spcacw-plus", COLUMNS]
+    ahead = behind.loc[COLUMNS[0], "spcacw"]
+    assert said("is {:.1f} points ahead of SP-CACW on rotate (p = {:.3f})", ahead, rotate)
+    assert said("and level on relabel (p = {:.2f})", relabel)
+    assert relabel > 0.05
     below = means.loc[COLUMNS[0], "oracle-averaged"] - means.loc[COLUMNS[0], "spcacw-plus"]
     assert said("and {:.1f} below averaging the silos within 12°", below)
 
@@ -352,7 +354,7 @@ def test_who_is_first_among_the_tuned():
     assert said("step sizes are {:.3f} to {:.1f} where", min(etas), max(etas))
 
 
-def test_no_model_of_ones_own_ends_below_training_alone():
+def test_which_models_of_ones_own_end_below_training_alone():
     runs = pd.read_csv(RESULTS / "own-models.csv").pivot_table(
         "last_accuracy", ["model", "seed"], "method"
     )
@@ -361,10 +363,10 @@ def test_no_model_of_ones_own_ends_below_training_alone():
     worst = gains["spcacw"].groupby("model").mean().min()
     assert f"the residual CNN ends {-worst:.1f} points below" in page
     ours = gains["spcacw-plus"]
-    assert f"none of the {len(ours)} runs does" in page
-    assert ours.min() >= 0
-    least, most = ours["transformer encoder"].agg(["min", "max"])
-    assert f"{least:.0f} to {most:.1f} points above" in page
+    assert f"one of the {len(ours)} runs does, of the transformer" in page
+    (below,) = ours[ours < 0].items()
+    assert below[0][0] == "transformer encoder"
+    assert f"from {-below[1]:.1f} below to {ours['transformer encoder'].max():.1f} above" in page
 
 
 def test_what_strangers_keep():
