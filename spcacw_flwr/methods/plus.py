@@ -47,7 +47,7 @@ class PlusSPCACW(SPCACWMethod):
         self.book.regret = None  # that of another cost
         self.refused = parameters.new_zeros(federation.num_silos, dtype=torch.float64)
         """(M,) how many gradients of each, with weight, were not stepped along."""
-        self.previous = torch.zeros_like(self.bias.estimate[:2])
+        self.previous = self.bias.estimate.new_zeros(2, self.bias.estimate.shape[1])
         """The target's last gradient, or its sketch, and what it had less one more round before."""
         sizes = federation.sizes
         if config.trust.guard:  # which keeps some of the target's samples apart
