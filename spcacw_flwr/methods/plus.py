@@ -133,12 +133,13 @@ class PlusSPCACW(SPCACWMethod):
         """
         own = replies.gradients[replies.silos.index(self.target)]
         own = (self.sketch(own[None])[0] if self.sketch else own).to(self.previous)
-        along = (self.bias.estimate @ own).double().cpu().numpy()
-        lengths = self.population.noise.lengths
         last, difference = self.previous
-        along[self.target] = float(difference @ own)
-        lengths[self.target] = float(norms_of(difference))
-        self.previous = torch.stack([own, own - last if last.any() else difference])
+        noise = torch.stack([difference @ own, norms_of(difference)])
+        found = torch.cat([self.bias.estimate @ own, noise]).double().cpu().numpy()  # one wait
+        along, lengths, target = found[:-2], self.population.noise.lengths, self.target
+        along[target], lengths[target] = found[-2:]
+        again = self.population.noise.sums[target] > 0.0
+        self.previous = torch.stack([own, own - last if again else difference])
         return np.divide(along, lengths, out=np.full_like(along, np.nan), where=lengths > 0.0)
 
     def add(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
