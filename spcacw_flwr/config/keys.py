@@ -4,6 +4,7 @@
 that the paper leaves open, and the reading taken of each.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +145,11 @@ class TrainingKeys:
         1.0, "p, chance that a peer is asked in a round (Prop. partial participation).",
         above=0, most=1,
     )  # fmt: skip
+
+    @property
+    def longest(self) -> float:
+        """Return the norm that each silo clips its gradient to; infinite where none does."""
+        return self.max_norm if self.clip == "silo" and self.max_norm > 0 else math.inf
 
 
 @dataclass(frozen=True)

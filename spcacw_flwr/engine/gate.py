@@ -187,9 +187,7 @@ def sizes_asked(method: Method, request: Request, silo: int) -> tuple[int, int]:
 
 def norm_bound(config: Config) -> float:
     """Return the largest norm of a gradient that is used."""
-    training, own = config.training, config.trust.norm_bound
-    clipped = training.clip == "silo" and training.max_norm > 0
-    longest = own or (training.max_norm if clipped else LONGEST)
+    longest = config.trust.norm_bound or min(config.training.longest, LONGEST)
     return longest * (1 + ROUNDING + slack(config.transport.wire))
 
 

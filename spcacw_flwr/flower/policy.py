@@ -230,8 +230,7 @@ class SitePool(SiloPool):
 
     def why(self, kind: str, silo: int, told: Told = Told(), samples: float = math.inf) -> str:
         """Return the sentence that refuses what is asked of a silo; empty if it is allowed."""
-        training, one = self.config.training, self.private.mechanisms.get(silo)
-        norm = training.max_norm if training.clip == "silo" and training.max_norm else math.inf
+        norm, one = self.config.training.longest, self.private.mechanisms.get(silo)
         epsilon = gaussian_epsilon(told.mu2, 1.0, one.delta) if one else math.inf
         now = datetime.now().time()
         return load(self.policy).refusal(Asked(

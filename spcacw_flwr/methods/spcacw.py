@@ -56,8 +56,8 @@ class SPCACWMethod(WeightedGradients):
             silos, size, target=federation.target, beta=keys.beta,
             schedule=keys.beta_schedule, device=parameters.device,
         )  # fmt: skip
-        clipped = training.clip == "silo" and training.max_norm > 0 and not self.ledger.answers
-        largest = training.max_norm / math.sqrt(training.participation)  # of √E‖g̃‖²
+        clipped = math.isfinite(training.longest) and not self.ledger.answers
+        largest = training.longest / math.sqrt(training.participation)  # of √E‖g̃‖²
         bound = keys.g_max or (largest if clipped else None)
         self.learner: Learner = solver_class(keys.solver)(silos, training.eta, bound)
         self.smoothness = Smoothed(keys.smoothness_decay)

@@ -4,6 +4,7 @@ The functions know a model and tensors, not methods. All silos of a node are one
 they share the model w_t (:mod:`spcacw_flwr.silos.gradients`).
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -224,8 +225,8 @@ class SiloPool:
             else:
                 rows[batch.at], losses[batch.at] = into, found
         norms = norms_of(rows)
-        if training.clip == "silo" and training.max_norm > 0:
-            clip_rows(rows, norms, training.max_norm)
+        if math.isfinite(training.longest):
+            clip_rows(rows, norms, training.longest)
         self.private.finish(rows, losses, norms, silos, lengths, place)
         losses, norms = torch.stack((losses, norms)).cpu()  # the one time that a GPU is waited for
         return Gradients(rows, losses, norms, lengths)
@@ -323,11 +324,7 @@ class SiloPool:
 
     def _kept_by_clipping(self, rows: Tensor) -> float:
         """Return the mean factor that clipping scales gradients by, and with them the Hessian."""
-        training = self.config.training
-        if training.clip != "silo" or training.max_norm == 0:
-            return 1.0
-        norms = norms_of(rows)
-        return float((training.max_norm / norms).clamp_(max=1.0).mean())
+        return float((self.config.training.longest / norms_of(rows)).clamp_(max=1.0).mean())
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good w is on the test data of ``silo``, with its BatchNorm statistics."""

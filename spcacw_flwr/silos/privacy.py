@@ -90,7 +90,7 @@ def mechanisms(config: Config, num_silos: int) -> dict[int, Mechanism]:
     keys, training, target = config.privacy, config.training, config.run.target
     if keys.privacy_noise == 0:
         return {}
-    if training.clip != "silo" or training.max_norm == 0:
+    if math.isinf(training.longest):
         raise SpcacwError(
             "privacy-noise needs gradients that silos clip: set clip = 'silo' and max-norm above 0."
         )
