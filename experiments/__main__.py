@@ -26,7 +26,7 @@ OVERVIEWS = {"ranks": overviews.rank_table, "gains": overviews.gain_table}
 """Tables that are made of others' CSV."""
 
 Columns = Annotated[str, typer.Option(help="comma-separated, or TOML files; empty is all")]
-Rows = Annotated[str, typer.Option(help="comma-separated; empty is all")]
+Rows = Annotated[str, typer.Option(help="comma-separated, first things first; empty is all")]
 Seeds = Annotated[str, typer.Option(help="as 0-4,7")]
 DataDir = Annotated[Path | None, typer.Option(help="directory of the data sets")]
 Workers = Annotated[int, typer.Option(help="processes; 0 is one for each core or device")]

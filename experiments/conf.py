@@ -100,17 +100,16 @@ def columns(names: Sequence[str] = ()) -> list[Column]:
 
 
 def rows(names: Sequence[str] = (), path: Path = CONF / "rows.toml") -> list[Row]:
-    """Return rows of the table, in the order of the file, then methods by their import paths."""
-    tables, own = read_toml(path), [name for name in names if ":" in name]
-    wanted = chosen([name for name in names if name not in own], tables, "row")
-    wanted = wanted if len(own) < len(names) or not names else []
+    """Return rows of the table by name, or methods by import path, in that order; none: all."""
+    tables = read_toml(path)
+    chosen([name for name in names if ":" not in name], tables, "row")
     found = []
-    for name, table in tables.items():
-        keys = flattened(table)
+    for name in dict.fromkeys(names or tables):
+        own = {"title": name.partition(":")[2], "method": name}
+        keys = own if ":" in name else flattened(tables[name])
         title, without = keys.pop("title", name), tuple(keys.pop("without", ()))
-        if name in wanted:
-            found.append(Row(name, title, keys, without))
-    return found + [Row(name, name.partition(":")[2], {"method": name}) for name in own]
+        found.append(Row(name, title, keys, without))
+    return found
 
 
 def numbers(text: str) -> list[int]:

@@ -107,7 +107,11 @@ def test_a_row_may_be_a_method_of_ones_own():
     assert [(row.name, row.title, row.keys) for row in conf.rows([path])] == [
         (path, "Tilted", {"method": path})
     ]
-    assert [row.name for row in conf.rows(["local", path])] == ["local", path]
+
+
+def test_rows_are_in_the_order_in_which_they_are_named():
+    names = ["spcacw-plus", "mine:Tilted", "spcacw", "local"]
+    assert [row.name for row in conf.rows([*names, "spcacw"])] == names
 
 
 #: What makes a column small, and what its larger step asks of a method.
