@@ -1,26 +1,26 @@
-"""What a private silo has told so far: ε at a given δ, of all its answers together.
+"""What a private silo has revealed so far: ε at a given δ, of all its answers together.
 
-Neighbours are data sets of one silo, as its model gets them, that differ in one sample: sizes are
-public, and so is the scale of features.
+Neighbours are two data sets of one silo, as its model gets them, that differ in one sample. Sizes
+are public, and so is the scale of features.
 
-*pass* (batches that the target could foretell): only the answers in which a sample took part depend
-on it, so that of a pass, whose batches are disjoint, at most one answer counts a sample. If the
-sample that was used most often took part in E answers, these are E adaptive Gaussian mechanisms of
-noise multiplier z, together exactly one of multiplier z/√E (J. Dong, A. Roth and W. J. Su, Gaussian
-Differential Privacy, JRSS B 2022), and, with μ = √E/z (B. Balle and Y.-X. Wang, Improving the
-Gaussian Mechanism for Differential Privacy, ICML 2018, theorem 8),
+*pass* (batches that the target can predict): an answer depends on a sample only if it uses the
+sample. The batches of a pass are disjoint, so at most one answer of a pass uses a given sample. Let
+E be the number of answers that use the most used sample. They are E adaptive Gaussian mechanisms
+of noise multiplier z, together exactly one of multiplier z/√E (J. Dong, A. Roth and W. J. Su,
+Gaussian Differential Privacy, JRSS B 2022), and, with μ = √E/z (B. Balle and Y.-X. Wang, Improving
+the Gaussian Mechanism for Differential Privacy, ICML 2018, theorem 8),
 
     δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ).
 
-*sampled* (batches drawn afresh without replacement by chance that the target does not know): every
-answer is a Gaussian mechanism on b of n samples, and Rényi divergences add up (Y.-X. Wang, B. Balle
-and S. P. Kasiviswanathan, Subsampled Rényi Differential Privacy and Analytical Moments Accountant,
-AISTATS 2019, as the package dp-accounting computes them). Sampling never tells more than the same
-answers on all data would, so that the formula above, with E the number of answers, holds as well;
-the smaller of both is reported.
+*sampled* (batches drawn afresh without replacement, with random numbers that the target does not
+know): every answer is a Gaussian mechanism on b of n samples, and Rényi divergences add up (Y.-X.
+Wang, B. Balle and S. P. Kasiviswanathan, Subsampled Rényi Differential Privacy and Analytical
+Moments Accountant, AISTATS 2019; the package dp-accounting computes them). Sampled answers never
+reveal more than the same answers on all data. So the formula above, with E the number of answers,
+holds as well, and the smaller ε is reported.
 
-*any* (batches of which nothing is known, as those of somebody else's ClientApp): the formula above,
-with E the number of answers.
+*any* (nothing is known of the batches, for example those of someone else's ClientApp): the
+formula above, with E the number of answers.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from spcacw_flwr.silos.protocol import Federation
 
 ORDERS = (*(1 + k / 10 for k in range(1, 10)), *range(2, 65), 80, 96, 128, 192, 256)
-"""Rényi orders among which the best is taken; any set is sound."""
+"""Rényi orders; the best of them is used. Any set of orders gives a valid bound."""
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """Return δ(ε) of a Gaussian mechanism whose sensitivity is μ standard deviations."""
-    from scipy.special import log_ndtr  # here, as below
+    from scipy.special import log_ndtr  # imported here for the reason given below
 
     first = float(log_ndtr(mu / 2 - epsilon / mu))
     second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
@@ -59,18 +59,18 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 @lru_cache(maxsize=1 << 12)
 def gaussian_epsilon(uses: int, noise: float, delta: float) -> float:
     """Return ε at δ of E = ``uses`` Gaussian mechanisms of noise multiplier z, composed."""
-    from scipy.optimize import brentq  # here: it takes half a second, and few runs have noise
+    from scipy.optimize import brentq  # here: the import takes 0.5 s, and few runs need it
 
     mu = math.sqrt(uses) / noise
     if mu == 0 or gaussian_delta(0.0, mu) <= delta:
         return 0.0
-    high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # that of ρ-zCDP with ρ = μ²/2
+    high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # from ρ-zCDP with ρ = μ²/2
     return float(brentq(lambda epsilon: gaussian_delta(epsilon, mu) - delta, 0.0, high))
 
 
 @lru_cache
 def _sampled_divergences(batch: int, samples: int, noise: float) -> NDArray[np.float64]:
-    """Return the Rényi divergence of :data:`ORDERS` of one answer on a batch drawn afresh."""
+    """Return the Rényi divergences, at :data:`ORDERS`, of one answer on a batch drawn afresh."""
     import dp_accounting as dp  # the extra 'privacy'
     from dp_accounting.rdp import RdpAccountant
 
@@ -80,9 +80,9 @@ def _sampled_divergences(batch: int, samples: int, noise: float) -> NDArray[np.f
 
 @lru_cache(maxsize=1 << 12)
 def sampled_epsilon(answers: int, batch: int, samples: int, noise: float, delta: float) -> float:
-    """Return ε at δ of so many answers, each on ``batch`` of ``samples`` samples drawn afresh.
+    """Return ε at δ of ``answers`` answers, each on ``batch`` of ``samples`` samples drawn afresh.
 
-    Without dp-accounting (a target that asks silos which have it) no sampling is counted on.
+    If dp-accounting is missing here (the silos may have it), sampling does not lower ε.
     """
     whole = gaussian_epsilon(answers, noise, delta)
     if answers == 0 or batch >= samples or find_spec("dp_accounting") is None:
@@ -94,14 +94,13 @@ def sampled_epsilon(answers: int, batch: int, samples: int, noise: float, delta:
 
 
 class Ledger:
-    """What the private ones of some silos have told since training began.
+    """What the private silos have revealed since training began.
 
-    The target keeps one of all silos, in which every question that it puts counts as answered (a
-    reply that came late, or was dropped, has told as much); a real silo keeps one of its own.
+    The target keeps one ledger of all silos. There every question counts as answered, because a
+    late or dropped reply reveals as much. A real silo keeps its own ledger.
 
     ``answers`` counts the mini-batch gradients that each private silo was asked for. ``uses``
-    holds, for those with foreseeable batches, in how many of the answers each sample took part,
-    (n,).
+    (n,) counts, for each silo with predictable batches, the answers that use each sample.
     """
 
     def __init__(self, config: Config, federation: Federation) -> None:
@@ -127,10 +126,10 @@ class Ledger:
     def note(self, request: Request, silos: Sequence[int]) -> None:
         """Count the answers of ``silos`` to a request.
 
-        With ``local-batches`` an answer is the mean of so many, each with noise of its own.
+        With ``local-batches`` an answer is a mean of that many gradients, each with its own noise.
         """
         if request.want != GRADIENTS:
-            return  # a private silo answers nothing else
+            return  # a private silo answers only questions for gradients
         batches = self.config.transport.local_batches
         for silo in silos:
             if silo in self.answers:
@@ -139,16 +138,16 @@ class Ledger:
                 self.uses[silo][self._rows(silo, request, k)] += 1
 
     def _rows(self, silo: int, request: Request, k: int) -> NDArray[np.int64]:
-        """Return the samples of the k-th mini-batch of a silo with foreseeable batches."""
+        """Return the samples of the k-th mini-batch of a silo with predictable batches."""
         seed, size = self.config.run.seed, self.config.training.batch_size
         draw = self.config.transport.local_batches * request.draw + k
         rows = batch_indices(seed, silo, request.round, len(self.uses[silo]), size, draw)
         return rows[: _part(request, silo)]
 
     def bounds(self, request: Request) -> dict[int, float]:
-        """Return a norm, for each private silo that is asked, that honest answers hardly exceed.
+        """Return, for each private silo of a request, a norm that honest answers hardly exceed.
 
-        See :meth:`~spcacw_flwr.silos.privacy.Mechanism.norm_bound`; the gate drops what is longer.
+        The gate drops longer answers. See :meth:`~spcacw_flwr.silos.privacy.Mechanism.norm_bound`.
         """
         found, dimension, sizes = {}, request.points.shape[-1], self.sizes
         for silo, one in self.mechanisms.items():
@@ -159,7 +158,7 @@ class Ledger:
         return found
 
     def epsilon(self, silo: int) -> float:
-        """Return what a silo has told, ε at its δ; infinite if it is not private."""
+        """Return ε of a silo so far, at its δ; infinite if the silo is not private."""
         one = self.mechanisms.get(silo)
         if one is None:
             return math.inf
@@ -178,15 +177,15 @@ class Ledger:
         }
 
     def restore(self, silo: int, counts: Sequence[int] | NDArray[np.int64]) -> None:
-        """Go on from what :meth:`state` said of a silo."""
+        """Continue from the counts of a silo that :meth:`state` returned."""
         self.answers[silo] = int(counts[0])
         if silo in self.uses:
             uses, size = np.array(counts[1:], dtype=np.int64), len(self.uses[silo])
-            # Its owner has changed the data, or how batches are drawn: what is at most true.
+            # The owner changed the data or how batches are drawn: assume the most uses possible.
             self.uses[silo] = uses if len(uses) == size else np.full(size, counts[0])
 
     def figures(self) -> dict[str, NDArray[np.float64]]:
-        """Return ε of each silo, (M,), NaN of those that are not private; empty if none is."""
+        """Return ε of each silo (M,), NaN for silos that are not private; empty if none is."""
         if not self.answers:
             return {}
         silos = range(self.federation.num_silos)
@@ -194,7 +193,7 @@ class Ledger:
         return {"epsilon": np.array(spent)}
 
     def summary(self) -> dict[str, dict[str, float | int | str]]:
-        """Return, of each private silo, its mechanism, its answers and ε, for the summary."""
+        """Return the mechanism, the answers and ε of each private silo, for the summary."""
         return {
             str(silo): {
                 "epsilon": self.epsilon(silo), "delta": one.delta, "noise": one.noise,
@@ -205,7 +204,7 @@ class Ledger:
 
 
 def _part(request: Request, silo: int) -> int:
-    """Return how many samples of its mini-batch a silo is to use."""
+    """Return how many samples of its mini-batch a silo may use at most."""
     if request.samples is None:
         return sys.maxsize
     return request.samples[request.silos.index(silo)]

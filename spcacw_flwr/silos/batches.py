@@ -1,10 +1,10 @@
 """Which samples a silo uses at round t: a pure function of (seed, silo, t).
 
 Silos hold no sampling state, so a run can be resumed at any round, and every engine (Ray, real
-silos, in process) draws the same batches. A silo passes over its data in a fresh order each time,
-⌈n/b⌉ batches a pass, the last one shorter (READING.md 17: the target's pass is the epoch). Where
-one sample would be left for the last batch, it gets a second one from the batch before it:
-BatchNorm has no statistics of a single sample.
+silos, in process) draws the same batches. A silo passes over its data in a new order each time. A
+pass has ⌈n/b⌉ batches, the last one shorter (READING.md 17: the target's pass is the epoch). If
+one sample were left for the last batch, that batch takes a second one from the batch before it,
+because BatchNorm has no statistics of a single sample.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from spcacw_flwr.silos.setting import Setting
 from spcacw_flwr.silos.streams import AUGMENTATION, BATCHES, FOLDS, MODEL_NOISE, STATISTICS, stream
 
 WHOLE = 1 << 24
-"""The first of the draws that are whole in any round: it and the next ones are a pass together."""
+"""The first of the draws that are whole batches in any round; successive ones make up a pass."""
 
 
 def rounds_per_pass(samples: int, batch_size: int) -> int:
@@ -36,7 +36,7 @@ def _order(seed: int, silo: int, epoch: int, samples: int, *draw: int) -> NDArra
 
 
 def _span(round_: int, samples: int, batch_size: int) -> tuple[int, int, int]:
-    """Return the pass that round t is in, and where in its order the mini-batch starts and ends."""
+    """Return the pass of round t, and where in its order the mini-batch starts and ends."""
     rounds = rounds_per_pass(samples, batch_size)
     epoch, step = divmod(round_ - 1, rounds)
     start, stop = step * batch_size, min((step + 1) * batch_size, samples)
@@ -47,7 +47,7 @@ def _span(round_: int, samples: int, batch_size: int) -> tuple[int, int, int]:
 
 
 def batch_length(round_: int, samples: int, batch_size: int) -> int:
-    """Return how many samples :func:`batch_indices` names."""
+    """Return how many indices :func:`batch_indices` returns."""
     _, start, stop = _span(round_, samples, batch_size)
     return stop - start
 
@@ -57,9 +57,9 @@ def batch_indices(
 ) -> NDArray[np.int64]:
     """Return the indices of the samples that ``silo`` uses at round t = ``round_`` ≥ 1.
 
-    A method that needs several independent mini-batches in a round numbers them by ``draw``: each
-    number is a sequence of passes of its own. Where a pass ends these are short, those from
-    :data:`WHOLE` on are not: they follow each other in passes of the round, less what is left over.
+    A method that needs several independent mini-batches in a round numbers them by ``draw``. Each
+    draw has its own sequence of passes, whose last batch is short. Draws from :data:`WHOLE` on are
+    not short: they form passes within the round, which leave out the samples that remain.
     """
     if draw >= WHOLE:
         turn, step = divmod(draw - WHOLE, max(1, samples // batch_size))
@@ -72,15 +72,15 @@ def batch_indices(
 
 @dataclass(frozen=True)
 class Fold:
-    """Which part of its data a silo uses: one of ``of`` folds, or all data but that one."""
+    """The part of its data that a silo uses: one of ``of`` folds, or all data except that fold."""
 
     index: int
     of: int
     within: bool = False
-    """Whether the fold itself, and not the rest."""
+    """Whether the part is the fold itself, and not the rest."""
 
     def rows(self, seed: int, silo: int, samples: int) -> NDArray[np.int64]:
-        """Return the samples of the part: a pure function of (seed, silo), sizes differ by ≤ 1."""
+        """Return the part's samples, a pure function of (seed, silo); fold sizes differ by ≤ 1."""
         order = stream(seed, FOLDS, silo).permutation(samples)
         folds = np.array_split(order, self.of)
         rest = folds[: self.index] + folds[self.index + 1 :]
@@ -89,16 +89,16 @@ class Fold:
 
 @dataclass(frozen=True)
 class Batch:
-    """Mini-batches of one length, of k silos."""
+    """The mini-batches of k silos, all of the same length."""
 
     at: list[int]
-    """Their places among the silos that were asked."""
+    """The places of the k silos among the silos that were asked."""
     x: Tensor
     """(k, b, …)"""
     y: Tensor
     """(k, b, …)"""
     seed_of: Callable[[int], int]
-    """The seed of what the model draws (dropout) on the k-th of them."""
+    """The seed of the model's random numbers (dropout) on the k-th mini-batch."""
 
 
 def _model_seed(seed: int, silos: Sequence[int], key: tuple[int, ...], k: int) -> int:
@@ -129,10 +129,10 @@ class Stacked:
     ) -> Iterator[Batch]:  # fmt: skip
         """Yield the mini-batches ξ_t of ``silos``, those of equal length together.
 
-        Samples come as the setting's ``augment`` shows them to the silo in this round. A short last
-        batch is never padded, so that models with batch statistics see real samples only. With
-        ``samples``, each silo uses only so many of its batch; with ``fold``, the target uses only
-        that part of its data; silos in ``drawn`` use the samples that it names.
+        The setting's ``augment`` changes the samples for this silo and round. A short last batch is
+        never padded, so models with batch statistics see real samples only. ``samples`` limits how
+        many samples of its batch each silo uses. ``fold`` limits the target to that part of its
+        data. A silo in ``drawn`` uses the samples listed there.
         """
         rows = []
         for silo in silos:
@@ -161,7 +161,7 @@ class Stacked:
             yield Batch(at, x, y, partial(_model_seed, self.seed, these, key))
 
     def shortest(self) -> tuple[int, Batch]:
-        """Return the shortest mini-batch that there is, and whose it is."""
+        """Return the silo with the shortest mini-batch, and that mini-batch."""
         last = {i: rounds_per_pass(size, self.batch_size) for i, size in self.sizes.items()}
         silo = min(last, key=lambda i: len(self._indices(i, last[i], self.sizes[i], 0)))
         (batch,) = self.batches(last[silo], [silo])
@@ -171,7 +171,7 @@ class Stacked:
         return batch_indices(self.seed, silo, round_, samples, self.batch_size, draw)
 
     def of(self, silo: int, fold: Fold | None = None) -> tuple[Tensor, Tensor]:
-        """Return all training data (x, y) of one silo, as they are; of the target, of a fold."""
+        """Return all training data (x, y) of one silo, unchanged; for the target, a fold of it."""
         own = slice(self.starts[silo], self.starts[silo] + self.sizes[silo])
         x, y = self.x[own], self.y[own]
         if fold is not None and silo == self.target:
@@ -180,10 +180,10 @@ class Stacked:
         return x, y
 
     def shuffled(self, silo: int, fold: Fold | None = None) -> Iterator[Tensor]:
-        """Yield all inputs of a silo in batches of b…2b−1, an order that depends on the seed alone.
+        """Yield all inputs of a silo in batches of b…2b−1, in an order that the seed alone sets.
 
-        Shuffled, for data may be stored class by class; equal in size up to one sample, for each
-        counts the same; none shorter than b (a silo with fewer than b samples is one batch).
+        They are shuffled because data may be stored class by class. Sizes differ by at most one,
+        because all batches count the same. A silo with fewer than b samples is one batch.
         """
         x, _ = self.of(silo, fold)
         order = stream(self.seed, STATISTICS, silo).permutation(len(x))

@@ -1,11 +1,11 @@
 """The gradients of all silos of a plain perceptron in one pass, with the chain rule written out.
 
-All silos share the model w_t, so that their samples can pass through it as one batch; only the
-weights' gradients must be kept apart: a product per silo in place of one over all samples. The idea
-is that of per-example gradients (I. Goodfellow, Efficient per-example gradient computations, arXiv
-1510.01799), with a silo's batch in the place of an example. The reverse pass of linear layers and
-ReLUs is so short that autograd's bookkeeping costs as much as a few silos' arithmetic. It also
-takes a model for each silo, as methods of client-owned models need it.
+All silos share the model w_t, so their samples can pass through it as one batch. Only the weights'
+gradients must stay separate: one product per silo instead of one over all samples. The idea is that
+of per-example gradients (I. Goodfellow, Efficient per-example gradient computations, arXiv
+1510.01799), with a silo's batch in place of an example. The reverse pass of linear layers and ReLUs
+is so short that autograd's bookkeeping costs as much as the arithmetic of a few silos. The pass
+also accepts one model per silo, which methods of client-owned models need.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class Step:
 
     module: nn.Module
     names: dict[str, str]
-    """The layer's own name of each of its parameters, and the model's."""
+    """Maps the layer's name of each of its parameters to the model's name."""
 
 
 def _leaves(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -44,7 +44,7 @@ PLAIN = nn.Linear, nn.ReLU, nn.Flatten
 def steps_of(model: nn.Module, kinds: tuple[type[nn.Module], ...] = PLAIN) -> list[Step]:
     """Return the layers of a model that is a sequence of layers of these kinds only.
 
-    Empty for any other model, one whose layers share weights, have hooks, or are not all trained.
+    Empty for any other model, or if layers share weights, have hooks, or are not all trained.
     """
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         return []
@@ -63,7 +63,7 @@ def steps_of(model: nn.Module, kinds: tuple[type[nn.Module], ...] = PLAIN) -> li
 
 
 def bytes_kept(steps: Sequence[Step]) -> int:
-    """Return what a pass keeps of a sample until its reverse pass: inputs and outputs, float32."""
+    """Return the bytes kept of a sample until the reverse pass: float32 inputs and outputs."""
     linears = [step.module for step in steps if isinstance(step.module, nn.Linear)]
     return sum(4 * (layer.in_features + 2 * layer.out_features) for layer in linears)
 
@@ -74,8 +74,8 @@ def chain_pass(
 ) -> Tensor:  # fmt: skip
     """Fill ``rows`` with the gradients of k silos and return their losses (k,).
 
-    ``x`` (k, b, …) and ``y`` (k, b, …) are a mini-batch for each. ``rows`` is keyed by the names of
-    the model's parameters, as ``weights`` is, which may be (k, …), a model for each silo.
+    ``x`` (k, b, …) and ``y`` (k, b, …) hold a mini-batch for each silo. The names of the model's
+    parameters are the keys of ``rows`` and ``weights``. Weights may be (k, …), a model per silo.
     """
     silos = len(x)
     ends = forward(steps, weights, x.flatten(0, 1))
@@ -93,7 +93,7 @@ def chain_pass(
 
 
 def mean_by_silo(each: Tensor, silos: int) -> Tensor:
-    """Return the mean losses (k,) of k = ``silos`` silos from those of all their samples (k·b,)."""
+    """Return the mean losses (k,) of k = ``silos`` silos from the losses of all samples (k·b,)."""
     return each.view(silos, -1).mean(dim=1)
 
 
@@ -102,14 +102,14 @@ def losses_and_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return the mean losses (k,) of k = ``silos`` silos, and the gradient of their sum.
 
-    ``outputs`` (k·b, …, classes) and labels ``y`` (k·b, …) are of all silos, b samples of each; the
-    gradient is that with respect to ``outputs``. For the plain cross-entropy the chain rule is
-    written out, with the functions that autograd itself would call: bit for bit the same (tested).
+    ``outputs`` (k·b, …, classes) and labels ``y`` (k·b, …) hold b samples of each silo. The
+    gradient is with respect to ``outputs``. For the plain cross-entropy the chain rule is written
+    out with the functions that autograd calls: the result is bit for bit the same (tested).
     """
     if loss is losses_of and y.ndim == 1:
         aten = torch.ops.aten
         logs = torch.log_softmax(outputs, 1)
-        plain = None, 0, -100  # no class weights, no reduction, and the label that is left out
+        plain = None, 0, -100  # no class weights, no reduction, and the label to ignore
         each, total = aten.nll_loss_forward(logs, y, *plain)
         upstream = torch.full_like(each, silos / len(y))
         upstream = aten.nll_loss_backward(upstream, logs, y, *plain, total)
@@ -122,7 +122,7 @@ def losses_and_gradient(
 
 
 def forward(steps: Sequence[Step], weights: dict[str, Tensor], x: Tensor) -> list[Tensor]:
-    """Return the inputs of all steps, and after them the output of the last."""
+    """Return the inputs of all steps, followed by the output of the last step."""
     ends = [x]
     for step in steps:
         if isinstance(step.module, nn.Linear):
@@ -143,7 +143,7 @@ def first_trained(steps: Sequence[Step]) -> int:
 def back(
     step: Step, weights: dict[str, Tensor], delta: Tensor, below: Tensor, above: Tensor
 ) -> Tensor:
-    """Return what the derivative ``delta`` by a step's output ``above`` is by its input."""
+    """Return the derivative by a step's input, given ``delta``, that by its output ``above``."""
     if isinstance(step.module, nn.ReLU):
         return torch.ops.aten.threshold_backward(delta, above, 0)
     if not step.names:
@@ -156,7 +156,7 @@ def back(
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x Wᵀ + c for a weight (out, in) of all silos, or (k, out, in), one for each."""
+    """Return x Wᵀ + c for one weight (out, in) of all silos, or a weight for each (k, out, in)."""
     if weight.ndim == 2:
         return linear(x, weight, bias)
     by_silo = x.reshape(len(weight), -1, x.shape[-1])

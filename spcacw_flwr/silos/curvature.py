@@ -1,10 +1,10 @@
 """Hessian-vector products of the target's loss, for the power iteration that finds L.
 
 The paper's appendix, Practical Algorithmic Details, item 1; B. A. Pearlmutter, Fast exact
-multiplication by the Hessian, Neural Computation 6, 1994. The loss is that of one mini-batch, by a
-model in evaluation mode (READING.md 5): dropout would make the operator random, and BatchNorm's
-statistics are those of the mini-batch at w, held fixed, so that the Hessian is that of a function
-of single samples.
+multiplication by the Hessian, Neural Computation 6, 1994. The loss is that of one mini-batch, with
+the model in evaluation mode (READING.md 5), because dropout would make the operator random.
+BatchNorm's statistics are those of the mini-batch at w, held fixed. So the loss whose Hessian is
+taken is a mean of functions of single samples.
 """
 
 import logging
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 class FrozenLoss:
     """The mean loss of samples as a function of w, with the statistics of x at ``vector``.
 
-    It is to be called while the model is in evaluation mode.
+    Call it while the model is in evaluation mode.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class FrozenLoss:
         return self._at(w, x, y, values)
 
     def product(self, x: Tensor, y: Tensor, vector: Tensor, *more: Tensor) -> Tensor:
-        """Return Hv at w = ``vector``; ``more`` are the values of buffers, and v."""
+        """Return Hv at w = ``vector``; ``more`` holds the values of buffers, then v."""
         *values, v = more
         gradient = grad(lambda w: self._at(w, x, y, values))
         return jvp(gradient, (vector,), (v,))[1]
@@ -59,15 +59,15 @@ class FrozenLoss:
 
 @contextmanager
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
-    """Let operators have second derivatives: cuDNN's recurrent layers and fast attention have none.
+    """Replace operators without second derivatives: cuDNN's recurrent layers and fast attention.
 
-    Attention is then computed by its formula, with the same result. Products are of float32: in
-    tf32 two points a short step apart are the same.
+    Attention is then computed by its formula, with the same result. Products are in float32,
+    because in tf32 two points a short step apart are the same.
     """
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     backends: Any = torch.backends
     before = backends.cudnn.enabled, backends.fp32_precision
-    backends.cudnn.enabled = before[0] and not recurrent  # cudnn.flags() would touch tf32, too
+    backends.cudnn.enabled = before[0] and not recurrent  # cudnn.flags() would change tf32, too
     backends.fp32_precision = "ieee"
     try:
         with sdpa_kernel(SDPBackend.MATH):
@@ -77,13 +77,13 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
 
 
 SMOOTH = (nn.LSTM, nn.GRU, nn.Linear, nn.Embedding, nn.Dropout, nn.Flatten, nn.Sequential)
-"""Layers without a kink: however short the step, differences are near the second derivative."""
+"""Layers without a kink: differences are near the second derivative even for short steps."""
 
 
 def by_differences(model: nn.Module) -> bool:
-    """Whether differences are as good as second derivatives, and faster: of recurrent layers.
+    """Say whether differences are as good as second derivatives, and faster: recurrent models.
 
-    PyTorch derives those twice step by step, in three times the time (benchmarks/precision.csv).
+    PyTorch derives these twice step by step, in three times the time (benchmarks/precision.csv).
     """
     modules = [*model.modules()]
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
@@ -96,8 +96,8 @@ def hessian(
     """Return v ↦ Hv, with the Hessian H of a model's ``loss`` at w.
 
     The gradient's graph is built once; each product is one pass back through it. On a GPU the whole
-    product is one of the recorded ``graphs``. For recurrent models, and where PyTorch cannot derive
-    an operator twice, products are differences of gradients.
+    product is one of the recorded ``graphs``. For recurrent models, and where PyTorch has no second
+    derivative of an operator, products are differences of gradients.
     """
     if by_differences(model):
         return partial(difference, gradients_of(loss), vector, relative=SHORT)
@@ -111,7 +111,7 @@ def hessian(
     def product(v: Tensor) -> Tensor:
         try:
             return torch.autograd.grad(gradient, leaf, grad_outputs=v, retain_graph=True)[0]
-        except RuntimeError as error:  # PyTorch has no narrower word for a missing derivative
+        except RuntimeError as error:  # PyTorch has no narrower error for a missing derivative
             reason = str(error).strip().splitlines()[0]
             if not any(word in reason for word in ("derivative", "differentiate")):
                 raise
@@ -128,14 +128,14 @@ def _say_once(reason: str) -> None:
 
 
 STEP, SHORT = 1e-3, 3e-5
-"""Length of a difference's step, relative to 1 + ‖w‖: a short one may measure a ReLU's kink.
+"""Lengths of a difference's step, relative to 1 + ‖w‖.
 
-By the long one the L of a trained CharLSTM is far too low.
+The short one may measure a ReLU's kink; with the long one a trained CharLSTM's L is far too low.
 """
 
 
 def gradients_of(loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return W ↦ the ∇ℓ(w) of each of its rows, (k, d)."""
+    """Return the function W ↦ ∇ℓ(w) at each row w of W, (k, d)."""
 
     def gradient(w: Tensor) -> Tensor:
         leaf = w.detach().requires_grad_()
@@ -147,19 +147,19 @@ def gradients_of(loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]
 def difference(
     gradients: Callable[[Tensor], Tensor], vector: Tensor, v: Tensor, relative: float = STEP
 ) -> Tensor:
-    """Return (∇ℓ(w + εv) − ∇ℓ(w − εv)) / 2ε, which is Hv up to terms in ε²; both at once."""
+    """Return (∇ℓ(w + εv) − ∇ℓ(w − εv)) / 2ε, which is Hv up to terms in ε²; one call gives both."""
     step = relative * (1 + float(vector.norm())) / max(float(v.norm()), 1e-30)
     ahead, behind = gradients(torch.stack((vector + step * v, vector - step * v)))
     return (ahead - behind) / (2 * step)
 
 
 class ChainHessian:
-    """v ↦ ∇²ℓ(w) v at w = ``vector``, of the mean cross-entropy ℓ of samples, written out.
+    """v ↦ ∇²ℓ(w) v at w = ``vector``, for the mean cross-entropy ℓ of samples, written out.
 
     It is the derivative of the gradient's two passes (:mod:`~spcacw_flwr.silos.chain`) in the
-    direction v. L is estimated by ten products in every tenth round, and autograd takes more than
-    twice as long for one where the model is as small as that of the paper's MNIST columns. What
-    does not depend on v is computed once. The chain's outputs are (b, classes), ``y`` is (b,).
+    direction v. L takes ten products in every tenth round, and for a model as small as that of the
+    paper's MNIST columns autograd takes more than twice as long per product. What does not depend
+    on v is computed once. The chain's outputs are (b, classes), ``y`` is (b,).
     """
 
     @torch.no_grad()
@@ -169,12 +169,12 @@ class ChainHessian:
         self.steps, self.layout, self.first = steps, layout, first_trained(steps)
         self.weights = layout.unflatten(vector)
         self.ends = forward(steps, self.weights, x)
-        """The inputs of all steps, and the output of the last."""
+        """The inputs of all steps, and the output of the last step."""
         self.probabilities = torch.softmax(self.ends[-1], 1)
         delta, last = self.probabilities.clone(), len(steps) - 1
         delta[torch.arange(len(y), device=y.device), y] -= 1
         self.deltas = {last: delta / len(y)}
-        """∂ℓ/∂ output of each step from the first trained one on."""
+        """∂ℓ/∂ output of each step, from the first trained step on."""
         for k in range(last, self.first, -1):
             self.deltas[k - 1] = self._back(k, self.deltas[k])
 
@@ -187,12 +187,12 @@ class ChainHessian:
         product = torch.empty_like(v)
         along, into = self.layout.unflatten(v), self.layout.unflatten(product)
         last = len(self.steps)
-        moves: dict[int, Tensor] = {}  # derivatives of ``ends`` in the direction v, where not zero
+        moves: dict[int, Tensor] = {}  # derivatives of ``ends`` along v, where not zero
         for k in range(self.first, last):
             moves[k + 1] = self._forward_move(k, along, moves.get(k))
         move = self.probabilities * moves[last]
         move = move - self.probabilities * move.sum(1, keepdim=True)
-        move = move / len(move)  # of the last delta
+        move = move / len(move)  # the derivative of the last delta
         for k in range(last - 1, self.first - 1, -1):
             self._write(k, move, moves.get(k), into)
             if k > self.first:
@@ -203,7 +203,7 @@ class ChainHessian:
         return product
 
     def _forward_move(self, k: int, along: dict[str, Tensor], move: Tensor | None) -> Tensor:
-        """Return the derivative of step k's output; ``move`` is that of its input, None for 0."""
+        """Return the derivative of step k's output; ``move`` is the input's, None for 0."""
         step = self.steps[k]
         if step.names:
             own = {name: along[full] for name, full in step.names.items()}
@@ -211,13 +211,13 @@ class ChainHessian:
             if move is not None:
                 found += linear(move, self.weights[step.names["weight"]])
             return found
-        assert move is not None  # after the first step with weights everything moves
+        assert move is not None  # not None after the first step with weights
         if isinstance(step.module, nn.ReLU):  # its second derivative is 0
             return self._back(k, move)
         return step.module(move)
 
     def _write(self, k: int, move: Tensor, below: Tensor | None, into: dict[str, Tensor]) -> None:
-        """Write the product's part of step k; ``move`` is the derivative of its delta."""
+        """Write step k's part of the product; ``move`` is the derivative of its delta."""
         names = self.steps[k].names
         if not names:
             return

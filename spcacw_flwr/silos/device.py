@@ -1,7 +1,7 @@
-"""Where silos and method compute, how precisely, and whether there is room for it.
+"""Where silos and method compute, how precisely, and whether the memory suffices.
 
-bfloat16 is for networks and the silos' inner products: what networks put out, the loss, the
-gradients, the bias estimates and L are float32, and so are test figures.
+Only networks and the silos' inner products use bfloat16. The outputs of networks, the loss, the
+gradients, the bias estimates, L and the test figures are float32.
 """
 
 import logging
@@ -19,10 +19,10 @@ GIB = 2**30
 
 
 def find_device(name: str, precision: str = FLOAT32) -> torch.device:
-    """Return the device that the key ``device`` names, and have its float32 products so precise.
+    """Return the device that the key ``device`` names; set the precision of float32 products.
 
-    SpcacwError if PyTorch does not know the device or cannot use it here, or if it has no tf32. Of
-    bf16 where the hardware has none, the log says so once: it works, more slowly than float32.
+    SpcacwError if PyTorch does not know the device or cannot use it here, or if it lacks the tf32
+    asked for. bf16 without hardware support works, slower than float32; the log says so once.
     """
     try:
         device = torch.empty(0, device=name).device
@@ -48,9 +48,9 @@ def find_device(name: str, precision: str = FLOAT32) -> torch.device:
 
 
 def need_room(silos: int, vectors: float, model: Tensor) -> None:
-    """See that ``vectors`` float32 vectors for each of M silos fit the device of ``model`` (d,).
+    """Check that ``vectors`` float32 vectors for each of M silos fit the device of ``model`` (d,).
 
-    Scarce if they do not: where memory is promised freely, the system would end the process.
+    Scarce if they do not. A system that promises more memory than it has would end the process.
     """
     needed, free = 4 * silos * vectors * len(model), free_bytes(model.device)
     if needed > free:
@@ -62,23 +62,23 @@ def need_room(silos: int, vectors: float, model: Tensor) -> None:
 
 
 def free_bytes(device: torch.device) -> float:
-    """Return how much memory a device has left; infinite where nothing says."""
+    """Return how many bytes of memory a device has free; infinite if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
         import psutil
-    except ImportError:  # the engine needs PyTorch and the scientific stack alone
+    except ImportError:  # the engine needs only PyTorch and the scientific stack
         return math.inf
     return psutil.virtual_memory().available if device.type == "cpu" else math.inf
 
 
 def has_bfloat16(kind: str) -> bool:
-    """Say whether the hardware of a kind of device multiplies bfloat16 itself."""
+    """Say whether the hardware of this kind of device multiplies bfloat16 itself."""
     if kind == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if kind == "cpu":
         return any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
-    return True  # nothing says
+    return True  # unknown
 
 
 @cache

@@ -1,11 +1,11 @@
-"""How good a model is for a silo; and BatchNorm's statistics, for silos keep no state.
+"""How good a model is for a silo, and BatchNorm's statistics, because silos keep no state.
 
-While it trains, a model normalises each mini-batch by the batch's own statistics. To be evaluated
-it needs fixed ones, of the silo whose data it is to serve (READING 19: the target's own). They are
-the averages, over batches of that silo's training data, of the statistics that the model has at the
-very weights that are evaluated: "precise BatchNorm" of Y. Wu and J. Johnson, Rethinking "Batch" in
-BatchNorm, arXiv 2105.07576, section 3. An exponential average over past rounds would need a state,
-and would mix in the statistics of weights that are gone.
+In training, a model normalises each mini-batch by the batch's own statistics. Evaluation needs
+fixed statistics, those of the silo that the model serves (READING 19: the target's own). They are
+averages over batches of that silo's training data, computed at exactly the weights that are
+evaluated: "precise BatchNorm" of Y. Wu and J. Johnson, Rethinking "Batch" in BatchNorm, arXiv
+2105.07576, section 3. An exponential average over past rounds would need a state, and would mix in
+the statistics of earlier weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spcacw_flwr.silos.setting import SiloData
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Hold a model in evaluation mode (no dropout), and put it back into training mode."""
+    """Keep a model in evaluation mode (no dropout), then put it back into training mode."""
     model.eval()
     try:
         yield
@@ -38,10 +38,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def buffers_at(
     model: nn.Module, weights: dict[str, Tensor], batches: Iterable[Tensor]
 ) -> dict[str, Tensor]:
-    """Return the model's buffers, those of BatchNorm as the averages over some batches.
+    """Return the model's buffers, those of BatchNorm as averages over ``batches``.
 
-    They are wanted at the parameters w = ``weights``, on inputs (b, …) without dropout. The model's
-    own buffers stay as they are. ``batches`` is not touched if it has no running statistics.
+    The statistics are those at the parameters w = ``weights``, on inputs (b, …) without dropout.
+    The model's own buffers do not change. Without running statistics, ``batches`` is not read.
     """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     momenta: dict[_BatchNorm, float | None] = {}
@@ -57,7 +57,7 @@ def buffers_at(
     with evaluating(model):
         try:
             for norm in momenta:
-                norm.momentum = None  # PyTorch's word for a plain average
+                norm.momentum = None  # for PyTorch this means a plain average
                 norm.train()
             for x in batches:
                 call(model, weights | buffers, x)
@@ -68,7 +68,7 @@ def buffers_at(
 
 
 CHUNK = 1024
-"""Samples of the test data that go through the model at a time."""
+"""Samples of the test data that go through the model at once."""
 
 
 @torch.no_grad()
@@ -76,7 +76,7 @@ def scores_of(
     model: nn.Module, state: dict[str, Tensor], data: SiloData,
     scores: Mapping[str, Callable[[Tensor, Tensor], Tensor]], device: torch.device,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Return what functions (outputs, labels) → (n,) say of each sample, in evaluation mode.
+    """Return the values of functions (outputs, labels) → (n,), with the model in evaluation mode.
 
     ``state`` holds the parameters and buffers to use.
     """
@@ -91,27 +91,27 @@ def scores_of(
 
 
 CASES = "test-cases"
-"""The figure that says how many test cases there are."""
+"""The name of the figure for the number of test cases."""
 
 
 @dataclass(frozen=True)
 class Cases:
-    """What some metrics' scores say of each test case of a model."""
+    """The scores that some metrics give to each test case of a model."""
 
     scores: Mapping[str, Tensor]
-    """(n,) by the name of the metric."""
+    """Scores (n,) for each metric's name."""
     y: Tensor
     weight: Tensor | None
 
     def found(self, name: str) -> Found:
-        """Return a metric; NaN where the model has diverged."""
+        """Return a metric; NaN if the model has diverged."""
         scores = self.scores[name].double()
         if not scores.isfinite().all():
             return Found(math.nan, torch.full_like(scores, math.nan), 1.0)
         return METRICS[name].find(scores, self.y, self.weight)
 
     def figures(self) -> dict[str, float]:
-        """Return each metric with its 95 % interval, ``auroc``, ``auroc-low``, ``auroc-high``."""
+        """Return each metric and its 95 % interval: ``auroc``, ``auroc-low``, ``auroc-high``, …."""
         figures: dict[str, float] = {CASES: len(self.y)}
         for name in self.scores:
             found, scale = self.found(name), 100.0 if METRICS[name].percent else 1.0
@@ -121,11 +121,11 @@ class Cases:
         return figures
 
     def gains(self, other: Cases) -> dict[str, list[float]]:
-        """Return by how much these are better than another model's: the gain, low, high.
+        """Return how much better each metric is than another model's: [gain, low, high].
 
-        Where cases are right or wrong, one more on which the models differ widens the interval, as
-        in A. Agresti and Y. Min (Statistics in Medicine 24, 2005); so it does where two models put
-        all cases in the same order.
+        Where a case is right or wrong, one extra case on which the models differ widens the
+        interval, as in A. Agresti and Y. Min (Statistics in Medicine 24, 2005). It also widens the
+        interval where two models put all cases in the same order.
         """
         gains = {}
         for name in self.scores:

@@ -3,18 +3,18 @@
 Three ways, one result (up to the order of float32 sums):
 
 *chain*
-    one pass of all silos' samples through a plain perceptron (``chain.py``);
+    all silos' samples go through a plain perceptron in one pass (``chain.py``);
 *vmap*
-    ``torch.func.vmap`` over the silos' batches, for small models that it can trace;
+    ``torch.func.vmap`` over the silos' batches, for small models that vmap can trace;
 *loop*
-    a silo at a time, for the rest. With convolutions and recurrent layers that is as fast on a CPU
-    as one pass with a gradient kept for each silo (benchmarks/models.csv: VGG16 8.2 against 8.3 s,
-    CharLSTM 1.0 against 1.0 s), and it bounds the memory.
+    one silo at a time, for all other models. With convolutions and recurrent layers the loop is as
+    fast on a CPU as one pass that keeps a gradient per silo (benchmarks/models.csv: VGG16 8.2
+    against 8.3 s, CharLSTM 1.0 against 1.0 s), and it bounds the memory.
 
-On a GPU one pass of recurrent networks takes all silos (``stacked.py``), and passes are
+On a GPU, all silos go through a recurrent network in one pass (``stacked.py``), and passes are
 recorded (``graphs.py``).
 
-A silo's random numbers come from a seed of its own, its BatchNorm statistics from its own batch.
+A silo's random numbers come from its own seed, its BatchNorm statistics from its own batch.
 """
 
 import logging
@@ -41,16 +41,16 @@ log = logging.getLogger(__name__)
 ROOM = 256 << 20
 """Bytes that a pass of a chain may keep for its reverse pass; silos that need more go in groups.
 
-That is faster as well: of larger activations, the system hands out each page anew in each round.
+Groups are also faster: for larger activations the system allocates every page again each round.
 """
 ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase, nn.modules.dropout._DropoutNd)
 """Layers that vmap cannot batch, or batches slowly."""
 TOGETHER = 64
-"""Silos that a pass through a recurrent network takes at most: they fill a GPU."""
+"""The most silos in one pass through a recurrent network: these fill a GPU."""
 
 
 def _each(seed_of: Callable[[int], int], silos: int) -> list[Callable[[int], int]]:
-    """Return what each silo's seed is of where it is asked alone."""
+    """Return, for each silo, the ``seed_of`` to use when the silo is computed alone."""
     return [lambda _, k=k: seed_of(k) for k in range(silos)]  # type: ignore[misc]
 
 
@@ -59,8 +59,8 @@ class SiloGradients:
 
     The model is in training mode. Its own parameters are not used; its buffers (running statistics
     of BatchNorm) are read but never written. ``way`` is "chain", "vmap" or "loop"; "vmap" becomes
-    "loop" when the model turns out not to allow it. ``low`` has the network multiply in bfloat16;
-    the loss and the gradients are float32.
+    "loop" if the model does not allow it. With ``low``, the network multiplies in bfloat16; the
+    loss and the gradients are float32.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class SiloGradients:
     ) -> Tensor:
         """Write the gradients of k silos into ``rows`` and return their losses (k,).
 
-        ``vector`` is the shared model w (d,), or (k, d), a model for each silo: these come one by
-        one, but for plain perceptrons, and recurrent networks on a GPU. ``x`` (k, b, …) and ``y``
-        (k, b) are a mini-batch for each; ``rows`` is (k, d). Silo 0…k−1 draws its random numbers
-        (dropout) from ``seed_of`` it.
+        ``vector`` is the shared model w (d,), or (k, d), a model for each silo. Such silos are
+        computed one by one, except with plain perceptrons and with recurrent networks on a GPU.
+        ``x`` (k, b, …) and ``y`` (k, b) hold a mini-batch for each; ``rows`` is (k, d). Silo j in
+        0…k−1 draws its random numbers (dropout) from the seed ``seed_of(j)``.
         """
         if self._stack and vector.is_cuda:
             one = self._low_pass if self.low else self._stack_pass
@@ -104,7 +104,7 @@ class SiloGradients:
 
     @torch.no_grad()
     def losses(self, vector: Tensor, x: Tensor, y: Tensor, seed_of: Callable[[int], int]) -> Tensor:
-        """Return the losses (k,) of k silos; parameters as in a call."""
+        """Return the losses (k,) of k silos; parameters as in ``__call__``."""
         if vector.ndim == 2:
             alone = x.split(1), y.split(1), _each(seed_of, len(x))
             return torch.cat([*map(self.losses, vector, *alone)])
@@ -115,7 +115,7 @@ class SiloGradients:
         return torch.stack([*self._in_turn(self._one_loss, vector, x, y, seed_of)])
 
     def hessian(self, vector: Tensor, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor] | None:
-        """Return v ↦ ∇²ℓ(w) v on samples (b, …), where it is written out; None elsewhere."""
+        """Return v ↦ ∇²ℓ(w) v on samples (b, …), or None where this class has none."""
         if self._steps and self.loss is losses_of and y.ndim == 1:
             return ChainHessian(self._steps, self.layout, vector, x, y)
         if self._stack and vector.is_cuda:
@@ -124,7 +124,7 @@ class SiloGradients:
         return None
 
     def _at_both(self, x: Tensor, y: Tensor, points: Tensor) -> Tensor:
-        """Return a recurrent network's gradients (2, d) at two models; a silo's batch is twice."""
+        """Return a recurrent network's gradients (2, d) at two models; x, y hold a batch twice."""
         rows = torch.empty_like(points)
         self._together(self._stack_pass, points, x, y, rows)
         return rows
@@ -133,10 +133,10 @@ class SiloGradients:
         self, one: Callable[..., Any], vector: Tensor, x: Tensor, y: Tensor,
         seed_of: Callable[[int], int],
     ) -> Iterator[Any]:  # fmt: skip
-        """Yield ``one`` (w, x, y) of each silo, drawing from its seed; others' draws stay."""
+        """Yield ``one`` (w, x, y) of each silo, with its seed; other random state is unchanged."""
         for k in range(len(x)):
             with torch.random.fork_rng(devices=[vector.device] if vector.is_cuda else []):
-                # torch.manual_seed() keeps the stack for a GPU that was not used yet: 1.7 ms.
+                # torch.manual_seed() saves the stack for a GPU not yet in use: that takes 1.7 ms.
                 (torch if vector.is_cuda else torch.default_generator).manual_seed(seed_of(k))
                 found = one(vector, x[k], y[k])
             yield found
@@ -155,7 +155,7 @@ class SiloGradients:
     def _stack_pass(
         self, vector: Tensor, x: Tensor, y: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return gradients (k, d) and losses (k,) of the first ``counts`` samples of k silos."""
+        """Return gradients (k, d) and losses (k,) on the first ``counts`` samples of k silos."""
         leaf = vector.detach().expand(len(x), -1).contiguous().requires_grad_()
         weights, alike = self.layout.unflatten(leaf), vector.ndim == 1
         losses = stacked_losses(self._stack, weights, x, y, counts, self.loss, alike)
@@ -164,16 +164,16 @@ class SiloGradients:
     def _low_pass(
         self, vector: Tensor, x: Tensor, y: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`_stack_pass`, all but the loss in bfloat16."""
+        """Do the same as :meth:`_stack_pass`, with all except the loss in bfloat16."""
         return self._stack_pass(vector.bfloat16(), x, y, counts)
 
     def _together(
         self, one: Callable[..., Any], vector: Tensor, x: Tensor, y: Tensor, rows: Tensor
     ) -> Tensor:
-        """Write the gradients of a recurrent network, which draws nothing at random.
+        """Write the gradients of a recurrent network, which draws no random numbers.
 
-        A short last batch is filled up, to be a pass that is recorded; single samples are as many
-        batches, of private silos.
+        A short last batch is filled up to the full length, so that a recorded pass fits it. Single
+        samples are not filled up: they are the per-sample batches of private silos.
         """
         size = x.shape[1]
         counts, losses = torch.full((len(x),), float(size), device=x.device), []
@@ -186,13 +186,13 @@ class SiloGradients:
             batch = vector[part] if vector.ndim == 2 else vector, x[part], y[part], counts[part]
             graph = self.graphs.of(Replay, one, *batch)
             found, some = (graph or one)(*batch)
-            count = len(batch[1])  # a graph may be of more silos, and its next call writes over it
+            count = len(batch[1])  # a graph may hold more silos; its next call overwrites
             rows[part].copy_(found[:count])
             losses.append(some[:count].clone())
         return torch.cat(losses)
 
     def _in_groups(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """Write the gradients of a chain, the silos in groups that fit the memory."""
+        """Write the gradients of a chain, with the silos in groups that fit the memory."""
         parts = shares(len(x), max(1, ROOM // max(1, bytes_kept(self._steps) * x.shape[1])))
 
         def group(part: slice) -> Tensor:
@@ -211,7 +211,7 @@ class SiloGradients:
         return self.loss(outputs.float(), y).mean()
 
     def _vmap(self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        # Buffers that a model updates in place must be one per silo; the copies are thrown away.
+        # A model may update buffers in place, so each silo has a copy, which is thrown away.
         buffers = {n: b.expand(len(x), *b.shape).clone() for n, b in self.model.named_buffers()}
         batched = vmap(grad_and_value(self._loss), in_dims=(None, 0, 0, 0), randomness="error")
         gradients, losses = batched(self.layout.unflatten(vector), buffers, x, y)

@@ -1,12 +1,12 @@
 """Passes of a model on a GPU, recorded once as a CUDA graph and then replayed.
 
 A silo's pass is hundreds of kernels, each shorter than the time that Python takes to launch it. A
-graph launches those of all silos at once, on several streams, for one silo's kernels fill but a
-part of the GPU (benchmarks/gpu.csv). It computes what the loop over silos does: each silo
-draws from a generator of its own, that starts from the same seed.
+graph launches the kernels of all silos at once, on several streams, because one silo's kernels fill
+only a part of the GPU (benchmarks/gpu.csv). The graph computes what the loop over silos computes:
+each silo draws from its own generator, with the same seed as in the loop.
 
-What a model does in Python happens while it is recorded, and never again, so that only models of
-known layers are.
+A model's Python code runs only while the model is recorded, and never again. So only models made
+of known layers are recorded.
 """
 
 import logging
@@ -20,24 +20,24 @@ from torch import Tensor, nn
 log = logging.getLogger(__name__)
 
 KNOWN = "torch.nn.", "torchvision.models.", "spcacw_flwr.silos.models"
-"""Where the layers come from that do in each pass what they did in the first."""
+"""Module prefixes of layers that do in each pass what they did in the first."""
 STREAMS = 5
 """Silos whose kernels may run at the same time."""
 SPARE = 4
-"""Silos that a graph may compute in vain, rather than that a smaller one is recorded."""
+"""The most unneeded silos a graph may compute before a smaller graph is recorded instead."""
 OFTEN = 3
-"""Passes before a shape of batch is worth the second that recording takes."""
+"""Passes with one batch shape before recording, which takes a second, is worth it."""
 
 Key = tuple[object, ...]
 Pass = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(w, x, y) → the gradient (d,) and the loss of one silo, drawing from PyTorch's generator."""
+"""(w, x, y) → gradient (d,) and loss of one silo; it draws from PyTorch's generator."""
 
 
 class Replay:
-    """A function of tensors that draws nothing at random, recorded.
+    """A recorded function of tensors that draws no random numbers.
 
-    A call returns what the function would, in tensors that the next call writes over. Inputs may
-    have fewer rows than those it was recorded with: the others then keep what they held.
+    A call returns what the function would return, in tensors that the next call overwrites. Inputs
+    may have fewer rows than in the recording: the other rows then keep their old values.
     """
 
     def __init__(self, function: Callable[..., Any], *inputs: Tensor) -> None:
@@ -60,7 +60,7 @@ class Replay:
 
 
 class Recorded:
-    """The passes of up to k silos on batches of one shape; ``x`` and ``y`` (k, b, …) are such."""
+    """The recorded passes of up to k silos, on batches shaped as ``x`` and ``y`` (k, b, …)."""
 
     def __init__(self, one: Pass, vector: Tensor, x: Tensor, y: Tensor) -> None:
         self.vector, self.x, self.y = vector.detach().clone(), x.clone(), y.clone()
@@ -93,7 +93,7 @@ class Recorded:
     def __call__(
         self, vector: Tensor, x: Tensor, y: Tensor, rows: Tensor, seed_of: Callable[[int], int]
     ) -> Tensor:
-        """As :meth:`~.gradients.SiloGradients.__call__`, for k silos or fewer."""
+        """Do what :meth:`~.gradients.SiloGradients.__call__` does, for k silos or fewer."""
         self.vector.copy_(vector)
         self.x[: len(x)].copy_(x)
         self.y[: len(y)].copy_(y)
@@ -106,7 +106,7 @@ class Recorded:
 
 
 class Graphs:
-    """The graphs of a model, by what they compute, the shape of a batch and the number of silos."""
+    """A model's graphs, keyed by what they compute, the batch shape and the number of silos."""
 
     def __init__(self, model: nn.Module) -> None:
         self.made: dict[Key, Any] = {}
@@ -121,7 +121,7 @@ class Graphs:
     ) -> Any:  # fmt: skip
         """Return ``one`` for mini-batches (k, b, …) at w (d,), as a Recorded or a Replay.
 
-        The graph may be of more silos. None where ``one`` itself is to run.
+        The graph may hold more silos. None means: call ``one`` itself.
         """
         silos, key = len(x), self._key(one, x[0], y[0], vector.ndim)
         for (*made, size), graph in self.made.items():
@@ -132,7 +132,7 @@ class Graphs:
     def replay(
         self, function: Callable[..., Any], x: Tensor, y: Tensor, *others: Tensor
     ) -> Replay | None:
-        """Return a function of one mini-batch (b, …) and other tensors, as :meth:`of`."""
+        """Do the same as :meth:`of` for a function of one mini-batch (b, …) and other tensors."""
         key = self._key(function, x, y)
         return self.made.get(key) or self._make(key, x, y, lambda: Replay(function, x, y, *others))
 
@@ -142,11 +142,11 @@ class Graphs:
         return function.__name__, precision, x.shape, y.shape, *more
 
     def _make(self, key: Key, x: Tensor, y: Tensor, make: Callable[[], Any]) -> Any:
-        """Record what a key names, where batches such as ``x`` and ``y`` (b, …) come often."""
+        """Record what a key names, if batches of the shape of ``x`` and ``y`` (b, …) are common."""
         if not (self.on and x.is_cuda) or key[0] in self.refused:
             return None
         shape = x.shape, y.shape
-        self.seen[shape] += 1  # short last batches of a pass are rare, and each of its own length
+        self.seen[shape] += 1  # short last batches are rare, and their lengths differ
         if self.seen[shape] < OFTEN or 4 * self.seen[shape] < self.seen.total():
             return None
         try:

@@ -1,7 +1,7 @@
-"""The flat vector w ∈ R^d in which methods see a model, and the model as a function of it.
+"""The flat vector w ∈ R^d that methods use for a model, and the model as a function of w.
 
-Methods are linear algebra on vectors; models are modules with named parameters. :class:`Layout` is
-the one place that knows how the two correspond.
+Methods are linear algebra on vectors; models are modules with named parameters. Only
+:class:`Layout` knows how the two correspond.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Layout:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """The numbers of each tensor."""
+        """How many numbers each tensor has."""
         return [shape.numel() for _, shape in self.shapes]
 
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
@@ -41,7 +41,7 @@ class Layout:
         return torch.cat([parameters[name].reshape(-1) for name, _ in self.shapes])
 
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return named views into the vector (d,), or into rows (k, d) of vectors."""
+        """Return named views into the vector (d,), or into the rows of a tensor (k, d)."""
         parts, rows = torch.split_with_sizes(vector, self.sizes, dim=-1), vector.shape[:-1]
         return {
             name: part.view(rows + shape)
@@ -50,7 +50,7 @@ class Layout:
 
 
 def difference(one: Layout, other: Layout) -> str:
-    """Say in a phrase where ``one`` model differs first from the other."""
+    """Return a phrase for the first difference of ``one`` model from the other."""
     mine, theirs = dict(one.shapes), dict(other.shapes)
     for name in (*theirs, *mine):
         if name not in mine:
@@ -63,7 +63,7 @@ def difference(one: Layout, other: Layout) -> str:
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the named parameters that are trained, detached; frozen ones are left out."""
+    """Return the named parameters that are trained, detached; without frozen parameters."""
     named = model.named_parameters()
     return {name: weight.detach() for name, weight in named if weight.requires_grad}
 
@@ -73,7 +73,7 @@ def others_of(
 ) -> dict[str, Tensor]:
     """Return what the model's ``state_dict`` holds besides the trained ``weights``, as copies.
 
-    That is ``buffers`` (those that are saved), frozen parameters, and second names of tensors that
+    These are ``buffers`` (the saved ones), frozen parameters, and the second names of tensors that
     two layers share.
     """
     named = [(weights, model.named_parameters()), (buffers, model.named_buffers())]
@@ -89,7 +89,7 @@ def others_of(
 def slots(model: nn.Module) -> dict[str, str]:
     """Map each place of a tensor in a model to the name that ``named_parameters`` gives it.
 
-    A layer that stands at two places of a model counts once; two layers that share a tensor are two
+    A layer used at two places of a model counts once. Two layers that share a tensor are two
     places.
     """
     first: dict[int, str] = {}
@@ -103,11 +103,11 @@ def slots(model: nn.Module) -> dict[str, str]:
 
 
 def call(model: nn.Module, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return the model's outputs with the tensors of ``state`` in the place of its own.
+    """Return the model's outputs with the tensors of ``state`` in place of its own.
 
-    If the model returns an output object, as Hugging Face's do, these are its ``logits``.
-    ``torch.func.functional_call`` can tie names too, but then leaves tensors of the call behind in
-    a layer that stands at two places.
+    If the model returns an output object, as Hugging Face's do, return its ``logits``.
+    ``torch.func.functional_call`` can also tie names itself, but then a layer used at two places
+    keeps tensors of the call.
     """
     own = {place: state[name] for place, name in slots(model).items() if name in state}
     outputs = functional_call(model, own, (x,), tie_weights=False)

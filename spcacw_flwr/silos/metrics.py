@@ -1,10 +1,10 @@
-"""Metrics: how good a model is on test cases, each with a 95 % interval that their number allows.
+"""Metrics: how good a model is on test cases, with the 95 % interval that their number allows.
 
 A metric has two parts. ``score`` gives a number to each test case, from its outputs and its label.
-``find`` makes the metric of these numbers, and says how much each case moves it: its influence φ,
-where √Σφ²/n is the metric's standard error (the infinitesimal jackknife). For accuracy that is the
-binomial one, for AUROC that of E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson (Biometrics 44,
-1988). Two models on the same cases differ with the error of φ − φ′: McNemar's, and DeLong's.
+``find`` computes the metric from these numbers, and how much each case moves it: the influence φ.
+√Σφ²/n is the metric's standard error (the infinitesimal jackknife). For accuracy this is the
+binomial error, for AUROC that of E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson (Biometrics
+44, 1988). The difference of two models on the same cases has the error of φ − φ′ (McNemar, DeLong).
 """
 
 import math
@@ -21,7 +21,7 @@ from spcacw_flwr.silos.models import losses_of, several, squared_errors
 Z = 1.959964
 """Standard errors on each side of a 95 % interval."""
 LEAST = 6
-"""Fewest cases that can tell a difference from chance: five all go one way once in 16 times."""
+"""The fewest cases that can rule out chance: five cases all go one way by chance 1 time in 16."""
 
 
 class Found(NamedTuple):
@@ -31,9 +31,9 @@ class Found(NamedTuple):
     influence: Tensor
     """φ (n,), float64."""
     one: float
-    """The most that one case can move a share of cases, or of pairs of them."""
+    """The most that one case can move a share of cases, or of pairs of cases."""
     parts: Sequence["Found"] = ()
-    """What it is the plain mean of, each on cases of its own."""
+    """The parts whose plain mean this metric is, each on its own cases."""
 
 
 def _right(outputs: Tensor, y: Tensor) -> Tensor:
@@ -42,16 +42,16 @@ def _right(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def over_shares(counts: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return ``score`` of balanced accuracy: whether the class of most p_k/π_k is right.
+    """Return the ``score`` of balanced accuracy: whether the class of largest p_k/π_k is right.
 
-    π are the shares of the classes among the training labels, of which there are ``counts`` (C,).
-    A class is then chosen where the case makes it likelier than it was: with 6 % of positives, a
-    model that knows something need not say p ≥ ½ of one. It is the rule that balanced accuracy is
-    best served by (A. K. Menon et al., Long-tail learning via logit adjustment, ICLR 2021).
+    π holds the shares of the classes among the training labels, whose numbers are ``counts`` (C,).
+    So a class is chosen where the case makes it more likely than its share: with 6 % of positives,
+    a useful model may give no positive case p ≥ ½. This rule is best for balanced accuracy (A. K.
+    Menon et al., Long-tail learning via logit adjustment, ICLR 2021).
 
-    A class without a training label has no p_k/π_k. It counts as the commonest, and so is chosen
-    only where p_k is the largest of all: of a class that peers have taught that is fair, and one
-    that nobody has changes nothing.
+    A class without a training label has no p_k/π_k. It gets the share of the most common class, and
+    so is chosen only where its p_k is the largest of all. This is fair to a class that peers have
+    taught, and a class that no silo has changes nothing.
     """
     shift = torch.where(counts > 0, counts, counts.max()).log()
     return lambda outputs, y: _right(outputs - shift, y)
@@ -99,7 +99,7 @@ def _balanced(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
 
 
 def _auroc(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
-    """Return the chance that a case of class 1 has more margin than one of class 0; ties half."""
+    """Return the chance that a case of class 1 has more margin than a case of class 0; ties ½."""
     weight = torch.ones_like(scores) if weight is None else weight
     values, at = scores.unique(return_inverse=True)
     better, its = torch.empty_like(scores), (y == 0, y == 1)
@@ -131,7 +131,7 @@ class Metric:
     """A metric, its direction, and how it is written."""
 
     name: str
-    """As in the key ``metric``, and in all tables."""
+    """The name in the key ``metric`` and in all tables."""
     label: str
     score: Callable[[Tensor, Tensor], Tensor]
     """(outputs (n, …, classes), labels (n, …)) → (n,)"""
@@ -139,23 +139,23 @@ class Metric:
     higher: bool = True
     """Whether more is better."""
     share: bool = True
-    """Whether it is a share of 1, and its interval Wilson's."""
+    """Whether it is a share of 1 and has Wilson's interval."""
     percent: bool = False
-    """Whether it is told in percent, and its differences in points."""
+    """Whether it is written in percent, and its differences in points."""
 
     @property
     def sign(self) -> int:
-        """1 where more is better, −1 where less is."""
+        """1 if more is better, −1 if less is better."""
         return 1 if self.higher else -1
 
     def text(self, value: float | None) -> str:
-        """Return a value as people read it, ``93.20 %`` or ``0.873``."""
+        """Return a value as text for people, ``93.20 %`` or ``0.873``."""
         if value is None or math.isnan(value):
             return "–"
         return f"{value:.2f} %" if self.percent else self.number(value)
 
     def number(self, value: float, sign: str = "") -> str:
-        """Return what is no percentage: of any size, for squared errors have the labels' units."""
+        """Format a value that is no percentage; squared errors may have any size (label units)."""
         size = abs(value)
         plain = size < 10 and (self.name != "mse" or size >= 0.1 or not size)
         form = ".3f" if plain else ",.0f" if 1e4 <= size < 1e9 else ".4g"
@@ -169,15 +169,15 @@ class Metric:
         return f"{size:.{1 if size >= 0.095 else 2}f} points of {self.label}"
 
     def best(self, values: Sequence[float]) -> int:
-        """Return the place of the best value, the first of several; NaN is the worst."""
+        """Return the index of the best value, the first one if equal; NaN is the worst."""
         rank = [-math.inf if math.isnan(value) else self.sign * value for value in values]
         return rank.index(max(rank))
 
     def interval(self, found: Found) -> tuple[float, float]:
         """Return the 95 % interval: Wilson's for shares, two standard errors for others.
 
-        That of a mean of shares is made of theirs (MOVER: G. Y. Zou and A. Donner, Statistics in
-        Medicine 27, 2008): a class of three cases that are all right tells little.
+        A mean of shares combines their intervals (MOVER: G. Y. Zou and A. Donner, Statistics in
+        Medicine 27, 2008), because a class of three cases, all of them right, proves little.
         """
         if found.parts:
             ends = [self.interval(part) for part in found.parts]
@@ -190,7 +190,7 @@ class Metric:
             low = value - Z * error
             return (low if self.higher else max(low, 0.0)), value + Z * error
         inside = max(0.0, value * (1 - value))
-        told = inside > 1e-12 and error > 1e-12  # else the cases agree: only their number tells
+        told = inside > 1e-12 and error > 1e-12  # else all cases agree: use their number
         count = inside / error**2 if told else 1 / found.one
         middle, whole = value + Z**2 / (2 * count), 1 + Z**2 / count
         width = Z * math.sqrt(inside / count + (Z / (2 * count)) ** 2)
@@ -221,7 +221,7 @@ METRICS = {
 
 
 def applying(y: Tensor, classes: int) -> list[Metric]:
-    """Return the metrics that test labels allow: numbers, classes, or several a case (n, L)."""
+    """Return the metrics for test labels: numbers, classes, or several labels a case (n, L)."""
     if y.is_floating_point() and not several(y):
         names = ["r2", "mse"] if len(y.unique()) > 1 else ["mse"]
     elif y.ndim > 1:
@@ -245,9 +245,9 @@ def check_metric(name: str, y: Tensor, classes: int, silo: int) -> None:
 
 
 def is_worse(metric: Metric, ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
-    """Whether figures are worse than others by more than both intervals leave to chance.
+    """Say whether ``ours`` is worse than ``theirs`` by more than both intervals allow for chance.
 
-    Those of the same cases go together, so that this errs on the side of saying nothing.
+    Figures on the same cases move together, so this errs on the side of False.
     """
     name = metric.name
     halves = [(line[f"{name}-high"] - line[f"{name}-low"]) / 2 for line in (ours, theirs)]
@@ -255,7 +255,7 @@ def is_worse(metric: Metric, ours: Mapping[str, float], theirs: Mapping[str, flo
 
 
 def standard_error(influence: Tensor) -> float:
-    """Return the standard error that belongs to the influence of each case; NaN of too few."""
+    """Return the standard error, given the influence of each case; NaN for too few cases."""
     if len(influence) < LEAST:
         return math.nan
     return float(influence.square().sum().sqrt()) / len(influence)

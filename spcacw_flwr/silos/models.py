@@ -1,8 +1,8 @@
-"""The paper's networks (appendix Network Architectures), losses, and the user's own, checked.
+"""The paper's networks (appendix Network Architectures), losses, and checks of the user's own.
 
-``width`` scales every hidden layer of the paper's networks, for runs on a CPU; 1 is the paper's,
-and no width changes the architecture. A user's own model or loss gets one sentence for each mistake
-before training begins.
+``width`` scales every hidden layer of the paper's networks, for runs on a CPU. Width 1 is the
+paper's, and no width changes the architecture. A user's own model or loss is checked before
+training begins, with one sentence for each mistake.
 """
 
 import inspect
@@ -26,7 +26,7 @@ from spcacw_flwr.silos.streams import MODEL, stream
 VGG16_CHANNELS = (64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)
 """Output channels of the convolutions; a pooling layer follows each group."""
 VGG16_SIDE = 32
-"""Five poolings make one pixel of 32 × 32."""
+"""Five poolings reduce 32 × 32 pixels to one."""
 
 Shape = tuple[int, ...]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -34,7 +34,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def scaled(units: int, width: float) -> int:
-    """Return the units of a hidden layer in a network of ``width``, at least one."""
+    """Return the number of units, at least 1, of a hidden layer in a network of ``width``."""
     return max(1, round(units * width))
 
 
@@ -51,10 +51,10 @@ def mlp(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
 
 
 class ChannelsLast(nn.Sequential):
-    """Layers for images that lie pixel by pixel, in which convolutions are faster."""
+    """Layers for images stored pixel by pixel, which makes convolutions faster."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layers make of (n, channels, height, width)."""
+        """Return the layers' output for ``x`` (n, channels, height, width)."""
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 
 
@@ -62,9 +62,9 @@ def vgg16(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
     """Return the paper's network for CIFAR-100 (its Table VGG16-CIFAR100).
 
     Convolution, BatchNorm, in-place ReLU and spatial dropout .3, thirteen times, with max-pooling
-    after each group; then a classifier with one hidden layer, BatchNorm and dropout .5. The ReLU of
-    the classifier is not in the table, and its place is ours. K. Simonyan and A. Zisserman, Very
-    Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015.
+    after each group; then a classifier with one hidden layer, BatchNorm and dropout .5. The table
+    does not list the classifier's ReLU; we chose its place. K. Simonyan and A. Zisserman, Very Deep
+    Convolutional Networks for Large-Scale Image Recognition, ICLR 2015.
     """
     if len(shape) != 3 or shape[1:] != (VGG16_SIDE, VGG16_SIDE):
         raise SpcacwError(
@@ -90,7 +90,7 @@ def vgg16(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
 
 
 class SequenceLSTM(nn.LSTM):
-    """An LSTM that returns its outputs at all positions and nothing else, as a sequence needs."""
+    """An LSTM that returns only its outputs at all positions, as ``nn.Sequential`` needs."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """Return h at every position; h_0 = c_0 = 0."""
@@ -100,7 +100,7 @@ class SequenceLSTM(nn.LSTM):
 def char_lstm(shape: Shape, classes: int, hidden: int, width: float) -> nn.Module:
     """Return the paper's network for Shakespeare (its Table CharLSTM): a symbol at every position.
 
-    Embedding of 256, two LSTM layers of 256, a linear layer to the symbols.
+    It has an embedding of 256, two LSTM layers of 256, and a linear layer to the symbols.
     """
     if len(shape) != 1:
         raise SpcacwError(
@@ -121,16 +121,16 @@ MODELS: dict[str, Callable[[Shape, int, int, float], nn.Module]] = {
 
 
 def several(y: Tensor) -> bool:
-    """Whether labels are several a sample, float (n, classes) of 0 and 1."""
+    """Say whether each sample has several labels, float (n, classes) of 0 and 1."""
     return y.is_floating_point() and y.ndim > 1
 
 
 def losses_of(outputs: Tensor, y: Tensor) -> Tensor:
     """Return the cross-entropy of each sample, (n,); a sequence's is the mean over positions.
 
-    ``outputs`` is (n, classes) for labels (n,), or (n, positions, classes) for (n, positions). Of
-    several labels a sample, float (n, classes) of 0 and 1, it is the mean of theirs: −log of the
-    logistic function of each output, or of one less that.
+    ``outputs`` is (n, classes) for labels (n,), or (n, positions, classes) for (n, positions). For
+    several labels a sample, float (n, classes) of 0 and 1, it is the mean over labels. With σ the
+    logistic function of an output, a label 1 costs −log σ and a label 0 costs −log(1 − σ).
     """
     if several(y):
         return binary_cross_entropy_with_logits(outputs, y, reduction="none").mean(dim=1)
@@ -151,7 +151,7 @@ def _wrong(key: str, name: str, words: str) -> SpcacwError:
 
 
 def _named(name: str, table: Mapping[str, Any], key: str) -> Any:
-    """Return what the value of a key names: one of a table, or a user's own by its import path."""
+    """Return what a key's value names: one of a table, or a user's own (an import path)."""
     if name in table:
         return table[name]
     if ":" in name:
@@ -180,10 +180,10 @@ def make_model(
     """Return a model in training mode with its initial parameters, a pure function of ``seed``.
 
     ``name`` is one of :data:`MODELS`, or ``package.module:function`` for a user's own: a function
-    of input shape and number of classes, or of nothing, that returns any ``nn.Module``. ``hidden``
-    and ``width`` are the keys; a user's own sees neither. SpcacwError if there is no such model, it
-    is not for such inputs, its gradients of ``rows`` silos have no room here, or a user's own
-    cannot be used.
+    of input shape and number of classes, or without arguments, that returns any ``nn.Module``.
+    ``hidden`` and ``width`` are the keys; a user's own function gets neither. SpcacwError if the
+    model does not exist, does not take such inputs, needs more memory for the gradients of ``rows``
+    silos than there is, or is a user's own that cannot be used.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
@@ -196,11 +196,11 @@ def make_model(
 
 
 def see_room(name: str, make: Callable[[], nn.Module], rows: int) -> None:
-    """Raise SpcacwError if a model, its step and ``rows`` gradients are more than the memory."""
+    """Raise SpcacwError if a model, its step and ``rows`` gradients do not fit the memory."""
     try:
-        with torch.device("meta"):  # counts, and asks for no memory
+        with torch.device("meta"):  # counts without using memory
             size = sum(part.numel() for part in make().parameters())
-    except (RuntimeError, TypeError, OverflowError):  # PyTorch cannot even count them
+    except (RuntimeError, TypeError, OverflowError):  # PyTorch cannot count them
         size = sys.maxsize
     needed, memory = 4 * size * (rows + 2), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
@@ -212,9 +212,9 @@ def see_room(name: str, make: Callable[[], nn.Module], rows: int) -> None:
 
 
 def own_model(function: Any, name: str, input_shape: Shape, classes: int) -> nn.Module:
-    """Return what a user's function makes of an input shape and a number of classes.
+    """Return the model that a user's function makes for an input shape and a number of classes.
 
-    SpcacwError, which calls it by ``name``, if it raises or its result cannot be trained.
+    SpcacwError, which mentions ``name``, if the function raises or its result cannot be trained.
     """
     wrong = partial(_wrong, "model", name)
     try:
@@ -253,12 +253,12 @@ def try_model(
 ) -> int:
     """Pass a batch of a silo through model and loss, and back, once, before training.
 
-    Returns the number of classes; where it is not known, ``classes`` is 0, it is that of scores.
+    Returns the number of classes. If ``classes`` is 0 (unknown), the model's outputs determine it.
 
-    The model is in training mode; its tensors and PyTorch's random state stay as they are. ``x``
-    and ``y`` (b, …) are a mini-batch; ``names`` are those of model and loss, and the silo, for the
-    sentence. SpcacwError if the model cannot be applied, its outputs are no scores of the labels,
-    the loss is not one finite number per sample that depends on the outputs, or has no gradient.
+    The model is in training mode; its tensors and PyTorch's random state do not change. ``x`` and
+    ``y`` (b, …) are a mini-batch; ``names`` (model, loss, silo) are for error messages. SpcacwError
+    if the model cannot be applied, its outputs are no scores of the labels, the loss is not one
+    finite number per sample that depends on the outputs, or there is no gradient.
     """
     model_name, loss_name, silo = names
     where = f"the data of silo {silo}"
@@ -304,7 +304,7 @@ def try_model(
         raise _wrong("loss", loss_name, f"{words} model or the scale of the data")
     try:
         torch.autograd.grad(losses.mean(), vector)
-    except Exception as error:  # a user's layer or loss may raise anything on the way back, too
+    except Exception as error:  # a user's layer or loss may raise anything in the backward pass
         words = f"has no gradient on {where} ({one_line(error)})"
         raise _wrong("model", model_name, words) from error
     return classes

@@ -1,7 +1,7 @@
-"""What a silo computes for the target: mini-batch gradients, L, metrics. Nothing is remembered.
+"""What a silo computes for the target: mini-batch gradients, L, metrics. It keeps no state.
 
-The functions know a model and tensors, not methods. All silos of a node are one batched call, since
-they share the model w_t (:mod:`spcacw_flwr.silos.gradients`).
+The functions know a model and tensors, not methods. One batched call computes all silos of a node,
+because they share the model w_t (:mod:`spcacw_flwr.silos.gradients`).
 """
 
 import math
@@ -34,11 +34,11 @@ from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import POWER_ITERATION, WIRE, Chances, seeded, stream
 
 NOISE_DRAWS = 1 << 20, (1 << 20) + 1
-"""The draws whose difference is the noise that L is measured along: no method asks for so many."""
+"""Two draws whose difference is the noise along which L is measured; no method uses such draws."""
 DRAWN = 1 << 21
-"""Numbers of a start of the power iteration that are drawn; of a longer one they are repeated.
+"""How many numbers of the power iteration's start are drawn; a longer start repeats them.
 
-To draw 15 million takes a quarter of a second, four times as long as ten products take a GPU.
+To draw 15 million takes a quarter of a second, four times as long as ten products on a GPU.
 """
 
 
@@ -48,19 +48,19 @@ class Gradients(NamedTuple):
     rows: Tensor
     """(k, d) float32; the pool's next call overwrites it."""
     losses: Tensor
-    """(k,), NaN of private silos"""
+    """(k,), NaN for private silos."""
     norms: Tensor
-    """(k,) of the rows: not finite where a gradient was not."""
+    """(k,) norms of the rows, not finite where a gradient is not."""
     samples: list[int]
-    """(k,) of each mini-batch"""
+    """(k,) the number of samples of each mini-batch."""
 
 
 def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
-    """Scale each row, in place, to a norm of at most ``max_norm``; ``norms`` (k,) are theirs.
+    """Scale each row, in place, to a norm of at most ``max_norm``; ``norms`` (k,) are the rows'.
 
-    They become those of the scaled rows, and not finite where they were not.
+    The norms become those of the scaled rows. A norm that is not finite stays not finite.
     """
-    if norms.device.type != "cpu" or bool((norms > max_norm).any()):  # a GPU is not waited for
+    if norms.device.type != "cpu" or bool((norms > max_norm).any()):  # do not wait for a GPU
         factors = (max_norm / norms).clamp_(max=1.0)
         rows.mul_(factors.unsqueeze(1))
         norms.mul_(factors)
@@ -69,7 +69,7 @@ def clip_rows(rows: Tensor, norms: Tensor, max_norm: float) -> None:
 class SiloPool:
     """The silos that one node holds (one in deployment, several if fewer nodes simulate all).
 
-    Real silos pass their own ``chances``; those of a simulation follow from the run's seed.
+    Real silos pass their own ``chances``; the chances of a simulation follow from the run's seed.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SiloPool:
 
     @property
     def splits(self) -> bool:
-        """Whether threads may each compute some of the silos (:mod:`spcacw_flwr.alpha.crew`)."""
+        """Whether threads may share the silos between them (:mod:`spcacw_flwr.alpha.crew`)."""
         return self.compute.way == "chain" and self.device.type == "cpu"
 
     @cached_property
@@ -106,7 +106,7 @@ class SiloPool:
         return self.layout.flatten(parameters_of(self.model))
 
     def describe(self) -> list[SiloInfo]:
-        """Say which silos are held: id, size, label counts, and the true group where known.
+        """Describe the pool's silos: id, size, label counts, and the true group where known.
 
         SpcacwError if the model or the loss cannot be applied to their data.
         """
@@ -114,7 +114,7 @@ class SiloPool:
         self._try_model()
         for silo in self.silos:
             data = setting.train(silo)
-            # Only the target's true cluster is ever used; with many silos, all are M² numbers.
+            # Only the target's true cluster is ever used; all clusters would be M² numbers.
             oracle = tuple(setting.oracle(silo)) if silo == self.config.run.target else ()
             private = self.private.mechanisms.get(silo)
             told = not private and not data.y.is_floating_point()
@@ -127,9 +127,9 @@ class SiloPool:
         return infos
 
     def _try_model(self) -> None:
-        """Pass the shortest mini-batch there is through the model: BatchNorm may refuse it.
+        """Pass the shortest mini-batch through the model, because BatchNorm may refuse it.
 
-        Once, and before anything needs the number of classes, which the model may have to say.
+        This happens once, before any use of the number of classes, which may have to come from it.
         """
         if self._tried or not self.silos:
             return
@@ -142,11 +142,11 @@ class SiloPool:
         self._tried = True
 
     def _see_labels(self, classes: int) -> None:
-        """Take the model's word for the number of classes; SpcacwError if a label is beyond."""
+        """Take the number of classes from the model; SpcacwError if a label is too large."""
         self.setting.num_classes = classes
         for silo in self.silos:
             largest = int(self.setting.train(silo).y.max())
-            if silo == self.config.run.target:  # the only one that is tested
+            if silo == self.config.run.target:  # only the target is tested
                 largest = max(largest, int(self.setting.test(silo).y.max()))
             if largest >= classes and not self.setting.train(silo).y.is_floating_point():
                 raise SpcacwError(
@@ -156,7 +156,7 @@ class SiloPool:
                 )
 
     def answer(self, request: Request) -> Answers:
-        """Return what the silos answer to a request, unchecked, as it arrives at the target."""
+        """Return the silos' answers to a request, unchecked, as they arrive at the target."""
         replies, norms = self.replies(request)
         how = self.config.transport.wire
         if how == wire.FLOAT32 or request.want == LOSSES:
@@ -166,9 +166,9 @@ class SiloPool:
         return Answers(replies)
 
     def replies(self, request: Request) -> tuple[Replies, Tensor]:
-        """Return what the silos answer to a request, and the norms of their gradients.
+        """Return the silos' answers to a request, and the norms of their gradients.
 
-        With ``local-batches`` both are means over so many independent mini-batches.
+        With ``local-batches``, an answer is a mean over that many independent mini-batches.
         """
         batches = self.config.transport.local_batches
         draws = range(batches * request.draw, batches * (request.draw + 1))
@@ -193,7 +193,7 @@ class SiloPool:
         return Replies(request.silos, rows, losses, smoothness, samples=told), norms
 
     def packed(self, request: Request, replies: Replies) -> dict[str, Tensor]:
-        """Return the parts that the gradients of an answer travel as (``silos/wire.py``)."""
+        """Return the parts in which the gradients of an answer are sent (``silos/wire.py``)."""
         how = self.config.transport.wire if replies.gradients.shape[1] else wire.FLOAT32
         key, seed = (request.round, request.draw), self.config.run.seed
         drawing = replies.silos if how == wire.INT8 else ()
@@ -201,7 +201,7 @@ class SiloPool:
         return wire.pack(replies.gradients, how, rngs)
 
     def gradients(self, request: Request) -> Gradients:
-        """Return the clipped gradients of silos on one mini-batch each, private ones with noise."""
+        """Return the silos' clipped gradients on one mini-batch each, with noise if private."""
         silos, points = request.silos, request.points.to(self.device)
         if len(self._rows) < len(silos):
             self._rows = torch.empty(len(silos), self.layout.size, device=self.device)
@@ -228,14 +228,14 @@ class SiloPool:
         if math.isfinite(training.longest):
             clip_rows(rows, norms, training.longest)
         self.private.finish(rows, losses, norms, silos, lengths, place)
-        losses, norms = torch.stack((losses, norms)).cpu()  # the one time that a GPU is waited for
+        losses, norms = torch.stack((losses, norms)).cpu()  # the only wait for a GPU
         return Gradients(rows, losses, norms, lengths)
 
     def losses(self, request: Request) -> Tensor:
         """Return the losses (k, c) of silos on one mini-batch each, or on all of their samples.
 
-        A loss that is not a number is infinite: such a model is worse than any other. SpcacwError
-        if one of the silos keeps its data private.
+        A loss of NaN becomes infinite, because such a model is worse than any other. SpcacwError if
+        one of the silos keeps its data private.
         """
         self.private.refuse(request.silos, "losses")
         points = request.points.to(self.device)
@@ -262,7 +262,7 @@ class SiloPool:
     def _whole_loss(self, vector: Tensor, silo: int, fold: Fold | None) -> float:
         """Return the loss of w on a part of a silo's training data, with BatchNorm's statistics.
 
-        They are those of the rest: samples kept apart are to be judged each by itself.
+        The statistics come from the rest of the data: held-out samples must not affect each other.
         """
         weights, rest = self.layout.unflatten(vector), fold and replace(fold, within=False)
         state = weights | buffers_at(self.model, weights, self.data.shuffled(silo, rest))
@@ -306,8 +306,8 @@ class SiloPool:
     ) -> Tensor:  # fmt: skip
         """Return a silo's gradients (2, d) on two more mini-batches of this round, not clipped.
 
-        Where a mini-batch is all that it has, two would differ by rounding alone: there they are
-        of two halves, and 0 of fewer than four samples, for BatchNorm refuses a single one.
+        If a mini-batch is all of the silo's data, two would differ only by rounding. Then use two
+        halves, or return 0 for fewer than four samples, because BatchNorm refuses a single one.
         """
         rows = vector.new_zeros(2, self.layout.size)
         batches = [next(self.data.batches(round_, [silo], k, fold=fold)) for k in NOISE_DRAWS]
@@ -323,16 +323,16 @@ class SiloPool:
         return rows
 
     def _kept_by_clipping(self, rows: Tensor) -> float:
-        """Return the mean factor that clipping scales gradients by, and with them the Hessian."""
+        """Return the mean factor by which clipping scales gradients, and so the Hessian."""
         return float((self.config.training.longest / norms_of(rows)).clamp_(max=1.0).mean())
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
-        """Return how good w is on the test data of ``silo``, with its BatchNorm statistics."""
+        """Return how good w is on ``silo``'s test data, with that silo's BatchNorm statistics."""
         cases, buffers = self.cases(vector, silo)
         return Evaluation(cases.figures(), buffers)
 
     def cases(self, vector: Tensor, silo: int) -> tuple[Cases, dict[str, Tensor]]:
-        """Return what metrics say of w on each test case of ``silo``; and what else w held."""
+        """Return the scores of w on the test cases of ``silo``, and the model's other tensors."""
         self.private.refuse([silo], "accuracy")
         self._try_model()
         weights = self.layout.unflatten(vector.to(self.device))

@@ -1,16 +1,16 @@
 """Differential privacy of a peer's gradients: the silo clips them, then adds Gaussian noise.
 
-What a private silo sends when it is asked at a model w is, with b samples in its mini-batch ξ,
+Asked at a model w, with b samples in its mini-batch ξ, a private silo sends
 
     (1/b) Σ_{x ∈ ξ} clip(∇ℓ(w; x), C) + z Δ N(0, I),    Δ = 2C/b    privacy-clip = "sample"
     clip(∇ℓ(w; ξ), C)                 + z Δ N(0, I),    Δ = 2C      privacy-clip = "batch"
 
 where C is ``max-norm``, z is ``privacy-noise``, and Δ bounds how far the clipped gradient moves
 when one sample is replaced by any other (sizes n are public). One answer is a Gaussian mechanism of
-noise multiplier z; what many add up to is counted in :mod:`spcacw_flwr.silos.accounting`. Clipping
-each sample is that of M. Abadi et al., Deep Learning with Differential Privacy, CCS 2016.
+noise multiplier z; :mod:`spcacw_flwr.silos.accounting` adds up many answers. Clipping each sample
+follows M. Abadi et al., Deep Learning with Differential Privacy, CCS 2016.
 
-The ε that follows is that of real numbers: the rounding of floats is not defended against
+The resulting ε holds for real numbers. There is no defence against the rounding of floats
 (I. Mironov, On Significance of the Least Significant Bits for Differential Privacy, CCS 2012).
 """
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from spcacw_flwr.config.config import Config
 
 OWN_NOISE, OWN_BATCH = range(2)
-"""What a private silo's own chance is for."""
+"""The purposes of a private silo's own random numbers."""
 ROOM = 1 << 26
-"""Numbers of per-sample gradients that are in memory at once; more samples come in groups."""
+"""Numbers of per-sample gradients in memory at once; more samples are split into groups."""
 ANY = "any"
 BATCHES = (PASS, SAMPLED, ANY)
-"""Batches of a pass over the data, freshly sampled ones, and any: of which nothing is known."""
+"""Batches of a pass over the data, freshly sampled batches, and any (nothing is known)."""
 TAIL = 1e-9
-"""Chance that an honest answer is longer than :func:`norm_bound` says."""
+"""The largest chance that an honest answer exceeds :func:`norm_bound`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Mechanism:
     noise: float
     """z, the standard deviation of the noise in units of Δ."""
     max_norm: float
-    """C, to which gradients are clipped."""
+    """C, the norm to which gradients are clipped."""
     delta: float
     """δ of the reported (ε, δ)."""
     per_sample: bool
@@ -74,7 +74,7 @@ class Mechanism:
     def norm_bound(self, dimension: int, samples: int) -> float:
         """Return a norm that an honest answer (d,) exceeds with a chance of at most 1e-9.
 
-        ‖N(0, I_d)‖ is 1-Lipschitz in its argument with mean at most √d, so that it exceeds
+        ‖N(0, I_d)‖ is 1-Lipschitz in its argument with mean at most √d, so it exceeds
         √d + √(2 ln 1/p) with a chance of at most p.
         """
         tail = math.sqrt(dimension) + math.sqrt(2 * math.log(1 / TAIL))
@@ -84,8 +84,8 @@ class Mechanism:
 def mechanisms(config: Config, num_silos: int) -> dict[int, Mechanism]:
     """Return the mechanism of each private silo; none when ``privacy-noise`` is 0.
 
-    SpcacwError if the keys do not go together, or the package that samples' accounting needs is
-    absent.
+    SpcacwError if the keys do not fit together, or if the package for the accounting of sampled
+    batches is missing.
     """
     keys, training, target = config.privacy, config.training, config.run.target
     if keys.privacy_noise == 0:
@@ -119,7 +119,7 @@ def mechanisms(config: Config, num_silos: int) -> dict[int, Mechanism]:
 def privatise(gradient: Tensor, samples: int, mechanism: Mechanism, chance: Randomness) -> None:
     """Clip a gradient (d,) of ``samples`` samples to C and add the noise, in place.
 
-    One that is not finite becomes 0 first: that it was not is nobody's business either.
+    A gradient that is not finite becomes 0 first, because this fact is private too.
     """
     norm = float(norms_of(gradient))
     if not math.isfinite(norm):
@@ -135,8 +135,8 @@ def clipped_mean(
 ) -> Tensor:
     """Return (1/b) Σ clip(∇ℓ(w; x), C), (d,), of a mini-batch x, y of b samples at w (d,).
 
-    Each sample goes through the model as a batch of its own, so that none can touch another's
-    gradient whatever the model does. A sample whose gradient is not finite counts as 0.
+    Each sample goes through the model as its own batch. So no sample can affect another's gradient,
+    whatever the model does. A sample whose gradient is not finite counts as 0.
     """
     total, size = torch.zeros_like(vector), max(1, ROOM // len(vector))
     for start in range(0, len(x), size):
@@ -153,10 +153,10 @@ def clipped_mean(
 
 
 class PrivateSilos:
-    """Silos with a mechanism, and the chance that they draw on.
+    """Silos with a mechanism, and the source of their random numbers.
 
-    SpcacwError if the gradient of a sample is to be clipped, and the model has none: BatchNorm
-    mixes the samples of a batch.
+    SpcacwError if each sample's gradient is to be clipped and the model has BatchNorm, which mixes
+    the samples of a batch.
     """
 
     def __init__(
@@ -171,12 +171,12 @@ class PrivateSilos:
             )
 
     def among(self, silos: Sequence[int]) -> list[tuple[int, Mechanism]]:
-        """Return the places of the private ones of some silos, and their mechanisms."""
+        """Return the places of the private silos among ``silos``, and their mechanisms."""
         found = self.mechanisms
         return [(k, found[silo]) for k, silo in enumerate(silos) if silo in found]
 
     def refuse(self, silos: Iterable[int], what: str) -> None:
-        """Raise one sentence if any of ``silos`` is private: ``what`` would not be noised."""
+        """Raise SpcacwError if any of ``silos`` is private: ``what`` would carry no noise."""
         private = sorted(set(silos) & set(self.mechanisms))
         if private:
             raise SpcacwError(
@@ -188,9 +188,9 @@ class PrivateSilos:
         self, silos: Sequence[int], sizes: Mapping[int, int], batch_size: int,
         place: tuple[int, int, int], samples: Sequence[int] | None,
     ) -> dict[int, NDArray[np.int64]]:  # fmt: skip
-        """Return the samples that silos with batches of their own chance use in an answer.
+        """Return the samples for an answer of the silos that sample their batches privately.
 
-        ``place`` is the round, the number of the question in it, and the draw.
+        ``place`` is the round, the number of the question in the round, and the draw.
         """
         found = {}
         for k, mechanism in self.among(silos):
@@ -215,9 +215,9 @@ class PrivateSilos:
         self, rows: Tensor, losses: Tensor, norms: Tensor, silos: Sequence[int],
         lengths: Sequence[int], place: tuple[int, int, int],
     ) -> None:  # fmt: skip
-        """Clip and noise the private rows, note their norms, and withhold their losses.
+        """Clip and noise the private rows, update their norms, and withhold their losses.
 
-        Behind row k is a mini-batch of ``lengths[k]`` samples; ``place`` is as in :meth:`drawn`.
+        Row k comes from a mini-batch of ``lengths[k]`` samples; ``place`` is as in :meth:`drawn`.
         """
         for k, mechanism in self.among(silos):
             privatise(rows[k], lengths[k], mechanism, self.chances(OWN_NOISE, silos[k], *place))

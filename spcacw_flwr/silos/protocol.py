@@ -1,9 +1,9 @@
-"""What a method asks of the silos, and what comes back: the same under every engine.
+"""A method's questions to the silos and their answers: the same under every engine.
 
-A method's round is a generator of questions. It yields a :class:`Request`, is sent the
+A method's round is a generator of questions. It yields a :class:`Request`, receives the
 :class:`Replies`, may ask again, and returns when its state is that of the next round. Silos keep no
-state: whatever a silo computes from (a shared model, a model of its own, a head) comes with the
-question, and its mini-batches are a pure function of (seed, silo, round, draw).
+state. The question brings everything that a silo computes from (a shared model, its own model, a
+head), and a silo's mini-batches are a pure function of (seed, silo, round, draw).
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ class Request:
 
     round: int
     silos: tuple[int, ...]
-    """Who is asked, in ascending order."""
+    """The silos that are asked, in ascending order."""
     points: Tensor
-    """Where. For gradients (d,), a model for all, or (k, d), a model for each of ``silos``.
+    """The models. For gradients (d,), one for all, or (k, d), one for each of ``silos``.
 
-    For losses (c, d), c models of which every silo tells its loss, or (k, c, d), c for each.
+    For losses (c, d), c models at which every silo returns its loss, or (k, c, d), c for each silo.
     """
     want: str = GRADIENTS
     draw: int = 0
-    """Which of a silo's mini-batches of this round: 0, or 1, 2, … for independent further ones."""
+    """The silo's mini-batch of this round: 0, or 1, 2, … for further, independent mini-batches."""
     number: int = 0
-    """Which question of its round this is: private silos answer each with noise of its own."""
+    """The question's number in its round: private silos add new noise to each answer."""
     samples: tuple[int, ...] | None = None
-    """How many samples of its mini-batch each silo uses; None is all."""
+    """How many samples of its mini-batch each silo uses; None means all."""
     fold: Fold | None = None
-    """The part of its training data from which the target draws its mini-batch; None is all."""
+    """The part of its training data from which the target draws its mini-batch; None means all."""
     whole: bool = False
     """Whether losses are over all samples of the part, with the model in evaluation mode."""
     smoothness: bool = False
     """Whether the target's silo is also to estimate L."""
     traffic: tuple[int, int] | None = None
-    """Floats to and from each silo where the published protocol sends others than this one does:
-    its client may keep a head or a model of its own at home, which our silos are sent each time."""
+    """Floats to and from each silo, if the published protocol sends other floats than ours does.
+    Its client may keep its own head or model, while our silos receive it with each question."""
 
     def floats(self) -> tuple[int, int]:
-        """Return the floats that the question sends to each silo, and gets back from it."""
+        """Return how many floats the question sends to each silo, and how many come back."""
         if self.traffic is not None:
             return self.traffic
         dimension = self.points.shape[-1]
@@ -63,13 +63,13 @@ class Request:
         return dimension, dimension
 
     def of(self, silos: list[int]) -> Tensor:
-        """Return the points for some of the silos that are asked."""
+        """Return the points for some of the request's silos."""
         if self.points.ndim == (2 if self.want == LOSSES else 1):
             return self.points
         return self.points[[self.silos.index(silo) for silo in silos]]
 
     def only(self, silos: tuple[int, ...]) -> Request:
-        """Return the same question to some of its silos."""
+        """Return the same question, to only some of its silos."""
         at = [self.silos.index(silo) for silo in silos]
         samples = None if self.samples is None else tuple(self.samples[k] for k in at)
         return replace(self, silos=silos, points=self.of(list(silos)), samples=samples)
@@ -82,29 +82,29 @@ class Fault:
     reason: str
     """One of :data:`~spcacw_flwr.engine.gate.REASONS`."""
     words: str
-    """The same as a phrase for people."""
+    """The reason as a phrase for people."""
 
 
 @dataclass
 class Replies:
-    """What came back: the silos that answered, in ascending order, and their answers."""
+    """The silos that answered, in ascending order, and their answers."""
 
     silos: tuple[int, ...]
     gradients: Tensor
     """(k, d) float32, or (k, 0) if losses were asked for; the next request may overwrite it."""
     losses: Tensor
-    """(k,) losses of the mini-batches, or (k, c) at c models; NaN of private silos."""
+    """(k,) losses of the mini-batches, or (k, c) at c models; NaN for private silos."""
     smoothness: float | None = None
-    """L at the target, when it was asked for."""
+    """L at the target, if the request asked for L."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """What was wrong with the answers of other silos that were asked; those are left out."""
+    """The faults of the other silos that were asked; their answers are left out."""
     samples: tuple[int, ...] = ()
-    """(k,) how many samples each gradient is of, or 0 where its node does not say; or empty."""
+    """(k,) samples behind each gradient, 0 where its node does not report them; or empty."""
     early: Callable[[Request], None] | None = None
-    """Where the silos are elsewhere: sends out the question that the next round begins with.
+    """If the silos are remote: a function that sends the first question of the next round early.
 
-    A method may call it once its model is that of the next round, if nothing it still does in this
-    one changes whom it asks. None where the next question may yet be cut.
+    A method may call it once its model is that of the next round, if the rest of this round cannot
+    change which silos it asks. None where the next question may still change.
     """
 
 
@@ -113,30 +113,30 @@ Round = Generator[Request, Replies, None]
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back to a question, before anything of it is believed."""
+    """The answers to a question, before anything in them is checked."""
 
     replies: Replies
-    """From silos that were asked, as they were asked: float32 rows of the right length."""
+    """Answers in the requested form, from silos that were asked: float32 rows of length d."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """What else came from silos that were asked, and why it is no answer."""
+    """Why other messages from silos that were asked are no answers."""
     norms: Tensor | None = None
-    """(k,) norms of the gradients where an engine knows them; not finite is looked at again."""
+    """(k,) norms of the gradients if an engine knows them; a non-finite norm is checked again."""
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     figures: dict[str, float]
     """Each metric that applies, with its interval (:meth:`~.metrics.Cases.figures`)."""
     buffers: dict[str, Tensor]
-    """What the model holds besides its trained parameters: BatchNorm's statistics, say."""
+    """The model's tensors besides its trained parameters, for example BatchNorm's statistics."""
 
 
 class Silos(Protocol):
-    """Whom the loop of training asks: a pool, Flower's nodes, or streams."""
+    """The silos that the training loop asks: a pool, Flower's nodes, or streams."""
 
     def answer(self, request: Request) -> Answers:
-        """Return the answers that came, unchecked, and what was wrong with others."""
+        """Return the answers that came, unchecked, and the faults of other silos."""
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
         """Return how good a model is on the test data of a silo."""
@@ -144,25 +144,25 @@ class Silos(Protocol):
 
 @dataclass(frozen=True)
 class SiloInfo:
-    """What a silo tells about itself when asked: never its data."""
+    """What a silo reports about itself: never its data."""
 
     silo: int
     size: int
     label_counts: tuple[int, ...]
     """Empty if the silo keeps its data private."""
     group: float | None = None
-    """True cluster or angle, where the setting knows it: for reports and the Oracle only."""
+    """True cluster or angle, if the setting knows it: only for reports and the Oracle."""
     oracle: tuple[int, ...] = ()
-    """The silos of the same true cluster, where the setting knows it."""
+    """The silos of the same true cluster, if the setting knows it."""
     privacy: Mechanism | None = None
-    """What it does to its gradients to keep its data private."""
+    """How the silo changes its gradients to keep its data private."""
     independent: float | None = None
-    """How many of its samples are independent; None is all of them."""
+    """How many of its samples are independent; None means all."""
 
 
 @dataclass(frozen=True)
 class Federation:
-    """The silos as the target knows them after asking: one entry per silo, in silo order."""
+    """The silos as they describe themselves to the target: one entry per silo, in silo order."""
 
     silos: tuple[SiloInfo, ...]
     target: int
@@ -177,12 +177,12 @@ class Federation:
 
     @property
     def sizes(self) -> NDArray[np.float64]:
-        """n_i, the samples of each silo."""
+        """n_i, the number of samples of each silo."""
         return np.array([info.size for info in self.silos], dtype=float)
 
     @property
     def independent(self) -> NDArray[np.float64]:
-        """How many of each silo's samples are independent of each other, 1 to n_i."""
+        """The number of mutually independent samples of each silo, 1 to n_i."""
         found = [info.size if (n := info.independent) is None else n for info in self.silos]
         return np.clip(found, 1.0, self.sizes)
 

@@ -1,4 +1,4 @@
-"""What a heterogeneity setting is: the data that each silo holds, and which silos truly belong.
+"""A heterogeneity setting: the data of each silo, and which silos truly belong with the target.
 
 The experiments of SP-CACW (Kiselman & Levy, arXiv 2606.29322, Section "Experiments") each fix a
 setting: M silos, a training set for each, and a test set for the target.
@@ -22,7 +22,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.streams import TUNE, stream
 
-# An angle such as 3 · 0.1 must count as within 0.3 degrees in spite of its rounding.
+# An angle such as 3 · 0.1 must count as within 0.3 degrees despite its rounding.
 _ANGLE_ROUNDING = 1e-9
 
 
@@ -30,7 +30,7 @@ _ANGLE_ROUNDING = 1e-9
 class SiloData:
     """Samples and labels of one silo.
 
-    Settings hand out the tensors they keep, without a copy: do not write into them.
+    Settings return their own tensors without a copy: do not write into them.
     """
 
     x: Tensor
@@ -39,13 +39,13 @@ class SiloData:
     """Labels int64 (n,), or of every position of a sequence (n, L); numbers float32 (n,); or which
     of C labels a sample has, float32 (n, C) of 0 and 1."""
     weight: Tensor | None = None
-    """What each sample counts in an average, float32 (n,) ≥ 0 with a positive sum; None: all the
-    same (READING row 13). Only test data have weights."""
+    """The weight of each sample in an average, float32 (n,) ≥ 0 with a positive sum; None: equal
+    weights (READING row 13). Only test data have weights."""
     independent: float | None = None
-    """How many of the n samples are independent: patients, if they have several images; None: n."""
+    """The number of independent samples (of patients, if they have several images); None: n."""
 
     def rows(self, at: NDArray[np.int64]) -> "SiloData":
-        """Return some of the samples; as many of them, in proportion, are independent."""
+        """Return some of the samples; the same proportion of them counts as independent."""
         n = self.independent
         alone = None if n is None else max(1.0, n * len(at) / len(self.y))
         weight = None if self.weight is None else self.weight[at]
@@ -56,9 +56,9 @@ class SiloData:
         return torch.bincount(self.y.flatten(), minlength=num_classes)
 
     def mean(self, values: Tensor) -> float:
-        """Average a quantity that each sample (n,), or each position (n, L), has.
+        """Average a quantity of each sample (n,), or of each position (n, L).
 
-        So accuracy in percent is ``100 * data.mean(logits.argmax(-1) == data.y)``.
+        For example, accuracy in percent is ``100 * data.mean(logits.argmax(-1) == data.y)``.
         """
         each = values.double().flatten(1).mean(1) if values.dim() > 1 else values.double()
         if self.weight is None:
@@ -84,11 +84,11 @@ class Setting(ABC):
     """What ``groups`` holds: "cluster" (numbers), "angle" (degrees in [0, 360)), or "none": the
     truth is not known, and ``groups`` holds None."""
     names: ClassVar[tuple[str, ...]] = ()
-    """What its silos are called, M of them; none where they have but numbers."""
+    """The names of the M silos; empty if silos have only numbers."""
     target: int = 0
-    """The target silo, for settings that give it other data than a peer; set before any is read."""
+    """The target, for settings that give it other data than a peer; set before data are read."""
     oracle_radius: float = 0.0
-    """Degrees: where groups are angles, silos within this angle of the target belong with it."""
+    """Degrees: if groups are angles, silos within this angle of the target belong with it."""
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Keep the keys and the seed, a whole number ≥ 0; subclasses read no data here."""
@@ -109,7 +109,7 @@ class Setting(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Find, fetch and verify the data; cheap once done; SpcacwError if it cannot be had."""
+        """Find, fetch and verify the data; cheap once done; SpcacwError if that is impossible."""
 
     @abstractmethod
     def train(self, silo: int) -> SiloData:
@@ -122,8 +122,8 @@ class Setting(ABC):
     def held_out(self, silo: int, share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Split the training samples of ``silo`` for tuning: rows to train on, rows to hold out.
 
-        Drawn by the seed here, ``share`` of them to hold out; a setting whose samples are in order
-        of time holds out the last ones.
+        By default the seed draws the ``share`` of samples to hold out. A setting whose samples are
+        in order of time holds out the last samples.
         """
         count = len(self.train(silo).y)
         order = stream(self.seed, TUNE, silo).permutation(count)
@@ -136,10 +136,10 @@ class Setting(ABC):
         return type(self).augment is not Setting.augment
 
     def augment(self, x: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return a training batch (b, \\*input_shape) as the model shall see it this time.
+        """Return a training batch (b, \\*input_shape) as the model sees it this time.
 
         A pure function of the batch and the generator, which the engine makes from (seed, silo,
-        round). Here: the batch as it is.
+        round). By default the batch does not change.
         """
         return x
 
@@ -154,8 +154,8 @@ class Setting(ABC):
     def oracle(self, target: int) -> list[int]:
         """List the silos that truly belong with ``target``, itself included, in order.
 
-        These are its cluster, or the silos whose angle is within ``oracle_radius`` of its own on
-        the circle; none where the truth is not known. SpcacwError outside 0 … M−1.
+        These are the target's cluster, or the silos whose angle on the circle is within
+        ``oracle_radius`` of its own; none if the truth is not known. SpcacwError outside 0 … M−1.
         """
         self.check_silo(target)
         groups = [group for group in self.groups if group is not None]
@@ -172,12 +172,12 @@ class Setting(ABC):
 
 
 def silo_file(directory: Path, silo: int) -> Path:
-    """Return the file of a silo in the directory of its data."""
+    """Return the path of a silo's file in the directory of its data."""
     return directory / f"silo-{silo}.safetensors"
 
 
 def write_silo(directory: Path, silo: int, train: SiloData, test: SiloData | None) -> Path:
-    """Write a silo's data into a file for its owner alone; without ``test`` it is no target.
+    """Write a silo's data into a file only its owner can read; without ``test``, not a target.
 
     SpcacwError if the file cannot be written.
     """

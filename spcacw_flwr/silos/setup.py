@@ -1,4 +1,4 @@
-"""From a configuration to the setting that it names, checked."""
+"""Make and check the setting that a configuration names."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def setting_of(config: Config) -> Setting:
 def checked_setting(config: Config) -> Setting:
     """Return the setting, after checking the keys that depend on its number of silos.
 
-    SpcacwError if ``target`` is not a silo, there would be more nodes than silos, or silos cannot
-    be private as they are told to be.
+    SpcacwError if ``target`` is not a silo, there are more nodes than silos, or silos cannot be
+    private as the keys demand.
     """
     setting, run = setting_of(config), config.run
     silos = setting.num_silos
@@ -59,7 +59,7 @@ def checked_setting(config: Config) -> Setting:
 class HeldOut:
     """A setting whose target is tested on a held-out ``share`` in (0, 1) of its training data.
 
-    Which samples these are is the setting's to say (:meth:`Setting.held_out`), as is all else.
+    The setting chooses these samples (:meth:`Setting.held_out`), and everything else.
     """
 
     def __init__(self, setting: Setting, target: int, share: float) -> None:
@@ -67,15 +67,15 @@ class HeldOut:
         self.setting, self.target, self.share = setting, target, share
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is not its own from the setting."""
+        """Return any other attribute from the wrapped setting."""
         return getattr(self.setting, name)
 
     def train(self, silo: int) -> SiloData:
-        """Return the training data of ``silo``; the target's without the held-out part."""
+        """Return the training data of ``silo``; for the target, without the held-out part."""
         return self._parts[0] if silo == self.target else self.setting.train(silo)
 
     def test(self, silo: int) -> SiloData:
-        """Return the test set of ``silo``; the target's is the held-out part."""
+        """Return the test set of ``silo``; for the target, the held-out part."""
         return self._parts[1] if silo == self.target else self.setting.test(silo)
 
     @cached_property

@@ -1,9 +1,9 @@
 """The gradients of all silos of a recurrent network in one pass, for GPUs.
 
-The samples of all silos go through as one batch, with weights for each silo: equal ones, or a model
-of its own. A GPU is as long over k·b sequences as over b, since an LSTM's steps wait for each
-other, and each is short. What is written out is the recurrence: a product and PyTorch's fused cell
-a step, and the gradients of its weights as one product over all steps. S. Hochreiter and
+The samples of all silos go through as one batch, with weights for each silo: equal weights, or the
+silo's own model. A GPU takes as long for k·b sequences as for b, because an LSTM's steps wait for
+each other, and each step is short. The recurrence is written out: a step is a product and PyTorch's
+fused cell, and the gradients of the weights are one product over all steps. S. Hochreiter and
 J. Schmidhuber, Long short-term memory, Neural Computation 9, 1997.
 """
 
@@ -23,7 +23,7 @@ LAYERS = nn.Embedding, SequenceLSTM, nn.Linear
 def stack_of(model: nn.Module) -> list[Step]:
     """Return the layers of a sequence of LSTMs, embeddings and linear layers, all of them plain.
 
-    Empty for any other model, one without an LSTM, and as :func:`~.chain.steps_of`.
+    Empty for any other model, without an LSTM, and where :func:`~.chain.steps_of` is empty.
     """
     steps = steps_of(model, LAYERS)
     layers = [step.module for step in steps]
@@ -46,9 +46,9 @@ def stacked_losses(
 ) -> Tensor:  # fmt: skip
     """Return the losses (k,) of k silos; ``weights`` are (k, …), ``x`` and ``y`` (k, b, T).
 
-    Of each silo the first ``counts`` (k,) samples count; ``alike`` says that all silos have the
-    same weights. In between all is (T, b, k, …): there both a step's numbers and a silo's are what
-    a product takes without a copy.
+    Only the first ``counts`` (k,) samples of each silo count. ``alike`` says that all silos have
+    the same weights. Intermediate tensors are (T, b, k, …): a product takes a step's numbers, or a
+    silo's numbers, without a copy.
     """
     silos, h = len(x), x.transpose(0, 2)
     for step in steps:
@@ -73,7 +73,7 @@ PARTS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 
 
 def by_silo(part: Tensor) -> Tensor:
-    """Return (…, k, n) as (k, …, n) with one dimension for the dots, a view."""
+    """Return a view of (…, k, n) as (k, …, n), with one dimension for the dots."""
     return part.flatten(0, -3).transpose(0, 1)
 
 
@@ -82,7 +82,7 @@ def times(
 ) -> Tensor:
     """Return x W + c for x (…, k, n), or add x W to ``onto`` in place.
 
-    W (k, n, m) and c (k, m) have one for each silo, or are (1, …).
+    W (k, n, m) and c (k, m) have an entry for each silo, or are (1, …) for all silos.
     """
     if len(weight) == 1:
         flat = _flat(x)
@@ -99,17 +99,17 @@ def times(
 
 
 class Layer(torch.autograd.Function):
-    """An LSTM's layer: x (T, b, k, I), W_ih (k, 4H, I), W_hh (k, 4H, H), c (k, 4H) → (T, b, k, H).
+    """An LSTM layer: x (T, b, k, I), W_ih (k, 4H, I), W_hh (k, 4H, H), c (k, 4H) → (T, b, k, H).
 
-    That is h at all steps, with h_0 = c_0 = 0. Where ``alike``, all silos have the same weights and
-    are one product; gradients of weights are by silo. It has first derivatives.
+    The output is h at all steps, with h_0 = c_0 = 0. With ``alike``, all silos have the same
+    weights and share one product; weights' gradients are by silo. Only first derivatives exist.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, by_input: Tensor, by_output: Tensor, bias: Tensor, alike: bool
     ) -> Tensor:
-        """Return h."""
+        """Return h at all steps."""
         own = slice(1 if alike else None)
         x, by_input, by_output = x.contiguous(), by_input[own], by_output[own]
         outer = times(x, by_input.mT, bias[own])
@@ -127,7 +127,7 @@ class Layer(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, by_all: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x and the weights, from those of h at all steps."""
+        """Return the gradients of x and the weights, given those of h at all steps."""
         (x, by_input, by_output, cells, kept), (outputs,) = ctx.of_forward, ctx.saved_tensors
         by_h, by_c, found = by_all.contiguous().clone(), torch.zeros_like(cells[0]), []
         for t in reversed(range(len(by_h))):
@@ -147,8 +147,8 @@ def _flat(part: Tensor) -> Tensor:
 
 
 def cell(outer: Tensor, inner: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return h, c and the activated gates after a step, from both parts of its gates (…, 4H)."""
-    if outer.is_cuda:  # which knows matrices only
+    """Return h, c and the activated gates after a step, given both parts of its gates (…, 4H)."""
+    if outer.is_cuda:  # the fused cell takes only matrices
         fused = torch.ops.aten._thnn_fused_lstm_cell(*map(_flat, (outer, inner, c)))
         return tuple(part.view(*c.shape[:-1], -1) for part in fused)
     i, f, g, o = (outer + inner).chunk(4, -1)
@@ -160,7 +160,7 @@ def cell(outer: Tensor, inner: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tenso
 def cell_back(
     by_h: Tensor, by_c: Tensor, before: Tensor, c: Tensor, activated: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the derivatives by the gates (…, 4H) and by c of before, from those by h and by c."""
+    """Return derivatives by the gates (…, 4H) and the previous c, given those by h and c."""
     if by_h.is_cuda:
         fused = torch.ops.aten._thnn_fused_lstm_cell_backward_impl
         found = fused(*map(_flat, (by_h, by_c, before, c, activated)), False)[:2]

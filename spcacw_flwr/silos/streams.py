@@ -1,8 +1,8 @@
-"""Chance: one generator for each purpose, so that none depends on another's use.
+"""Random numbers: one generator for each purpose, so that no purpose depends on another.
 
-A stream is a pure function of (seed, purpose, key), such as a silo and a round: the same seed draws
-the same whatever else is asked, and in which order. The target knows the key, and could subtract
-noise that came from such a stream: real silos therefore draw theirs as :class:`Secret` does.
+A stream is a pure function of (seed, purpose, key); a key is, for example, a silo and a round. The
+same seed draws the same numbers, whatever else is drawn and in which order. The target knows the
+key and could subtract noise of such a stream, so real silos draw theirs from :class:`Secret`.
 """
 
 import os
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
     BATCHES, PARTICIPATION, POWER_ITERATION, MODEL, MODEL_NOISE, _, AUGMENTATION, STATISTICS, _,
     METHOD, FOLDS, WIRE, PRIVACY, SKETCH,
 ) = range(14)  # fmt: skip
-"""While a run goes on: batches, who is sampled, where L's iteration starts, w_0, dropout, …"""
+"""During a run: batches, which silos are sampled, the start of L's iteration, w_0, dropout, …"""
 DEALING = 100
-"""Purposes from here on are drawn before the run: who holds what."""
+"""Purposes above this number are drawn before the run: which silo holds which data."""
 SPLIT, HOLD_OUT, NOISE, ROLE, TEST, TUNE = (DEALING + k for k in (1, 2, 4, 5, 6, 8))
 LABEL, WINDOW = DEALING + 20, DEALING + 21
 """The deal of a pool, what digits hold out, the noise of an allocation, the roles of a silo, the
-test samples and the windows that are kept, samples held out for tuning, label permutations."""
+test samples to keep, samples held out for tuning; label permutations, the windows to keep."""
 
 
 def stream(seed: int, purpose: int, *key: int) -> np.random.Generator:
     """Return the random generator of one purpose at one key.
 
-    A number that is gone is never given again: another number is another stream.
+    Numbers of removed purposes stay unused, because another number is another stream.
     """
     if purpose > DEALING:
         return np.random.default_rng((seed, purpose - DEALING, *key))
@@ -37,11 +37,11 @@ def stream(seed: int, purpose: int, *key: int) -> np.random.Generator:
 
 
 class Secret:
-    """The operating system's own randomness, for every single number of a real silo.
+    """Random numbers of a real silo, every one from the operating system.
 
-    It speaks NumPy's words, whatever the key. Nothing is seeded, and no state of a generator could
-    be worked out from noise that shows: where a gradient is exactly 0, as at pixels that are always
-    black, the answer *is* the noise.
+    The methods are named as NumPy's; the key is ignored. Nothing is seeded, and nobody can work out
+    a generator's state from noise that is visible: where a gradient is exactly 0, as at pixels that
+    are always black, the answer *is* the noise.
     """
 
     def __init__(self, *key: int) -> None:
@@ -49,7 +49,7 @@ class Secret:
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:
         """Return draws from N(0, 1), (size,): Φ⁻¹ of 52 random bits each."""
-        from scipy.special import ndtri  # here: it takes half a second, and few silos have noise
+        from scipy.special import ndtri  # here: the import takes 0.5 s, and few silos need it
 
         bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12)
         return ndtri((bits.astype(np.float64) + 0.5) * 2.0**-52)
@@ -61,11 +61,11 @@ class Secret:
 
 
 Randomness = np.random.Generator | Secret
-"""A source of chance for one purpose, in one answer of one private silo."""
+"""A source of random numbers for one purpose, in one answer of one private silo."""
 Chances = Callable[[int, int, int, int, int], Randomness]
-"""Purpose, silo, round, number of the question in the round, mini-batch (draw) → chance."""
+"""Purpose, silo, round, question's number in the round, mini-batch (draw) → random numbers."""
 
 
 def seeded(seed: int) -> Chances:
-    """Return the chances of a simulation: whoever knows the run's seed can repeat them."""
+    """Return the chances of a simulation: anyone who knows the run's seed can repeat them."""
     return partial(stream, seed, PRIVACY)

@@ -1,11 +1,11 @@
 """How gradients are represented on their way from a silo to the target (key ``wire``).
 
-Applied in the silo functions, so that the same numbers come out under every engine; transports
-carry the parts that :func:`pack` returns as they are. ``float16`` and ``bfloat16`` round to
-nearest. ``int8`` rounds at random to one of the two nearest multiples of a scale s, up with a
-chance of the distance to the one below, so that E[q s] = g and |q s − g| < s, where s is the
-largest absolute entry of each block of 256, over 127 (QSGD with the infinity norm: D. Alistarh et
-al., NeurIPS 2017). The random numbers are a pure function of (seed, silo, round, draw).
+The silo functions apply it, so every engine yields the same numbers. Transports carry the parts
+that :func:`pack` returns unchanged. ``float16`` and ``bfloat16`` round to nearest. ``int8`` rounds
+at random to one of the two nearest multiples of a scale s: up with a chance of the distance to the
+lower one, in units of s. So E[q s] = g and |q s − g| < s. s is the largest absolute entry of each
+block of 256, over 127 (QSGD with the infinity norm: D. Alistarh et al., NeurIPS 2017). The random
+numbers are a pure function of (seed, silo, round, draw).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ BLOCK = 256
 """Entries that share a scale."""
 PARTS = GRADIENTS, SCALES = "gradients", "scales"
 DTYPES = {FLOAT32: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.int16, INT8: torch.int8}
-"""The type of the array ``gradients``; NumPy has no bfloat16, whose bits travel as int16."""
+"""The type of the array ``gradients``. NumPy has no bfloat16, so its bits are sent as int16."""
 
 
 def pack(rows: Tensor, wire: str, rngs: Sequence[np.random.Generator]) -> dict[str, Tensor]:
-    """Return the parts by which rows (k, d) travel, given a random generator for each row."""
+    """Return the parts in which rows (k, d) are sent, given a random generator for each row."""
     if wire == FLOAT32:
         return {GRADIENTS: rows}
     if wire == FLOAT16:
@@ -41,7 +41,7 @@ def pack(rows: Tensor, wire: str, rngs: Sequence[np.random.Generator]) -> dict[s
     drawn = [torch.from_numpy(rng.random(size, dtype=np.float32)) for rng in rngs]
     chance = _blocks(torch.stack(drawn).to(rows)) if drawn else blocks
     steps = blocks / scales.where(scales > 0, 1).unsqueeze(2)
-    # Two roundings of float32, of s and of g/s, may carry the largest entry beyond 127.
+    # Two roundings of float32, of s and of g/s, may push the largest entry above 127.
     whole = (steps + chance).floor_().clamp_(-127, 127).nan_to_num_(nan=0.0)
     return {GRADIENTS: whole.flatten(1)[:, :size].to(torch.int8), SCALES: scales}
 
@@ -63,14 +63,14 @@ def unpack(parts: Mapping[str, Tensor], wire: str, shape: tuple[int, int]) -> Te
 
 
 def received(parts: Mapping[str, NDArray[Any]], how: str) -> NDArray[Any]:
-    """Return the rows (k, d) that came as arrays; of float32 as they are, whatever they are.
+    """Return the rows (k, d) that came as arrays; float32 arrays unchanged and unchecked.
 
-    SpcacwError if they cannot be read as ``how`` says.
+    SpcacwError if they cannot be read in the format ``how``.
     """
     rows = parts.get(GRADIENTS)
     if rows is None:
         raise SpcacwError(f"the reply has no array '{GRADIENTS}'")
-    if how == FLOAT32 or rows.size == 0:  # where losses were asked for, there are none
+    if how == FLOAT32 or rows.size == 0:  # answers with losses have no gradients
         return rows
     try:
         tensors = {name: torch.from_numpy(part) for name, part in parts.items() if name in PARTS}
@@ -82,15 +82,15 @@ def received(parts: Mapping[str, NDArray[Any]], how: str) -> NDArray[Any]:
 
 
 def slack(how: str) -> float:
-    """Return by how much, relatively, a gradient may become longer on its way.
+    """Return how much longer a gradient may become on its way, as a share of its length.
 
-    In int8 an entry is off by less than s, and s² is at most the square of the block over 127².
+    In int8 an entry is off by less than s, and s² is at most the block's squared norm over 127².
     """
     return {FLOAT32: 0.0, FLOAT16: 2**-11, BFLOAT16: 2**-8, INT8: BLOCK**0.5 / 127}[how]
 
 
 def size_of(floats: int, wire: str) -> int:
-    """Return the bytes by which a gradient of so many entries travels."""
+    """Return how many bytes are sent for a gradient of ``floats`` entries."""
     scales = 4 * -(-floats // BLOCK) if wire == INT8 else 0
     return floats * DTYPES[wire].itemsize + scales
 
