@@ -1,8 +1,8 @@
 """SP-CACW for Flower: one silo learns from its peers without being harmed by them.
 
 Convergence-Aware Client Weighting for Selfish Personalized Learning, Y. Kiselman and K. Y. Levy,
-arXiv:2606.29322. Importing this package imports neither Flower nor Ray; only its room ``flower``
-needs them.
+arXiv:2606.29322. Importing this package imports neither Flower nor Ray: only its subpackage
+``flower`` needs them.
 """
 
 import os.path
@@ -14,9 +14,9 @@ __all__ = (
     "simulate",
 )  # fmt: skip
 
-# The folders baselines, partitions and experiments are subpackages of this one, so that none of
-# their names can clash with a folder of the user's own. A wheel holds them inside this folder; a
-# checkout, and the app that Flower ships, hold them beside it.
+# The folders baselines, partitions and experiments are subpackages of this one, so that their
+# names cannot clash with the user's own folders. A wheel holds them inside this folder; a
+# checkout, and the app that Flower ships, hold them next to it.
 __path__.append(os.path.dirname(__path__[0]))
 
 _HOMES = {

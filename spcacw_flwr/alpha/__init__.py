@@ -1,9 +1,9 @@
-"""The maths of α: arrays in, arrays out; NumPy and PyTorch, nothing of this project.
+"""The maths of α, from arrays to arrays, with NumPy and PyTorch and nothing else of this project.
 
-Round by round: :class:`BiasTracker` (Eq. (alg_single_est)), :func:`grams` and :func:`cost_matrix`
-(Eq. (CostDef)), a learner's ``add`` and, when new weights are due, its ``minimise`` (Algorithm 1,
-line 9). :class:`CountSketch` keeps all of it in few dimensions. :class:`Evidence` tells biases from
-their noise; :class:`RegretMeter` and :func:`optimal_weights` are the theory's yardsticks.
+Each round calls :class:`BiasTracker` (Eq. (alg_single_est)), :func:`grams` and :func:`cost_matrix`
+(Eq. (CostDef)), and a learner's ``add``; when new weights are due, also its ``minimise`` (Algorithm
+1, line 9). :class:`CountSketch` maps vectors to few dimensions. :class:`Evidence` separates biases
+from noise. :class:`RegretMeter` and :func:`optimal_weights` compare a run with the theory.
 """
 
 from spcacw_flwr.alpha.bias import BiasTracker

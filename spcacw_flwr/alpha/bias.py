@@ -14,27 +14,27 @@ from spcacw_flwr.alpha.crew import shares, spread
 
 SCHEDULES = ("constant", "harmonic")
 NEGLIGIBLE, EVERY = 1e-30, 32
-"""Below what entries count as 0, and how many rounds apart that is seen to.
+"""Entries below NEGLIGIBLE are set to 0, once in EVERY rounds.
 
-Where a gradient has become exactly 0 (a unit that died, a pixel that stays black) its estimate
-decays without end, and after some 800 rounds reaches the subnormal floats, which slow down every
-product that they are part of.
+A gradient entry can become exactly 0 (a dead unit, a pixel that stays black). Its estimate then
+decays without end, and reaches the subnormal floats after some 800 rounds. Subnormal floats slow
+down every product that contains them.
 """
 
 
 class BiasTracker:
-    """Bias estimates b̂, one row a silo, from the gradients of each round.
+    """Bias estimates b̂, one row per silo, from the gradients of each round.
 
     Eq. (alg_single_est): b̂ᵢ ← (1 − βₜ) b̂ᵢ + βₜ (gᵢ − g₀), from b̂ = 0 (Algorithm 1, line 2). The
     constant schedule βₜ = β is the remark "Practical Adaptation via Constant Smoothing"; the
     harmonic schedule βₜ = 1/t is the sample mean of the cumulative bias-variance lemma.
 
-    A silo's estimate moves only in rounds in which it reported, and its t counts its own reports:
-    with partial participation the harmonic estimate stays the mean of what was observed (the
-    paper is silent here; under a common t it would shrink towards the starting value).
+    A silo's estimate changes only when the silo reports, and its t counts its own reports. With
+    partial participation, the harmonic estimate therefore stays the mean of what was observed.
+    (The paper is silent here. With a common t the estimate would shrink towards its start.)
 
-    ``beta`` is β in (0, 1], which the harmonic schedule does not use; ``target`` is the row of the
-    target silo, whose bias is 0 by definition. ValueError for a target, β or schedule outside its
+    ``beta`` is β in (0, 1]; the harmonic schedule does not use it. ``target`` is the row of the
+    target silo; its bias is 0 by definition. ValueError for a target, β or schedule outside its
     range.
 
     ``estimate`` is b̂, (M, d) float32; the target's row is exactly zero. ``reports`` (M,) counts
@@ -60,11 +60,11 @@ class BiasTracker:
         self.target, self.beta, self.schedule = target, beta, schedule
 
     def update(self, gradients: Tensor, silos: Sequence[int]) -> None:
-        """Fold in one round, in place: Algorithm 1, line 6.
+        """Update b̂ with one round, in place: Algorithm 1, line 6.
 
-        Computed as b̂ + β (g − b̂) − β g₀, which needs no temporary of shape (M, d). Its rounding
-        is relative to β‖g‖, far below the noise of a mini-batch gradient. ValueError if the target
-        did not report, since every bias is relative to its gradient, or if a shape is wrong.
+        The form b̂ + β (g − b̂) − β g₀ needs no temporary array of shape (M, d). Its rounding is
+        relative to β‖g‖, far below the noise of a mini-batch gradient. ValueError if a shape is
+        wrong, or if the target did not report: every bias is relative to its gradient.
 
         ``gradients`` (k, d), of any floating type, are those of ``silos``, in ascending order.
         """
@@ -78,7 +78,7 @@ class BiasTracker:
         own = gradients[silos.index(self.target)]
         if len(silos) == len(self.estimate):
             spread(lambda rows: self._fold(rows, gradients[rows], own), shares(len(silos)))
-        else:  # row by row: views, where an index of rows would copy both matrices
+        else:  # row by row uses views; indexing many rows would copy both matrices
             for row, silo in enumerate(silos):
                 self._fold(slice(silo, silo + 1), gradients[row : row + 1], own)
         self.estimate[self.target] = 0.0  # a fused multiply-add may leave a rounding error
@@ -92,10 +92,10 @@ class BiasTracker:
         return 1.0 / self.reports[list(silos)]
 
     def level(self) -> NDArray[np.float64]:
-        """Return (M,) what brings each b̂ᵢ as far from its start at 0 as the rounds so far would.
+        """Return (M,) factors that correct each b̂ᵢ for rounds in which its silo did not report.
 
-        The average of n reports has (1 − (1 − β)ⁿ) of the bias in it: a silo heard more rarely
-        would look less biased. 1 for one that reported in every round, or never.
+        b̂ starts at 0; after n reports it holds a share 1 − (1 − β)ⁿ of the bias. Uncorrected, few
+        reports would look like less bias. The factor is 1 after reports in all rounds, or in none.
         """
         if self.schedule != "constant":
             return np.ones(len(self.reports))

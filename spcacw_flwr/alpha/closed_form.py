@@ -5,11 +5,11 @@ Paper, section "Optimal Weighting and Potential Benefits", Lemma "Optimal Weight
 
     C₁ Σ αᵢ‖bᵢ‖² + C₂ Σ αᵢ²σᵢ²,   C₁ = 1 + 2ηL,   C₂ = ηL,
 
-is αᵢ = [(λ − C₁‖bᵢ‖²) / (2C₂σᵢ²)]₊. The lemma leaves λ implicit. Σ αᵢ is piecewise linear in λ and
-grows, so that walking up its sorted breakpoints C₁‖bᵢ‖² finds λ exactly, as in the breakpoint
-search for the continuous quadratic knapsack (K. C. Kiwiel, Breakpoint searching algorithms for the
+is αᵢ = [(λ − C₁‖bᵢ‖²) / (2C₂σᵢ²)]₊. The lemma leaves λ implicit. Σ αᵢ grows with λ and is piecewise
+linear in it. A walk up the sorted breakpoints C₁‖bᵢ‖² therefore finds λ exactly, as in the search
+for the continuous quadratic knapsack (K. C. Kiwiel, Breakpoint searching algorithms for the
 continuous quadratic knapsack problem, Mathematical Programming 112, 2008). (The lemma says λ > 0;
-it is 0 if a silo has neither noise nor bias.)
+λ is 0 if a silo has neither noise nor bias.)
 """
 
 import math
@@ -35,11 +35,11 @@ def optimal_weights(
 ) -> OptimalWeights:
     """Minimise C₁ Σ αᵢ‖bᵢ‖² + C₂ Σ αᵢ²σᵢ² over the simplex, in O(M log M).
 
-    Every step adds non-negative numbers, and biases meet as differences only, so that no size of
-    ‖b‖² or σ² costs accuracy. A silo without noise (C₂σᵢ² = 0) takes whatever the less biased
-    leave, at λ = C₁‖bᵢ‖². If there are several with the same bias, every split among them is
-    optimal: they share equally, which is the solution of least norm and the limit of equal
-    variances that go to 0. So do the least biased silos of all if ηL = 0.
+    Every step adds non-negative numbers, and biases enter as differences only. Hence no size of
+    ‖b‖² or σ² costs accuracy. A silo without noise (C₂σᵢ² = 0) takes all weight that less biased
+    silos leave, at λ = C₁‖bᵢ‖². If several such silos have the same bias, every split is optimal.
+    They share equally: the solution of least norm, and the limit of equal variances that go to 0.
+    If ηL = 0, the least biased silos of all share equally.
 
     ``squared_biases`` ‖bᵢ‖² and ``variances`` σᵢ² are (M,), ``eta`` is η, ``smoothness`` L.
     ValueError if the shapes differ or are empty, or a number is negative or not finite.
@@ -57,11 +57,11 @@ def optimal_weights(
         raise ValueError("Squared biases, variances and eta times smoothness must be >= 0, finite.")
     c1, factor = 1.0 + 2.0 * c2, min(0.5 / c2 + 1.0, _LARGEST) if c2 else 1.0  # C₁ / 2C₂
     noiseless = (v == 0.0) | (c2 == 0.0)
-    cap = float(b[noiseless].min(initial=math.inf))  # nobody beyond gets anything
+    cap = float(b[noiseless].min(initial=math.inf))  # more biased silos get nothing
     order = np.argsort(b, kind="stable")
     order = order[~noiseless[order] & (b[order] < cap)]
     levels = np.append(b[order], cap)
-    with np.errstate(over="ignore"):  # an infinite step passes 1 like any other
+    with np.errstate(over="ignore"):  # an infinite step exceeds 1 as a large one does
         # In units of (nearly) the least variance no inverse overflows, and none is 0.
         exponent = math.frexp(v[order].min(initial=math.inf))[1]
         inverses = 1.0 / np.minimum(np.ldexp(v[order], -exponent), _LARGEST)

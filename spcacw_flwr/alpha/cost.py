@@ -1,9 +1,9 @@
 """The convergence-induced cost of a weight vector, as an M×M quadratic form, and its regret.
 
-Paper, Eq. (CostDef) with estimated biases (section "Estimating the Biases"); the matrix form Hₜ is
-that of the exp-concavity lemma's proof; regularisation from appendix "Practical Algorithmic
+Paper, Eq. (CostDef) with estimated biases (section "Estimating the Biases"). The proof of the
+exp-concavity lemma has the matrix form Hₜ. Regularisation is in appendix "Practical Algorithmic
 Details", items "Cubic Regularization" and "Dynamic Regularization". Section "Overcoming Uncertainty
-via Regret Minimization": R_T = Σ L̂ₜ(αₜ) − min_α Σ L̂ₜ(α), and the theorem on FTAL,
+via Regret Minimization" has R_T = Σ L̂ₜ(αₜ) − min_α Σ L̂ₜ(α) and the theorem on FTAL,
 R_T ≤ 64 (1/γ + GD) M (1 + log T).
 """
 
@@ -18,12 +18,12 @@ from spcacw_flwr.alpha.solver import Matrix, Vector, minimise
 
 
 def cost_matrix(biases: Matrix, gradients: Matrix, eta: float, smoothness: float) -> Matrix:
-    """Hₜ = B̂ B̂ᵀ + ηL G Gᵀ, so that the round's cost is L̂ₜ(α) = αᵀ Hₜ α, Eq. (CostDef).
+    """Return Hₜ = B̂ B̂ᵀ + ηL G Gᵀ; the round's cost is L̂ₜ(α) = αᵀ Hₜ α, Eq. (CostDef).
 
-    Rows are silos here, where the paper has columns. The cost depends on α through these M²
-    numbers only, so a solver need not touch d-dimensional data again. ``biases`` B̂ B̂ᵀ and
-    ``gradients`` G Gᵀ, (M, M), are of :func:`~spcacw_flwr.alpha.products.grams`. ValueError if the
-    shapes differ, or ηL is negative or not finite.
+    Silos are rows here, and columns in the paper. The cost depends on α through these M² numbers
+    only, so a solver needs no d-dimensional data. ``biases`` B̂ B̂ᵀ and ``gradients`` G Gᵀ, (M, M),
+    come from :func:`~spcacw_flwr.alpha.products.grams`. ValueError if the shapes differ, or ηL is
+    negative or not finite.
     """
     if biases.shape != gradients.shape:
         raise ValueError(
@@ -36,7 +36,7 @@ def cost_matrix(biases: Matrix, gradients: Matrix, eta: float, smoothness: float
 
 
 def cost(alpha: Vector, H: Matrix, cubic: float = 0.0) -> float:
-    """αᵀHα + λ Σ αᵢ³: Eq. (CostDef) for one Hₜ, Eq. (refined_objective) for their sum."""
+    """Return αᵀHα + λ Σ αᵢ³: Eq. (CostDef) for one Hₜ, Eq. (refined_objective) for their sum."""
     quadratic = float(alpha @ H @ alpha)
     return quadratic + cubic * float(np.sum(alpha**3)) if cubic else quadratic
 
@@ -44,10 +44,10 @@ def cost(alpha: Vector, H: Matrix, cubic: float = 0.0) -> float:
 class RunningVariance:
     """Coordinate-wise sample variance of the target's gradient since the last reset.
 
-    λ_reg = γ ‖var(g₀)‖², appendix item "Dynamic Regularization". The paper does not say what the
-    variance runs over or its normalisation: here over the rounds since :meth:`reset` (an epoch),
-    with denominator n − 1. Welford's recurrence (Technometrics 4, 1962) in float64, O(d) memory.
-    ``count`` gradients were added since the last reset; the first sets d and the device.
+    λ_reg = γ ‖var(g₀)‖², appendix item "Dynamic Regularization". The paper gives neither range nor
+    normalisation: here the range is the rounds since :meth:`reset` (an epoch), the denominator
+    n − 1. Welford's recurrence (Technometrics 4, 1962) in float64 needs O(d) memory. ``count``
+    gradients were added since the last reset; the first one sets d and the device.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class RunningVariance:
         self._squares = torch.zeros(0, dtype=torch.float64)
 
     def add(self, g: Tensor) -> None:
-        """Fold in one gradient of shape (d,)."""
+        """Add one gradient of shape (d,)."""
         if self.count == 0:
             self._mean = torch.zeros_like(g, dtype=torch.float64)
             self._squares = torch.zeros_like(self._mean)
@@ -71,14 +71,14 @@ class RunningVariance:
         self._squares.addcmul_(deviation, deviation, value=(self.count - 1) / self.count)
 
     def squared_norm(self) -> float:
-        """‖var(g₀)‖², squared as the paper prints it; 0.0 with fewer than two gradients."""
+        """Return ‖var(g₀)‖², squared as in the paper; 0.0 with fewer than two gradients."""
         if self.count < 2:
             return 0.0
         return float((self._squares / (self.count - 1)).square().sum())
 
 
 class _Sum:
-    """A running sum that carries its rounding error along (Knuth's two-sum), entry by entry."""
+    """A running sum, entry by entry, that also sums its rounding errors (Knuth's two-sum)."""
 
     def __init__(self, *shape: int) -> None:
         self.high = self.low = np.zeros(shape)
@@ -95,17 +95,17 @@ class _Sum:
 
 
 class RegretMeter:
-    """Measures R_T, from O(M²) numbers.
+    """Measure R_T, from O(M²) numbers.
 
-    Regret is a small difference of long sums: they carry their rounding errors along, so that R_T
-    is right to a few ε of the sums, not T ε.
+    Regret is a small difference of long sums. The sums keep their rounding errors, so the error of
+    R_T is a few ε of the sums, not T ε.
 
-    The theorem speaks of one γ and G. Here they change with L, and with g_max where it is
-    measured: the bound takes the largest 1/γ and G seen. It is FTAL's with new weights in every
-    round. With new weights every K = ``every`` rounds it is applied to the T/K blocks, of which
-    each has K times the G and 1/γ of a round.
+    The theorem has one γ and one G. Here they change with L, and with g_max if it is measured, so
+    the bound uses the largest 1/γ and G so far. The bound is that of FTAL with new weights in
+    every round. With new weights every K = ``every`` rounds, it is applied to the T/K blocks. Each
+    block has K times the G and 1/γ of a round.
 
-    ``gradient_bound`` is g_max; None: the largest ``gradient_norm`` passed to :meth:`add` so far.
+    ``gradient_bound`` is g_max; None is the largest ``gradient_norm`` passed to :meth:`add` so far.
     ValueError for a bound that is not positive and finite.
     """
 
@@ -122,7 +122,7 @@ class RegretMeter:
         self, H_t: Matrix, alpha_played: Vector, smoothness: float,
         gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
-        """Fold in one round, as for a learner; ValueError if it has a cost and g_max is unknown."""
+        """Add one round, as a learner does; ValueError if it has a cost and g_max is unknown."""
         self.gradients.see(gradient_norm)
         self.rounds += 1
         if not H_t.any():
@@ -134,7 +134,7 @@ class RegretMeter:
         self._constant = max(self._constant, constant)
 
     def report(self) -> dict[str, float]:
-        """Return, of the rounds so far, Σ L̂ₜ(αₜ), min_α Σ L̂ₜ(α), R_T and the theorem's bound."""
+        """Return Σ L̂ₜ(αₜ), min_α Σ L̂ₜ(α), R_T and the theorem's bound for the rounds so far."""
         total, played = self._total.value, float(self._played.value)
         best = cost(minimise(total).alpha, total)
         blocks = math.ceil(self.rounds / self.every)

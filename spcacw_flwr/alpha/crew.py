@@ -1,9 +1,9 @@
-"""A few threads that share the work of a large round, in the place of PyTorch's and BLAS's own.
+"""A few threads that share the work of a large round, in place of PyTorch's and BLAS's threads.
 
-Those spin for milliseconds after each operation, waiting for the next one, and on few cores they
-take the time of whatever runs meanwhile. So each thread of a crew computes a part of a round with
-one core, and the rest of the round has one core as well. With 89 silos on two cores a round took
-about a quarter less time so than with PyTorch's two threads, which gained nothing over one.
+PyTorch's and BLAS's threads spin for milliseconds after each operation, waiting for the next one.
+On few cores this takes time from all other work. So each thread of a crew computes a part of a
+round on one core, and the rest of the round uses one core as well. With 89 silos on two cores, a
+round took about a quarter less time than with PyTorch's two threads, which gained nothing over one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class _Crew:
-    """The threads at work; none outside of :func:`crew`."""
+    """The threads at work; there are none outside of :func:`crew`."""
 
     executor: ThreadPoolExecutor | None = None
     size = 1
@@ -27,7 +27,7 @@ class _Crew:
 
 @contextmanager
 def crew(size: int) -> Iterator[None]:
-    """Have ``size`` threads for :func:`spread`; PyTorch and NumPy keep to one core in each."""
+    """Give :func:`spread` ``size`` threads; in each, PyTorch and NumPy use one core."""
     before, cores = (_Crew.executor, _Crew.size), torch.get_num_threads()
     blas = ThreadpoolController().select(internal_api="openblas")
     with ThreadPoolExecutor(size, thread_name_prefix="crew") as executor, blas.limit(limits=1):
@@ -46,14 +46,14 @@ def hands() -> int:
 
 
 def shares(count: int, most: int | None = None) -> list[slice]:
-    """Return ``count`` things cut into a part for each thread, or more, of ``most`` things each."""
+    """Cut ``count`` items into a part for each thread, or into more parts of ``most`` items."""
     size = max(1, -(-count // _Crew.size))
     size = min(size, most or size)
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def spread(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Return ``work`` of each item, in order, computed side by side where there is a crew."""
+    """Return ``work(item)`` of each item, in order; a crew computes them in parallel."""
     if _Crew.executor is None:
         return [work(item) for item in items]
     return list(_Crew.executor.map(work, items))

@@ -18,36 +18,36 @@ import numpy as np
 from spcacw_flwr.alpha.solver import Matrix, Solution, Vector, minimise
 
 DIAMETER = math.sqrt(2.0)
-"""D of the simplex: the distance of two of its corners."""
+"""D, the diameter of the simplex: the distance between two of its corners."""
 
 
 def gradient_bound(eta: float, smoothness: float, g_max: float) -> float:
-    """G = (8 + 2Lη) g_max², for ‖gᵢ‖ ≤ g_max and hence ‖b̂ᵢ‖ ≤ 2 g_max.
+    """Return G = (8 + 2Lη) g_max², for ‖gᵢ‖ ≤ g_max and hence ‖b̂ᵢ‖ ≤ 2 g_max.
 
-    The lemma prints 8 + 2Lη, the theorem "Convergence with Estimated Bias" 4 + 2Lη: we take the
-    lemma's, which is what ‖b̂ᵢ‖ ≤ 2 g_max gives, and the larger, so that β is on the safe side.
-    (The lemma's proof uses λ_max(H) ≤ max αᵀHα, which fails for H = 11ᵀ: G bounds every entry of
-    ∇ = 2Hα, but ‖∇‖ only up to √M. What learners need is a bound on |∇ᵀ(x − y)|, which is at most
-    2G on the simplex: the surrogate of FTAL and ONS stays a lower bound of the cost for our β,
-    since −log(1 − z) ≥ z + z²/4 holds for |z| ≤ 2β · 2G = 1/(2√2).)
+    The lemma prints 8 + 2Lη; the theorem "Convergence with Estimated Bias" prints 4 + 2Lη. We use
+    the lemma's value: it follows from ‖b̂ᵢ‖ ≤ 2 g_max and is larger, so β is on the safe side.
+    (The lemma's proof uses λ_max(H) ≤ max αᵀHα, which fails for H = 11ᵀ. G bounds every entry of
+    ∇ = 2Hα, but ‖∇‖ only up to √M. Learners need a bound on |∇ᵀ(x − y)|, and this is at most 2G on
+    the simplex. For our β, the surrogate of FTAL and ONS thus stays a lower bound of the cost,
+    because −log(1 − z) ≥ z + z²/4 holds for |z| ≤ 2β · 2G = 1/(2√2).)
     """
     return (8.0 + 2.0 * smoothness * eta) * g_max**2
 
 
 def exp_concavity(eta: float, smoothness: float, g_max: float) -> float:
-    """γ = 1 / ((8 + 2Lη) g_max²): exp(−γ L̂ₜ) is concave on the simplex (printed: convex)."""
+    """Return γ = 1 / ((8 + 2Lη) g_max²): exp(−γ L̂ₜ) is concave on the simplex (paper: convex)."""
     return 1.0 / gradient_bound(eta, smoothness, g_max)
 
 
 def ftal_beta(eta: float, smoothness: float, g_max: float) -> float:
-    """β = ½ min{1/(4GD), γ}, the curvature of the surrogates of FTAL and ONS."""
+    """Return β = ½ min{1/(4GD), γ}, the curvature of the surrogates of FTAL and ONS."""
     bound = gradient_bound(eta, smoothness, g_max)
     return 0.5 * min(1.0 / (4.0 * bound * DIAMETER), exp_concavity(eta, smoothness, g_max))
 
 
 @dataclass
 class LargestGradient:
-    """g_max: ``bound`` where it is given, else the ``largest`` norm seen so far.
+    """g_max: ``bound`` if it is given, else the ``largest`` norm so far.
 
     ValueError for a bound that is not positive and finite.
     """
@@ -67,7 +67,7 @@ class LargestGradient:
 
     @property
     def value(self) -> float:
-        """g_max; ValueError if no bound was given and no norm but 0 seen."""
+        """g_max; ValueError if no bound was given and all norms so far are 0."""
         if self.bound is not None:
             return self.bound
         if self.largest == 0.0:
@@ -78,13 +78,13 @@ class LargestGradient:
 class Learner(ABC):
     """A learner of M weights on the simplex, with step size η = ``eta``.
 
-    ``gradient_bound`` is g_max, the clipping norm where gradients are clipped; None: the largest
+    ``gradient_bound`` is g_max, the clipping norm if gradients are clipped; None is the largest
     ``gradient_norm`` passed to :meth:`add` so far. ValueError for a bound that is not positive and
     finite.
     """
 
     exact: ClassVar[bool] = False
-    """Whether it minimises a sum of costs. Only then can λ_reg enter."""
+    """Whether the learner minimises a sum of costs. Only then can λ_reg enter."""
 
     def __init__(
         self, num_silos: int, eta: float = 0.0, gradient_bound: float | None = None
@@ -94,18 +94,18 @@ class Learner(ABC):
         self.begin(num_silos)
 
     def begin(self, num_silos: int) -> None:  # noqa: B027
-        """Make what it sums up, for M silos and no round yet; a hook, empty here."""
+        """Create the learner's sums for M silos, before any round; a hook, empty here."""
 
     @abstractmethod
     def add(
         self, H_t: Matrix, alpha_played: Vector, *,
         smoothness: float, gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
-        """Fold in one round: its cost matrix (M, M) and the weights (M,) that were used in it."""
+        """Add one round: its cost matrix (M, M) and the weights (M,) that were used in it."""
 
     @abstractmethod
     def minimise(self, start: Vector | None, cubic: float = 0.0) -> Solution:
-        """Weights for the next round; λ_reg = ``cubic`` enters once, not once a round."""
+        """Return weights for the next round; λ_reg = ``cubic`` enters once, not in every round."""
 
 
 class FollowTheLeader(Learner):
@@ -124,11 +124,11 @@ class FollowTheLeader(Learner):
         self, H_t: Matrix, alpha_played: Vector, *,
         smoothness: float = 0.0, gradient_norm: float | None = None,
     ) -> None:  # fmt: skip
-        """Add Hₜ; all else is ignored, and there for the sake of a common call."""
+        """Add Hₜ; the other arguments are ignored, and exist because all learners share a call."""
         self.total += H_t
 
     def minimise(self, start: Vector | None, cubic: float = 0.0) -> Solution:
-        """Minimise, from ``start``; see :func:`spcacw_flwr.alpha.solver.minimise`."""
+        """Minimise from ``start``; see :func:`spcacw_flwr.alpha.solver.minimise`."""
         return minimise(self.total, cubic=cubic, start=start)
 
 
@@ -136,11 +136,11 @@ class FollowTheApproximateLeader(Learner):
     """FTAL, version 1: minimise the sum of rank-one quadratic surrogates at the played points.
 
     f̃ₜ(x) = fₜ(xₜ) + ∇ₜᵀ(x − xₜ) + (β/2)(x − xₜ)ᵀ∇ₜ∇ₜᵀ(x − xₜ), with ∇ₜ = 2Hₜxₜ. Up to a
-    constant their sum is xᵀAx + cᵀx, which is all that is kept: ``quadratic`` A (M, M) and
-    ``linear`` c (M,). β is :func:`ftal_beta`.
+    constant, their sum is xᵀAx + cᵀx. Only ``quadratic`` A (M, M) and ``linear`` c (M,) are kept.
+    β is :func:`ftal_beta`.
 
-    With new weights every K rounds, the K surrogates of a block touch at one point; each is still
-    a lower bound of its own cost, so nothing changes here. Where g_max is measured, earlier
+    With new weights every K rounds, the K surrogates of a block touch at one point. Each is still
+    a lower bound of its own cost, so nothing changes here. If g_max is measured, earlier
     surrogates keep their β.
     """
 
@@ -165,5 +165,5 @@ class FollowTheApproximateLeader(Learner):
         self.linear += (1.0 - beta * (slope @ alpha_played)) * slope
 
     def minimise(self, start: Vector | None, cubic: float = 0.0) -> Solution:
-        """Minimise, from ``start``; see :func:`spcacw_flwr.alpha.solver.minimise`."""
+        """Minimise from ``start``; see :func:`spcacw_flwr.alpha.solver.minimise`."""
         return minimise(self.quadratic, linear=self.linear, cubic=cubic, start=start)

@@ -1,13 +1,13 @@
-"""Biases and the noise in their estimates, told apart by M×M inner products alone.
+"""Separate biases from the noise in their estimates, by M×M inner products alone.
 
-Ours, not the paper's. Eq. (alg_single_est) averages noisy differences, b̂ᵢ = Σ_t w_t δᵢ,ₜ of
-δᵢ = gᵢ − g₀, so that E⟨b̂ᵢ, b̂ⱼ⟩ = s²⟨bᵢ, bⱼ⟩ + c Σᵢⱼ with s = Σ w, c = Σ w². Σ is the covariance
-of the differences, σᵢ² + σ₀² on the diagonal and σ₀² elsewhere, as all share −g₀. An unbiased peer
-thus looks biased by β/(2 − β)(σᵢ² + σ₀²).
+This is ours, not the paper's. Eq. (alg_single_est) averages noisy differences δᵢ = gᵢ − g₀ into
+b̂ᵢ = Σ_t w_t δᵢ,ₜ. Hence E⟨b̂ᵢ, b̂ⱼ⟩ = s²⟨bᵢ, bⱼ⟩ + c Σᵢⱼ with s = Σ w, c = Σ w². Σ is the
+covariance of the differences: σᵢ² + σ₀² on the diagonal and σ₀² elsewhere, because all share −g₀.
+An unbiased peer thus looks biased by β/(2 − β)(σᵢ² + σ₀²).
 
-Let K = B̂B̂ᵀ and D_t be the products of a round's δ. Without the products of a round with itself,
-Q = Σ_t w_t² D_t, what is left of K has no noise of single rounds: U = (K − Q) / (s² − c) is
-unbiased for BBᵀ whatever the noise, if rounds are independent. The mean of D less U is Σ.
+Let K = B̂B̂ᵀ, and D_t the products of a round's δ. Q = Σ_t w_t² D_t sums the products of each round
+with itself, so K − Q has no noise of single rounds. U = (K − Q) / (s² − c) is unbiased for BBᵀ
+with any noise, if rounds are independent. The mean of D minus U is Σ.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from spcacw_flwr.alpha.closed_form import optimal_weights
 from spcacw_flwr.alpha.solver import Matrix, Vector
 
-LEAST = 1e-9  # of a sum of weights: below it, nothing was seen
+LEAST = 1e-9  # a smaller sum of weights counts as no observation
 
 
 def differences(products: Matrix, silos: Sequence[int], target: int) -> Matrix:
     """Return the products of δᵢ = gᵢ − g₀ from those of the gradients, both (M, M).
 
-    Rows and columns of silos that are not among those that reported, ``silos``, are 0.
+    ``silos`` are the silos that reported. Rows and columns of all other silos are 0.
     """
     own, heard = products[target], np.isin(np.arange(len(products)), silos)
     between = products - own - own[:, None] + own[target]
@@ -34,8 +34,8 @@ def differences(products: Matrix, silos: Sequence[int], target: int) -> Matrix:
 class NoiseTracker:
     """Running estimates of the products of biases, and of the noise of a round's gradients.
 
-    ``sums`` (M,) are the s of each silo, ``pairs`` (M, M) s² − c: 0 until both of a pair were heard
-    in two rounds. Σ is a mean that forgets as b̂ does, for noise changes as training goes on.
+    ``sums`` (M,) is s of each silo. ``pairs`` (M, M) is s² − c: 0 until both silos of a pair
+    reported in two rounds. Σ is a mean that forgets as b̂ does, because noise changes in training.
     """
 
     def __init__(self, num_silos: int, target: int) -> None:
@@ -43,15 +43,15 @@ class NoiseTracker:
         self.target = target
         self._own, self._cross, self._spread, self._seen, self._products = np.zeros(
             (5, num_silos, num_silos)
-        )  # Q, c, D, its share, K
+        )  # Q, c, mean of D, its total weight, K
         self.sums: Vector = np.zeros(num_silos)
-        self._biases: Matrix | None = None  # what was asked for since the last round
+        self._biases: Matrix | None = None  # kept until the next round
         self._variances: Vector | None = None
 
     def update(self, products: Matrix, differences: Matrix, betas: Vector) -> None:
-        """Fold in a round: K after it, D (0 for who did not report), βᵢ (0 for who did not).
+        """Add a round: K after it, and D and βᵢ, which are 0 for silos that did not report.
 
-        The target reports in every round, with the β of its own; its rows of K and D are 0.
+        The target reports in every round and has its own β; its rows of K and D are 0.
         """
         self._biases = self._variances = None
         keep = 1.0 - betas
@@ -81,7 +81,7 @@ class NoiseTracker:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """(M,) who was heard in two rounds at least."""
+        """(M,) which silos reported in at least two rounds."""
         return self.own_pairs > LEAST
 
     def biases(self) -> Matrix:
@@ -94,10 +94,10 @@ class NoiseTracker:
         return self._biases
 
     def variances(self) -> Vector:
-        """Return σᵢ² (M,) ≥ 0 of a round's gradients; 0 for who is not known.
+        """Return σᵢ² (M,) ≥ 0 of a round's gradients; 0 for silos that are not known.
 
-        σ₀² is the mean of Σᵢⱼ over pairs of different peers. With one peer there is none, and the
-        noise of its difference is put down to both silos in equal parts.
+        σ₀² is the mean of Σᵢⱼ over pairs of different peers. With one peer there is no pair, and
+        each of the two silos gets half of the noise of their difference.
         """
         if self._variances is None:
             self._variances = self._found_variances()
@@ -118,9 +118,9 @@ class NoiseTracker:
 
 
 class Evidence:
-    """Means over rounds of ‖bᵢ‖² and σᵢ², and the weights that the lemma would give by them.
+    """Means over rounds of ‖bᵢ‖² and σᵢ², and the lemma's weights for these means.
 
-    The means of a silo are over the rounds since it was known.
+    A silo's means cover the rounds since it became known.
     """
 
     def __init__(self, num_silos: int, target: int) -> None:
@@ -128,7 +128,7 @@ class Evidence:
         self._rounds, self._squares, self._noise, self._sampling = np.zeros((4, num_silos))
 
     def add(self, sampling: Vector) -> None:
-        """Count the round that ``noise`` heard last; ``sampling`` is (1/p − 1)‖gᵢ‖², (M,)."""
+        """Add the last round that ``noise`` got; ``sampling`` is (1/p − 1)‖gᵢ‖², (M,)."""
         known = self.noise.known
         self._rounds += known
         self._squares += known * self.noise.biases().diagonal()
@@ -141,18 +141,18 @@ class Evidence:
 
     @property
     def squared_biases(self) -> Vector:
-        """‖bᵢ‖², (M,), ≥ 0; NaN for a silo that was not heard twice, 0 for the target."""
+        """‖bᵢ‖², (M,), ≥ 0; NaN for a silo that did not report twice, 0 for the target."""
         return self._mean(self._squares)
 
     @property
     def variances(self) -> Vector:
-        """σᵢ², (M,); NaN for a silo that was not heard twice."""
+        """σᵢ², (M,); NaN for a silo that did not report twice."""
         return self._mean(self._noise)
 
     def closed_form(self, eta: float, smoothness: float) -> Vector:
-        """The lemma's α, (M,): 0 for silos not heard twice, all to the target at first.
+        """Return the lemma's α, (M,): at first e_0; 0 for silos that did not report twice.
 
-        σᵢ² is that of g̃ᵢ: to the noise of a peer's gradient comes what sampling adds.
+        σᵢ² is the variance of g̃ᵢ: the noise of a peer's gradient plus what sampling adds.
         """
         biases, variances = self.squared_biases, self.variances + self._mean(self._sampling)
         known = np.isfinite(biases)

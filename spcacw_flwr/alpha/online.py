@@ -1,32 +1,32 @@
-"""Two standard methods of online convex optimisation, on the simplex, to compare with.
+"""Two standard methods of online convex optimisation on the simplex, for comparison.
 
-Both see a round through its gradient ∇ₜ = 2Hₜxₜ alone. With new weights every K rounds, the rounds
-since the last are one block, whose cost is their sum: so is its gradient, at the point played in
-all of them.
+Both use only the gradient ∇ₜ = 2Hₜxₜ of a round. With new weights every K rounds, the rounds since
+the last update are one block. The cost of a block is the sum of their costs, and its gradient is
+the sum of their gradients at the one point played in all of them.
 
 ``ons``, the online Newton step (E. Hazan, A. Agarwal and S. Kale, Logarithmic regret algorithms for
-online convex optimization, Machine Learning 69, 2007): with Aₜ = εI + Σ ∇∇ᵀ of the rounds up to t,
+online convex optimization, Machine Learning 69, 2007): with Aₜ = εI + Σ ∇∇ᵀ over rounds up to t,
 
     xₜ₊₁ = Π(xₜ − (1/β) Aₜ⁻¹ ∇ₜ),   Π the projection in the norm of Aₜ,   ε = 1/(β²D²).
 
-Their bound on its regret is 5 (1/γ + GD) M log T.
+The authors bound its regret by 5 (1/γ + GD) M log T.
 
 ``eg``, exponentiated gradient (J. Kivinen and M. K. Warmuth, Exponentiated gradient versus gradient
 descent for linear predictors, Information and Computation 132, 1997): xₜ₊₁ ∝ xₜ exp(−η∇ₜ), entry by
-entry, from x₁ uniform. Here with all gradients at once, and a step that needs no horizon and no
-bound,
+entry, from x₁ uniform. Here it uses the sum of all gradients, and a step that needs no horizon and
+no bound:
 
     xₜ₊₁ ∝ exp(−ηₜ Σ_{τ≤t} ∇_τ),   ηₜ = √(ln M / Σ_{τ≤t} r_τ²),   r = ½ (max ∇ − min ∇),
 
-which is the rule above if η is constant. For an η that falls, this form ("lazy", or dual
-averaging) keeps a regret bound, the recursive one may not: F. Orabona and D. Pál, Scale-free online
-learning, Theoretical Computer Science 716, 2018. r is the least ‖∇ − c1‖∞ over c: α sums to 1, so
-that an amount common to all entries of ∇ must not slow the learner down.
+If η is constant, this is the rule above. If η falls, this form ("lazy", or dual averaging) keeps a
+regret bound, and the recursive form may not: F. Orabona and D. Pál, Scale-free online learning,
+Theoretical Computer Science 716, 2018. r is the least ‖∇ − c1‖∞ over c: because α sums to 1, an
+amount common to all entries of ∇ must not slow the learner down.
 
 Its regret is at most ((1 + √2) √ln M + 2 / (1 − 1/√2)) √(Σ_{τ≤T} r_τ²): by S. de Rooij, T. van
 Erven, P. Grünwald and W. Koolen, Follow the leader if you can, hedge if you must, JMLR 15, 2014, it
-is at most ln M / η_T plus a sum of min{ηₜ₋₁ rₜ²/2, 2rₜ}. Where rₜ² ≤ Σ_{τ<t} r_τ² the first is at
-most √(ln M / 2) rₜ² / √(Σ_{τ≤t} r_τ²); elsewhere the sum has at least doubled.
+is at most ln M / η_T plus a sum of min{ηₜ₋₁ rₜ²/2, 2rₜ}. If rₜ² ≤ Σ_{τ<t} r_τ², the first of both
+is at most √(ln M / 2) rₜ² / √(Σ_{τ≤t} r_τ²). Otherwise Σ r_τ² at least doubles.
 """
 
 import math
@@ -38,19 +38,19 @@ from spcacw_flwr.alpha.solver import Matrix, Solution, Vector, minimise
 
 
 class OnlineNewtonStep(Learner):
-    """ONS; a step and its projection are one quadratic problem, and no Aₜ⁻¹ is needed.
+    """ONS: a step and its projection are one quadratic problem, and no Aₜ⁻¹ is needed.
 
-    The projection's ½(x − y)ᵀβAₜ(x − y), at y = xₜ − (βAₜ)⁻¹∇ₜ, is up to a constant
+    The projection minimises ½(x − y)ᵀβAₜ(x − y) over the simplex, at y = xₜ − (βAₜ)⁻¹∇ₜ. This is
 
-        ∇ₜᵀ(x − xₜ) + ½(x − xₜ)ᵀ βAₜ (x − xₜ),
+        ∇ₜᵀ(x − xₜ) + ½(x − xₜ)ᵀ βAₜ (x − xₜ)
 
-    to be minimised over the simplex. ``metric`` is βAₜ (M, M): kept in this scale, rounds may
-    differ in β (through L and a measured g_max), each adding βₜ∇ₜ∇ₜᵀ, and the regret proof goes
-    through; its part 1/(βD²) · I is that of the smallest β so far. With one β it is the published
-    algorithm. The first point is the one first played.
+    up to a constant. ``metric`` is βAₜ (M, M). In this scale β may differ between rounds (through
+    L and a measured g_max): each round adds βₜ∇ₜ∇ₜᵀ, and the regret proof still holds. The part
+    1/(βD²) · I of the metric uses the smallest β so far. With one β this is the published
+    algorithm. The first point is the first one played.
 
-    Since Σ∇ (Σ∇)ᵀ ≼ (Σ 1/γₜ) Σ γₜ∇∇ᵀ, a block's 1/γ is the sum of its rounds' 1/γ. Its G is the
-    sum of theirs, and so is its 1/β (K/β for equal ones).
+    Because Σ∇ (Σ∇)ᵀ ≼ (Σ 1/γₜ) Σ γₜ∇∇ᵀ, a block's 1/γ is the sum of its rounds' 1/γ. Its G and
+    its 1/β are the sums of theirs too (1/β is K/β for equal ones).
     """
 
     def begin(self, num_silos: int) -> None:
@@ -93,12 +93,11 @@ class OnlineNewtonStep(Learner):
 
 
 class ExponentiatedGradient(Learner):
-    """EG, in the log domain: nothing overflows, and a weight is 0 only where it underflows.
+    """EG in the log domain: nothing overflows, and a weight is 0 only if it underflows.
 
-    It starts from its own uniform point: α₀ = e₀ has zeros, which a product never leaves. The
-    gradient is taken where the weights in use were; that they were α₀ before the first update
-    costs at most 2r of that block. Only blocks have an r: the larger K, the fewer and the longer
-    the steps.
+    It starts from its own uniform point, because α₀ = e₀ has zeros and a product leaves them 0.
+    The gradient is taken at the weights in use. Before the first update these are α₀, which costs
+    at most 2r of that block. Each block has one r, so a larger K gives fewer and longer steps.
     """
 
     def begin(self, num_silos: int) -> None:
@@ -121,7 +120,7 @@ class ExponentiatedGradient(Learner):
         self._spread = math.hypot(self._spread, 0.5 * float(np.ptp(self._slope)))
         self.total += self._slope
         self._slope = np.zeros_like(self._slope)
-        logits = self.total.min() - self.total  # the best at 0
+        logits = self.total.min() - self.total  # the best is 0
         if self._spread > 0.0:
             logits *= math.sqrt(math.log(logits.size)) / self._spread
         weights = np.exp(logits)

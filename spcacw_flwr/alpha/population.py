@@ -1,23 +1,23 @@
-"""How far a weighted sum of gradients is from the target's *population* gradient.
+"""Estimate how far a weighted sum of gradients is from the target's *population* gradient.
 
-Ours, not the paper's; docs/plus.md derives it. Silo i's whole gradient is ∇fᵢ + eᵢ, off that of its
-population by the error eᵢ of its nᵢ samples, the same in every round, E‖eᵢ‖² = Fᵢ. The differences
-b̂ᵢ of whole gradients are bᵢ + eᵢ − e₀, so that for weights α on the simplex
+This is ours, not the paper's; docs/plus.md derives it. Silo i's whole gradient is ∇fᵢ + eᵢ. The
+error eᵢ comes from its nᵢ samples and is the same in every round, with E‖eᵢ‖² = Fᵢ. The differences
+of whole gradients are b̂ᵢ = bᵢ + eᵢ − e₀. For weights α on the simplex,
 
     E‖Σ αᵢ(∇fᵢ + eᵢ) − ∇f₀‖² = ‖Σ αᵢ bᵢ‖² + Σ αᵢ² Fᵢ,    E⟨b̂ᵢ, b̂ⱼ⟩ = ⟨bᵢ, bⱼ⟩ + F₀ + [i = j] Fᵢ.
 
-Everything is estimated from the M × M products that SP-CACW has at hand: K = B̂B̂ᵀ of the running
-means of gᵢ − g₀, and D, those of a round.
+All is estimated from M × M products that SP-CACW has anyway: K = B̂B̂ᵀ of the running means of
+gᵢ − g₀, and D, the products of one round's gᵢ − g₀.
 
-* U, the products of b̂ without their noise (:mod:`spcacw_flwr.alpha.noise`), is unbiased for those
-  of whole gradients, if rounds are independent. Within a pass they are not: drawn without
-  replacement, deviations cancel, and U has only 1 − ρ of the F in it, ρ being the share of pairs of
-  rounds of one pass.
+* U holds the products of b̂ without noise (:mod:`spcacw_flwr.alpha.noise`). If rounds are
+  independent, U is unbiased for whole gradients. Rounds of one pass are not independent: samples
+  are drawn without replacement, deviations cancel, and U holds only 1 − ρ of the F. Here ρ is the
+  share of pairs of rounds that belong to one pass.
 * A mini-batch of b of the n samples, each of variance S², has the noise S²(1/b − 1/n), and F is
-  S²/n: so Fᵢ = σᵢ² / (rᵢ − 1 + ρᵢ), where r is the mean of n/b over rounds, whose last of a pass is
-  shorter. If an answer is the mean of l independent mini-batches, F is l times that, and U has
-  1 − ρ/l of it in it. If but n′ of the n samples are independent, F is a = n/n′ times that, and U
-  has 1 − ρ/(al) of it.
+  S²/n. So Fᵢ = σᵢ² / (rᵢ − 1 + ρᵢ), where r is the mean of n/b over rounds, because the last batch
+  of a pass is shorter. If an answer is the mean of l independent mini-batches, F is l times that,
+  and U holds 1 − ρ/l of it. If only n′ of the n samples are independent, F is a = n/n′ times that,
+  and U holds 1 − ρ/(al) of it.
 """
 
 import numpy as np
@@ -27,16 +27,16 @@ from spcacw_flwr.alpha.noise import LEAST, NoiseTracker
 from spcacw_flwr.alpha.solver import Matrix, Vector, minimise
 
 RATIO, ADDED, PRODUCT, BIAS, PEER = range(5)
-"""What b̂'s weights average: n/b, noise on purpose, ⟨gᵢ, g₀⟩, and g₀ along b̂ᵢ and along gᵢ."""
+"""Averaged with b̂'s weights: n/b, noise added on purpose, ⟨gᵢ, g₀⟩, g₀ along b̂ᵢ and along gᵢ."""
 FLATTEST = 0.01
-"""Least share of curvature that a bias is taken to have."""
+"""Lower limit of κᵢ/κ, the curvature along a bias relative to that along noise."""
 
 
 def positive_part(matrix: Matrix, scales: Vector) -> Matrix:
     """Return the nearest positive semi-definite matrix (N. J. Higham, 1988), symmetric (M, M).
 
-    Near is meant in units of ``scales`` (M,), the standard errors of rows and columns: else the
-    luck of one noisy row would change all others.
+    Distance is measured in units of ``scales`` (M,), the standard errors of rows and columns.
+    Otherwise the noise of one row would change all others.
     """
     units = np.outer(scales, scales)
     values, vectors = np.linalg.eigh(matrix / units)
@@ -44,11 +44,11 @@ def positive_part(matrix: Matrix, scales: Vector) -> Matrix:
 
 
 def left_of_noise(step: float, passes: Vector) -> Vector:
-    """Return which part (M,) of the variance of mini-batch noise is left in w after a pass.
+    """Return the share (M,) of the variance of mini-batch noise that is left in w after a pass.
 
-    Drawn without replacement, the deviations of the r rounds of a pass sum to 0. What a round does
-    to w decays by q = 1 − ``step`` a round, 0 < step < 1. Of what r independent rounds would leave,
-    (1 − (1 − qʳ)(1 + q) / (r (1 − q)(1 + qʳ))) r/(r − 1) remains.
+    Samples are drawn without replacement, so the deviations of a pass's r rounds sum to 0. The
+    effect of a round on w is multiplied by q = 1 − ``step`` each round, 0 < step < 1. Of what r
+    independent rounds leave, (1 − (1 − qʳ)(1 + q) / (r (1 − q)(1 + qʳ))) r/(r − 1) is left.
     """
     rounds, keep = np.maximum(passes, 2.0), 1.0 - step
     power = keep**rounds
@@ -57,11 +57,11 @@ def left_of_noise(step: float, passes: Vector) -> Vector:
 
 
 class Population:
-    """Biases between populations, noise, and errors of finite samples, and the weights they earn.
+    """Biases between populations, noise, errors of finite samples, and the resulting weights.
 
-    ``noise`` is the caller's, who updates it first. ``passes`` (M,) are the rounds of a pass of
-    each silo over its data, ``sizes`` (M,) its nᵢ, of which ``independent`` (M,) are independent.
-    An answer is the mean of ``draws`` mini-batches.
+    The caller updates its ``noise`` first. ``passes`` (M,) is the number of rounds in each silo's
+    pass over its data. ``sizes`` (M,) is nᵢ, of which ``independent`` (M,) are independent. An
+    answer is the mean of ``draws`` mini-batches.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class Population:
         self, betas: Vector, round_: int, products: Matrix, along: Vector, batches: Vector,
         added: Vector,
     ) -> None:  # fmt: skip
-        """Fold in round t, after ``noise``: βᵢ (0 for who did not report) and GGᵀ (M, M).
+        """Add round t, after ``noise``: βᵢ (0 for silos that did not report) and GGᵀ (M, M).
 
-        ``along`` (M,) is g₀ along b̂ᵢ of before the round, the target's along a difference of two of
-        its gradients before; NaN along what has no length. ``batches`` (M,) are the samples b of
-        each one's mini-batches, and ``added`` (M,) is the variance of noise that silos add on
-        purpose, which is no error of their data.
+        ``along`` (M,) is g₀ along each b̂ᵢ before the round; for the target, along a difference of
+        two of its earlier gradients; NaN if that has length 0. ``batches`` (M,) is the number b of
+        samples in a silo's mini-batch. ``added`` (M,) is the variance of noise that silos add on
+        purpose; it is no error of their data.
         """
         keep = 1.0 - betas
         ratios = np.divide(self.sizes, batches, out=np.zeros_like(betas), where=betas > 0.0)
@@ -112,23 +112,23 @@ class Population:
         return np.maximum(squares - self._mean(what) ** 2, 0.0)
 
     def variances(self) -> Vector:
-        """Return σ² (M,) of a round's gradients; the target's is no more than its mean ‖g₀‖².
+        """Return σ² (M,) of a round's gradients; the target's is at most its mean ‖g₀‖².
 
-        Its noise is told by what the differences of its peers share, and attackers can share more.
+        It is estimated from what the differences of peers share, and attackers can inflate that.
         """
         variances = self.noise.variances().copy()
         variances[self.target] = min(variances[self.target], self._mean(PRODUCT)[self.target])
         return variances
 
     def _drawn(self) -> Vector:
-        """Return the variances (M,) of mini-batches, without noise on purpose."""
+        """Return the variances (M,) of mini-batches, without noise added on purpose."""
         return np.maximum(self.variances() - self._mean(ADDED), 0.0)
 
     def opposed(self) -> NDArray[np.bool_]:
-        """Return (M,) whose gradients go against the target's in the mean of rounds.
+        """Return (M,) which silos' gradients go against the target's in the mean of rounds.
 
-        Between silos that are alike and have fitted their samples, E⟨gᵢ, g₀⟩ is down to −½F₀. Who
-        is below it by more than a standard error is opposed.
+        Between like silos that have fitted their samples, E⟨gᵢ, g₀⟩ falls to −½F₀. A silo that is
+        below −½F₀ by more than a standard error is opposed.
         """
         known, pairs, sums = self.noise.known, self.noise.own_pairs, self.noise.sums
         few = np.divide(sums**2, pairs, out=np.ones_like(pairs), where=known) - 1.0  # 1/(T − 1)
@@ -136,16 +136,16 @@ class Population:
         return known & (most < -0.5 * self.errors()[self.target])
 
     def repeats(self) -> Vector:
-        """Return ρ (M,), the share of pairs of rounds in which a silo was within one pass."""
+        """Return ρ (M,), the share of pairs of rounds that belong to one pass of a silo."""
         pairs = self.noise.own_pairs
         return np.divide(self._same, pairs, out=np.zeros_like(pairs), where=pairs > LEAST)
 
     def errors(self) -> Vector:
         """Return F (M,), the squared error of each silo's whole gradient.
 
-        A silo whose batch is all that it has shows no noise, and the target's noise seems gone once
-        w has fitted its samples. The former gets the least error of a sample among the other peers,
-        the latter no less than that.
+        A silo whose batch is all of its data shows no noise: it gets the least error per sample of
+        the other peers. The target's noise seems to vanish once w has fitted its samples: its
+        error per sample is no smaller than that one.
         """
         several = self.passes > 1
         rounds = np.maximum(self._mean(RATIO) - 1.0 + self.repeats(), LEAST)
@@ -158,11 +158,11 @@ class Population:
         return errors
 
     def add(self, step: float, sampling: Vector) -> None:
-        """Add a round to what weights are learned from.
+        """Add a round to the sums from which weights are learned.
 
-        ``step`` is ηκ/(1 − μ) < 1, the weight of noise, of which :func:`left_of_noise` counts, and
-        ``sampling`` (M,) the (1/p − 1)‖gᵢ‖² that sampling adds to it. The round counts in units of
-        the running mean of ‖g₀‖²: early gradients are long, and would outweigh late ones.
+        ``step`` is ηκ/(1 − μ) < 1, the weight of noise; of mini-batch noise :func:`left_of_noise`
+        counts. ``sampling`` (M,) is (1/p − 1)‖gᵢ‖², which sampling adds to noise. A round is
+        divided by the running mean of ‖g₀‖²: early gradients are long and would outweigh late ones.
         """
         norm = self._mean(PRODUCT)[self.target]
         if norm <= 0.0:
@@ -182,12 +182,12 @@ class Population:
         self._total += share
 
     def weights(self) -> Vector:
-        """Return the α (M,) of least risk; all to the target at first.
+        """Return the α (M,) of least risk; at first the target has all weight.
 
-        Silos that were not heard twice, and those that are opposed now, get 0. A peer whose bias is
-        larger than the target's error is, alone, worse than the target, and does not mend it: from
-        ½ to 3/2 of the error, growing parts of both errors count as one. What is so far counts the
-        more, the flatter the loss is along it.
+        Silos that did not report twice, and silos that are opposed now, get 0. A peer whose bias
+        exceeds the target's error is worse alone than the target, and does not reduce that error.
+        As the bias grows from ½ to 3/2 of the error, a growing part of the error counts as common
+        to both silos. A far bias counts more if the loss is flat along it.
         """
         known = self._weight.diagonal() > 0.0
         peers = np.flatnonzero(self.noise.peers & known & ~self.opposed())
@@ -199,7 +199,7 @@ class Population:
         rounds = np.where(known, self._weight.diagonal(), self._total)
         errors, noise = self._errors / rounds, self._noise / rounds
         own, errors[self.target] = errors[self.target], 0.0
-        shared = np.zeros(len(known))  # of the target's error
+        shared = np.zeros(len(known))  # part of the target's error
         shared[peers] = (biases.diagonal() - 0.5 * own).clip(0.0, own) / (own or 1.0)
         units = 1.0 + (self._flatness()[peers] - 1.0) * shared[peers]
         biases *= np.outer(units, units)
@@ -211,10 +211,10 @@ class Population:
         return alpha
 
     def _flatness(self) -> Vector:
-        """Return √(κ/κᵢ) ≥ 1 (M,): how g₀ varies along noise, over how it does along b̂ᵢ.
+        """Return √(κ/κᵢ) ≥ 1 (M,): the variation of g₀ along noise, divided by that along b̂ᵢ.
 
-        Half of the noise of b̂ᵢ is the target's own and half the peer's. 1 where the target's batch
-        is all that it has, and shows no noise.
+        The noise of b̂ᵢ is half the target's and half the peer's. The result is 1 if the target's
+        batch is all of its data, because it then shows no noise.
         """
         rounds = self._weight.diagonal()
         own = self._bias[self.target] * rounds / rounds[self.target]
@@ -223,10 +223,10 @@ class Population:
         return shares.clip(FLATTEST, 1.0) ** -0.5
 
     def _biases_among(self, peers: NDArray[np.int64]) -> Matrix:
-        """Return the mean products of the bᵢ of ``peers``, positive semi-definite.
+        """Return the mean products of the bᵢ of ``peers``, made positive semi-definite.
 
-        Where the found ones are not, it is luck, and no silo is paid for luck. For the same reason
-        the target's error in them is no more than what the best mixture of peers leaves.
+        If the estimate is not, this is luck, and no silo gains weight by luck. For the same reason
+        the subtracted error of the target is at most what the best mixture of peers leaves.
         """
         weight = self._weight[np.ix_(peers, peers)]
         none = np.zeros_like(weight)

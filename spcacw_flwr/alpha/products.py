@@ -2,8 +2,8 @@
 
 SP-CACW's cost depends on gradients and biases through inner products only (Eq. (CostDef)).
 
-PyTorch's general product is used, though half of it would do: for up to 128 silos neither strips of
-the lower triangle nor BLAS ``syrk`` was faster (500: a third faster).
+The code uses PyTorch's general product, although half of it would be enough: for up to 128 silos,
+neither strips of the lower triangle nor BLAS ``syrk`` was faster (for 500: a third faster).
 """
 
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ from torch import Tensor
 from spcacw_flwr.alpha.crew import hands, spread
 
 BLOCK = 1 << 16
-"""Numbers whose squares PyTorch may add up one after the other in float32."""
+"""How many squares PyTorch may add up one after the other in float32."""
 FEW = 17
-"""With fewer rows PyTorch multiplies in float32 in any case, and sooner if not asked for less."""
+"""With fewer rows PyTorch uses float32 in any case, and is faster if low precision is off."""
 
 
 @contextmanager
 def low_precision(on: bool = True) -> Iterator[None]:
-    """Have PyTorch multiply float32 matrices in bfloat16 where the CPU can, on a GPU in tf32.
+    """Let PyTorch multiply float32 matrices in bfloat16 (a CPU that can) or tf32 (a GPU).
 
-    Their elements are rounded, to 8 bits or 11; sums stay float32.
+    Elements are rounded to 8 bits (bfloat16) or 11 (tf32); sums stay float32.
     """
     cpu, gpu = torch.backends.mkldnn.matmul, torch.backends.cuda.matmul  # type: ignore[attr-defined]
     kinds = {cpu: "bf16", gpu: "tf32"} if on else {}
@@ -36,15 +36,15 @@ def low_precision(on: bool = True) -> Iterator[None]:
         yield
     finally:
         for kind in kinds:
-            kind.fp32_precision = "none"  # what holds for all products
+            kind.fp32_precision = "none"  # follow the setting for all products
 
 
 def grams(*matrices: Tensor, low: bool = False) -> list[NDArray[np.float64]]:
     """Return the inner products of the rows of each matrix (k, d): symmetric (k, k) float64 arrays.
 
-    They are taken in float32 on the tensors' device, so the results are positive semi-definite only
-    up to float32 rounding; with ``low`` in :func:`low_precision`. ValueError if an argument is not
-    a matrix.
+    They are computed in float32 on the tensors' device, so the results are positive semi-definite
+    only up to float32 rounding. ``low`` computes them in :func:`low_precision`. ValueError if an
+    argument is not a matrix.
     """
     for rows in matrices:
         if rows.ndim != 2:
@@ -60,8 +60,8 @@ def grams(*matrices: Tensor, low: bool = False) -> list[NDArray[np.float64]]:
 def norms_of(rows: Tensor) -> Tensor:
     """Return the norms along the last dimension: (k,) of rows (k, d), or that of a vector (d,).
 
-    PyTorch's own of 11 million numbers is off by 6e-4 on a CPU, for it adds up their squares one by
-    one: clipped gradients would seem too long.
+    On a CPU, PyTorch's own norm of 11 million numbers is off by 6e-4, because it adds up the
+    squares one by one. Clipped gradients would seem too long.
     """
     whole = rows.shape[-1] // BLOCK * BLOCK
     rest = torch.linalg.vector_norm(rows[..., whole:], dim=-1)
@@ -78,15 +78,15 @@ class CountSketch:
     streams, 2002), laid out as one streaming pass: the vector is cut into blocks of length k, each
     block gets random signs and a random cyclic shift, and the blocks are added up.
 
-    Two coordinates of different blocks meet with chance 1/k, of one block never, and their signs
-    are independent, so that
+    Two coordinates of different blocks meet with chance 1/k, two of one block never meet, and
+    their signs are independent. Hence
 
-        E (⟨Sa, Sb⟩ − ⟨a, b⟩)² ≤ (⟨a, b⟩² + ‖a‖²‖b‖²) / k:
+        E (⟨Sa, Sb⟩ − ⟨a, b⟩)² ≤ (⟨a, b⟩² + ‖a‖²‖b‖²) / k,
 
-    the only terms left in the square are those of pairs that meet. An inner product is thus off by
-    about √(2/k) of ‖a‖‖b‖ or less. Where S keeps the norms of all combinations of the silos'
-    gradients and biases to within a factor 1 ± ε, every αᵀHα is within it too, and the α that
-    minimises the sketched cost has a true cost of at most (1 + ε)/(1 − ε) times the least.
+    because only pairs that meet leave terms in the square. An inner product is thus off by about
+    √(2/k) of ‖a‖‖b‖ or less. If S keeps the norms of all combinations of the silos' gradients and
+    biases to within a factor 1 ± ε, it keeps every αᵀHα within that factor too. The α that
+    minimises the sketched cost then has a true cost of at most (1 + ε)/(1 − ε) times the least.
 
     ``dimension`` is d, ``size`` k; ``rng`` draws signs and shifts. ValueError if k is not in 1…d.
     """

@@ -1,10 +1,10 @@
-"""The α solver: an exact walk over the faces of the simplex; and the projection onto it.
+"""The α solver, an exact walk over the faces of the simplex, and the projection onto the simplex.
 
 Paper, Algorithm 1, line 9. The paper's appendix ("Practical Algorithmic Details", item "Numerical
-Solver (PGD)") proposes projected gradient descent. Its step obeys the largest of the silos'
-gradients, and the solution lives among the smallest: where norms differ by orders of magnitude it
-does not arrive. On a fixed support the problem is a small linear system, so a primal active-set
-method solves it: J. Nocedal and S. J. Wright, Numerical Optimization, 2006, section 16.5, with
+Solver (PGD)") proposes projected gradient descent. The largest of the silos' gradients limits its
+step, but the smallest decide the solution. If norms differ by orders of magnitude, the descent does
+not arrive there. On a fixed support the problem is a small linear system, so a primal active-set
+method solves it (J. Nocedal and S. J. Wright, Numerical Optimization, 2006, section 16.5), with
 Newton's steps for the cubic term.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
-_SIMPLEX_TOLERANCE = 1e-6  # for a start that has been through float32
+_SIMPLEX_TOLERANCE = 1e-6  # for a start that was rounded to float32
 _PROXIMAL_WEIGHTS = (1e-10, 1e-8, 1e-6)
 _SMALLEST_SCALE = 1e-12
 EPSILON = float(np.finfo(np.float64).eps)
@@ -58,16 +58,16 @@ class Objective:
     def gap(self, alpha: Vector, gradient: Vector) -> float:
         """Frank–Wolfe duality gap ⟨∇f(α), α⟩ − minᵢ ∇f(α)ᵢ ≥ f(α) − min f, for α in the simplex.
 
-        Jaggi, Revisiting Frank–Wolfe, ICML 2013. Summed as Σ αᵢ (∇ᵢ − min ∇), whose terms are all
-        non-negative, so that nothing cancels.
+        Jaggi, Revisiting Frank–Wolfe, ICML 2013. It is summed as Σ αᵢ (∇ᵢ − min ∇). All terms are
+        non-negative, so nothing cancels.
         """
         return float(alpha @ (gradient - gradient.min()))
 
     def rounding(self, alpha: Vector) -> float:
         """Size of the rounding error of f and of the gap at α: M ε times f before cancellation.
 
-        By Cauchy–Schwarz Σᵢⱼ αᵢ|Hᵢⱼ|αⱼ ≤ (Σ αᵢ √Hᵢᵢ)². It looks only at silos with weight: one
-        silo with huge gradients does not spoil the accuracy of a solution that leaves it out.
+        By Cauchy–Schwarz Σᵢⱼ αᵢ|Hᵢⱼ|αⱼ ≤ (Σ αᵢ √Hᵢᵢ)². Only silos with weight enter: a silo with
+        huge gradients does not spoil the accuracy of a solution that leaves it out.
         """
         spread = float(alpha @ np.sqrt(np.abs(self.quadratic.diagonal()))) ** 2
         terms = spread + float(alpha @ np.abs(self.linear)) + self.cubic * float(np.sum(alpha**3))
@@ -79,18 +79,18 @@ def minimise(
 ) -> Solution:
     """Minimise αᵀHα + cᵀα + λ Σ αᵢ³ over the simplex, Eq. (refined_objective).
 
-    Ends where no face leads downhill, beyond the rounding error of f. The problem is first divided
-    by the power of two next to its largest coefficient, so that the result does not change with a
-    common factor on H, c and λ: not in one bit for powers of two. Weights outside the support are
-    exactly 0.0.
+    It ends where no face leads downhill by more than the rounding error of f. The problem is first
+    divided by the power of two next to its largest coefficient. A common factor on H, c and λ thus
+    does not change the result; a power of two changes no bit of it. Weights outside the support
+    are exactly 0.0.
 
     ValueError if H is not square, a coefficient is not finite or of the wrong shape, λ < 0, or the
     start is not on the simplex.
 
     ``H`` (M, M) is positive semi-definite up to rounding, of any rank; its symmetric part is used.
-    Were it indefinite, the answer would be a stationary point, and the gap no bound. ``linear`` is
-    c, (M,); ``cubic`` is λ ≥ 0. ``start`` (M,) is the first point, uniform by default. Where
-    several weights are optimal it decides which is returned: with H = c = λ = 0, the start itself.
+    For an indefinite H, the answer would be a stationary point, and the gap no bound. ``linear`` is
+    c, (M,); ``cubic`` is λ ≥ 0. ``start`` (M,) is the first point, uniform by default. If several
+    points are optimal, it decides which is returned: with H = c = λ = 0, the start itself.
     """
     H = np.asarray(H, dtype=np.float64)
     if H.ndim != 2 or H.shape[0] != H.shape[1] or H.size == 0:
@@ -119,11 +119,11 @@ def _first_point(start: Vector | None, size: int) -> Vector:
 
 
 def _walk(objective: Objective, alpha: Vector) -> tuple[Vector, int]:
-    """Walk from face to face, downhill, until no silo wants to join the support; count the steps.
+    """Walk downhill from face to face until no new silo would reduce f; count the steps.
 
-    Every point on the way is feasible and f does not rise beyond rounding. The first face is the
-    support of ``alpha``. Ends after a number of steps proportional to M in any case; the gap tells
-    how good the last point is.
+    Every point on the way is feasible, and f does not rise beyond rounding. The first face is the
+    support of ``alpha``. The number of steps is at most proportional to M; the gap shows how good
+    the last point is.
     """
     active = alpha > 0.0
     for step in range(10 * alpha.size + 10):
@@ -150,13 +150,13 @@ def _newton_direction(
 ) -> Vector:
     """Newton's direction on a face: minimise the quadratic model over Σδ = 0, δ = 0 off the face.
 
-    The system is brought to unit diagonal, so that silos of very different gradient norms can
-    share a face, and gets a small proximal weight, which makes the answer unique (and the
-    shortest) when silos are duplicates of one another or M > d. The weight is raised where float32
-    rounding in H has left the face's matrix indefinite.
+    The system is scaled to unit diagonal, so that silos of very different gradient norms can share
+    a face. A small proximal weight makes the answer unique (and the shortest) if silos are
+    duplicates of one another or M > d. The weight is raised if float32 rounding in H has left the
+    face's matrix indefinite.
     """
     face, direction = np.flatnonzero(active), np.zeros_like(alpha)
-    if face.size == 1:  # a corner; rounding would give it a direction
+    if face.size == 1:  # at a corner, rounding alone would give a direction
         return direction
     hessian = 2.0 * objective.quadratic[np.ix_(face, face)]
     hessian[np.diag_indices_from(hessian)] += 6.0 * objective.cubic * alpha[face]
@@ -180,9 +180,9 @@ def _newton_direction(
 def _advance(
     objective: Objective, alpha: Vector, direction: Vector, compare: bool
 ) -> Vector | None:
-    """Step along ``direction`` up to the border of the simplex; None if that leads nowhere.
+    """Step along ``direction``, at most to the border of the simplex; None if no step helps.
 
-    With ``compare`` the step is halved until f falls; without, the fall is below rounding.
+    With ``compare`` the step is halved until f falls. Without it, the fall is below rounding.
     """
     falling = direction < 0.0
     limits = np.divide(-alpha, direction, out=np.full_like(alpha, np.inf), where=falling)
@@ -201,14 +201,14 @@ def _advance(
 def project_simplex(v: Vector) -> Vector:
     """Project onto the simplex: argmin over x ≥ 0, Σx = 1 of ‖x − v‖².
 
-    Exact, by sorting, in O(M log M): the answer is max(v − τ, 0) with the one τ for which the
-    entries sum to 1; entries outside the support are exactly 0.0. M. Held, P. Wolfe and H. P.
+    The result is exact, by sorting, in O(M log M): max(v − τ, 0) with the one τ for which the
+    entries sum to 1. Entries outside the support are exactly 0.0. M. Held, P. Wolfe and H. P.
     Crowder, Validation of subgradient optimization, Mathematical Programming 6, 1974; J. Duchi,
     S. Shalev-Shwartz, Y. Singer and T. Chandra, Efficient projections onto the ℓ1-ball for learning
     in high dimensions, ICML 2008, Figure 1.
 
-    ``v`` is (M,), finite; entries of −inf are allowed beside a finite one, and become 0. ValueError
-    if it is empty, not one-dimensional, holds NaN or +inf, or holds no finite entry.
+    ``v`` is (M,), finite; entries of −inf are allowed next to a finite one, and become 0.
+    ValueError if it is empty, not one-dimensional, holds NaN or +inf, or holds no finite entry.
 
     Examples
     --------
@@ -225,9 +225,9 @@ def project_simplex(v: Vector) -> Vector:
         raise ValueError(
             "project_simplex needs entries that are not NaN or +inf, one of them finite."
         )
-    # The projection does not change when v is shifted, and max(v) − 1 ≤ τ < max(v): moving the
-    # largest entry to 0 keeps the sum exact to rounding at any magnitude of v, and an entry at or
-    # below −1 is 0 in the answer wherever it lies, so it can stand at −1 (−inf and overflow too).
+    # A shift of v does not change the projection, and max(v) − 1 ≤ τ < max(v). The shift of the
+    # largest entry to 0 keeps the sum exact to rounding at any magnitude of v. Shifted entries of
+    # at most −1 (−inf and overflow too) are 0 in the answer, so −1 can replace them.
     with np.errstate(over="ignore"):
         shifted = np.maximum(v - top, -1.0)
     descending = -np.sort(-shifted)

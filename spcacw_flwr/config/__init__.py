@@ -1,1 +1,1 @@
-"""What a run is told: declared keys, tables of them, and registries of names."""
+"""The configuration of a run: declared keys, tables of keys, and registries of names."""

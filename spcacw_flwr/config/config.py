@@ -1,9 +1,9 @@
 """The run configuration, read once at the edge into frozen typed objects.
 
 Flower hands an app one flat table of strings, numbers and booleans. :meth:`Config.from_flat` checks
-each key against its declaration and returns a :class:`Config`; nothing below reads a table of
+each key against its declaration and returns a :class:`Config`; after that no code reads a table of
 strings. A key whose value is ``"auto"`` takes the setting's own default (the paper's value for that
-column), so that choosing ``setting`` alone gives a sensible run.
+column), so that the key ``setting`` alone gives a sensible run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def kebab(name: str) -> str:
 
 
 def fields(method: str = "", setting: str = "") -> dict[str, tuple[str, dataclasses.Field[Any]]]:
-    """Map each run-config key to the table that it lives in and the field that declares it.
+    """Map each run-config key to its table and the field that declares it.
 
-    The own keys of a method or setting are a table of its name, ``[ditto]``, whose keys Flower
-    writes with a dot: ``ditto.lambda``. Those of the user's own are known only if named here.
+    The own keys of a method or setting form a table of its name, ``[ditto]``. Flower writes them
+    with a dot: ``ditto.lambda``. The keys of a user's own class are known only if it is named here.
     """
     known = {
         kebab(field.name): (section, field)
@@ -77,7 +77,7 @@ COMMON = (
 def asked_keys(
     name: str, setting: str, method: str, every: bool
 ) -> dict[str, tuple[str, Any, dataclasses.Field[Any]]]:
-    """Return where keys live, and their defaults: one, a setting's, a method's, all, or the common.
+    """Return table, default and field of one key, a setting's, a method's, all, or common keys.
 
     Raises SpcacwError if there is no key, setting or method of that name.
     """
@@ -111,7 +111,7 @@ def _see_known(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one, with dots in its keys, as Flower does."""
+    """Return nested tables as one table with dots in its keys, as Flower does."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
@@ -122,7 +122,7 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _unfolded(text: str, names: set[str]) -> dict[str, Any]:
-    """Return the keys of the tables of some names that the key ``own`` holds."""
+    """Return the keys of those tables in the key ``own`` whose names are in ``names``."""
     try:
         tables = json.loads(text or "{}").items()
         return flattened({name: {**table} for name, table in tables if name in names})
@@ -146,17 +146,17 @@ class Config:
 
     @property
     def samples_per_round(self) -> int:
-        """Samples of its own that the target uses in a round: b, or b times ``local-batches``."""
+        """How many of its samples the target uses in a round: b, or b times ``local-batches``."""
         return self.training.batch_size * self.transport.local_batches
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any]) -> Config:
-        """Check a flat table of kebab-case keys and resolve what it leaves open.
+        """Check a flat table of kebab-case keys and fill in what it leaves open.
 
         Raises
         ------
         SpcacwError
-            An unknown key, a value outside its range, or an unknown setting; the sentence names
+            An unknown key, a value outside its range, or an unknown setting; the message names
             the key and the allowed values.
         """
         flat = flattened(flat)
@@ -189,7 +189,7 @@ class Config:
 
     @classmethod
     def from_keys(cls, **keys: Any) -> Config:
-        """Return the configuration with some keys, in snake_case, set; the others default.
+        """Return the configuration with the given keys, in snake_case; the others default.
 
         Own keys are a table: ``from_keys(method="ditto", ditto={"lambda": 0.1})``.
         """
@@ -199,7 +199,7 @@ class Config:
         """Return every key with its resolved value, ready for ``flwr run --run-config``.
 
         Own keys are those of the chosen method and setting. Flower knows only keys that its
-        manifest declares, which are those of the registry: all others travel in the key ``own``.
+        manifest declares: those of the registry. All other keys travel in the key ``own``.
         """
         method, setting = self.run.method, self.run.setting
         tables = {section: getattr(self, section) for section in SECTIONS}
@@ -220,7 +220,7 @@ class Config:
 
 
 def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str, Any]:
-    """Read ``key=value`` pairs, the values in TOML; a value that is not TOML is a text."""
+    """Read ``key=value`` pairs with values in TOML; a value that is not TOML is a text."""
     table: dict[str, Any] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
@@ -234,22 +234,22 @@ def parse_assignments(assignments: list[str], option: str = "--set") -> dict[str
 
 
 def read_toml(path: Path, what: str = "The file") -> dict[str, Any]:
-    """Return a TOML file's tables; SpcacwError, which says ``what`` it is, if it cannot be read."""
+    """Return a TOML file's tables; SpcacwError, which names ``what``, if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:  # it may be no text at all
+    except (OSError, ValueError) as error:  # the file may not be a text
         raise SpcacwError(f"{what} {path} cannot be read: {error}.") from error
 
 
 def absolute(path: str) -> str:
-    """Return a path as Flower needs it: its apps run in a directory of their own."""
+    """Return an absolute path, because Flower runs its apps in a directory of their own."""
     return str(Path(path).expanduser().resolve())
 
 
 def flat_keys(
     config: Path | None, assignments: list[str] | None, named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the keys of a file, then those of ``--set``, then options of their own; last wins."""
+    """Merge the keys of a file, of ``--set`` and of named options; the last one wins."""
     flat = read_toml(config, "--config") if config else {}
     flat |= parse_assignments(assignments or [])
     return flat | {name: value for name, value in named.items() if value is not None}

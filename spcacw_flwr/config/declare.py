@@ -1,4 +1,4 @@
-"""Shared types at the edge: the one error that users see, and the declaration of a config key.
+"""Types that users meet: the one error that they see, and the declaration of a config key.
 
 A configuration key is a field of a frozen dataclass, declared with :func:`key`. In Flower's run
 config its name is in kebab-case: ``samples_per_silo`` is ``samples-per-silo``.
@@ -20,11 +20,11 @@ from typing import Any
 
 
 class SpcacwError(Exception):
-    """Something that the user can mend, said in one sentence: what is wrong, where, what to do."""
+    """An error that the user can fix; one sentence says what is wrong, where, and what to do."""
 
 
 class Scarce(SpcacwError):
-    """What the machine has no room for now: the same may do at another time."""
+    """The machine has too little room now; the same run may work at another time."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -39,18 +39,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says, as a part of one sentence."""
+    """Return the text of an error as a part of one sentence."""
     words = " ".join(str(error).split()).rstrip(".")
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 class Given(str):
-    """A user's own class or function itself, in the place of its import path."""
+    """A user's own class or function itself, in place of its import path."""
 
     thing: Any
 
     def __new__(cls, thing: Any) -> Given:
-        """Name a thing as its import path would; it need not be importable."""
+        """Name a thing by an import path; it need not be importable."""
         name = getattr(thing, "__qualname__", type(thing).__qualname__)
         path = super().__new__(cls, f"{getattr(thing, '__module__', '')}:{name}")
         path.thing = thing
@@ -60,7 +60,7 @@ class Given(str):
 def import_by_path(path: str, what: str) -> Any:
     """Import ``package.module:Name``, given by a user as their own ``what``.
 
-    Modules are also looked for, last, where the command was given (``SPCACW_PATH``).
+    The directory where the command was given (``SPCACW_PATH``) is searched last.
 
     Raises
     ------
@@ -87,9 +87,9 @@ def import_by_path(path: str, what: str) -> Any:
 
 
 SIZES = 1e-18, 1e18
-"""Least and largest size of a number that is not 0: its square is a number of float32 as well."""
+"""Least and largest size of a number that is not 0: its square still fits in float32."""
 BOUNDS: dict[str, Any] = dict.fromkeys(("above", "least", "below", "most", "choices", "paths"))
-"""The bounds of a field declared without :func:`key`, as a method of one's own may do."""
+"""The bounds of a field declared without :func:`key`, as a user's own method may declare it."""
 
 
 def key(
@@ -105,10 +105,10 @@ def key(
 ) -> Any:
     """Declare a configuration key: a dataclass field with its documentation and allowed values.
 
-    The type of ``default`` is the key's; ``doc`` is one or two sentences: symbol, equation, unit,
+    The key has the type of ``default``. ``doc`` is one or two sentences: symbol, equation, unit,
     meaning. A number must be more than ``above``, less than ``below``, at least ``least`` and at
-    most ``most``. ``choices`` are the allowed strings; with ``paths`` a ``module:Class`` of the
-    user's own is allowed as well.
+    most ``most``. ``choices`` are the allowed strings; with ``paths``, a user's own
+    ``module:Class`` is allowed as well.
     """
     bounds = {"above": above, "least": least, "below": below, "most": most}
     meta = {"doc": doc, **bounds, "choices": choices, "paths": paths}
@@ -116,7 +116,7 @@ def key(
 
 
 def allowed(field: dataclasses.Field[Any]) -> str:
-    """Say which values a key may take, as in ``a number in (0, 1]`` or ``one of ftl, ftal``."""
+    """Describe the values of a key, as in ``a number in (0, 1]`` or ``one of ftl, ftal``."""
     meta = BOUNDS | field.metadata
     if meta["choices"]:
         own = ", or module:Class of your own" if meta["paths"] else ""
@@ -155,7 +155,7 @@ def check(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names in a text with commas between them."""
+    """Return the names in a text that separates them by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

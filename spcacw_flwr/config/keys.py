@@ -1,7 +1,7 @@
 """The tables of run-config keys: every key's default, range, and meaning.
 
-"Paper" is Kiselman & Levy, SP-CACW, arXiv 2606.29322; "READING" is the project's list of points
-that the paper leaves open, and the reading taken of each.
+"Paper" is Kiselman & Levy, SP-CACW, arXiv 2606.29322. "READING" is the project's list of points
+that the paper leaves open, with the project's reading of each.
 """
 
 import math
@@ -148,13 +148,13 @@ class TrainingKeys:
 
     @property
     def longest(self) -> float:
-        """Return the norm that each silo clips its gradient to; infinite where none does."""
+        """Return the norm that each silo clips its gradient to; infinite if silos do not clip."""
         return self.max_norm if self.clip == "silo" and self.max_norm > 0 else math.inf
 
 
 @dataclass(frozen=True)
 class TrustKeys:
-    """What is believed of a silo's replies (docs/trust.md)."""
+    """Which replies of a silo are trusted (docs/trust.md)."""
 
     norm_bound: float = key(
         0.0,
@@ -252,7 +252,7 @@ class PartitionKeys:
         "every node must then be able to load.",
     )
     own: Any = None
-    """The values of the chosen setting's own keys (:attr:`Setting.Keys`); no key itself."""
+    """The values of the chosen setting's own keys (:attr:`Setting.Keys`); not a key itself."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The names of methods, settings and solvers, and how a name becomes a class.
 
-Each is named in the run config by one word of :data:`METHODS`, :data:`SETTINGS` or
-:data:`SOLVERS`, or by ``"package.module:Class"`` for a user's own. Names are resolved when they are
-used: nothing here imports a baseline or a partition.
+The run config names each by one word of :data:`METHODS`, :data:`SETTINGS` or :data:`SOLVERS`, or
+by ``"package.module:Class"`` for a user's own. A name is resolved when it is used: this module
+imports no baseline and no partition.
 """
 
 from collections.abc import Mapping
@@ -69,17 +69,17 @@ SOLVERS = {
 
 
 def method_class(name: str) -> Any:
-    """Return a :class:`~spcacw_flwr.methods.base.Method`; SpcacwError if there is none."""
+    """Return the named :class:`~spcacw_flwr.methods.base.Method`; SpcacwError if none."""
     return _class(name, METHODS, "method", {"name", "Keys", "play"})
 
 
 def setting_class(name: str) -> Any:
-    """Return a :class:`~spcacw_flwr.silos.setting.Setting`; SpcacwError if there is none."""
+    """Return the named :class:`~spcacw_flwr.silos.setting.Setting`; SpcacwError if none."""
     return _class(name, SETTINGS, "setting", {"name", "Keys", "train"})
 
 
 def solver_class(name: str) -> Any:
-    """Return a :class:`~spcacw_flwr.alpha.learners.Learner`; SpcacwError if there is none."""
+    """Return the named :class:`~spcacw_flwr.alpha.learners.Learner`; SpcacwError if none."""
     return _class(name, SOLVERS, "solver", {"exact", "add", "minimise"})
 
 

@@ -1,1 +1,1 @@
-"""What the target does with the answers: the seam of methods, and SP-CACW itself."""
+"""How the target uses the answers: the interface of methods, and SP-CACW itself."""

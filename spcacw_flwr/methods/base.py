@@ -1,10 +1,9 @@
-"""A method: what it asks of the silos in a round, and how it folds the replies into its state.
+"""A method: what it asks the silos in a round, and how the replies change its state.
 
-This module holds the seam between methods and engines (:class:`Method`), and the family of methods
-that put weights on gradients at one shared model (paper, Eq. update rule),
-w_{t+1} = w_t − η Opt(Σ α^{(i)} g^{(i)}), whose members differ only in α
-(:class:`WeightedGradients`). A method does not know which engine runs it, and all state is its own:
-silos keep none.
+:class:`Method` is the interface between methods and engines. :class:`WeightedGradients` is the
+family of methods that put weights on gradients at one shared model (paper, Eq. update rule),
+w_{t+1} = w_t − η Opt(Σ α^{(i)} g^{(i)}). Its members differ only in α. A method does not know which
+engine runs it. The method keeps all state; silos keep none.
 """
 
 import math
@@ -36,7 +35,7 @@ def weighted_sum(weights: Weights, rows: Tensor) -> Tensor:
 
 
 class Method:
-    """What every method has: a model for the target, and rounds.
+    """The base of all methods: a model for the target, and rounds.
 
     ``parameters`` is w_0, (d,), copied. SpcacwError if a silo keeps private what the method needs.
     """
@@ -45,18 +44,18 @@ class Method:
     Keys: ClassVar[type | None] = None
     """A frozen dataclass of the method's own run-config keys, the table ``[name]``."""
     family: ClassVar[str] = ""
-    """The table of run-config keys that it shares with its kin alone."""
+    """The table of run-config keys that only this family of methods uses."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Configuration keys (field names, of any part of the project) whose default differs here."""
+    """Keys (field names, of any part of the project) whose default differs for this method."""
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """What ``spcacw tune`` tries of a method of one's own: values by key, besides those of η."""
+    """Values by key that ``spcacw tune`` tries for a user's own method, besides those of η."""
     reveals: ClassVar[str] = ""
-    """What it must know of its peers besides gradients, which private silos do not tell."""
+    """What the method needs from peers besides gradients; private silos do not reveal it."""
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         self.config, self.federation = config, federation
         self.ledger = Ledger(config, federation)
-        """What private silos have told so far."""
+        """What private silos have revealed so far."""
         if self.reveals and self.ledger.answers:
             raise SpcacwError(
                 f"Method {self.name} needs its peers' {self.reveals}, and silo "
@@ -69,14 +68,14 @@ class Method:
         self.optimiser = Optimiser(config.training)
         first = self.initial_weights()
         self.alpha: Weights | None = None if first is None else self._weights(first)
-        """(M,) the weight of each silo in what the target uses; None if the method has none."""
+        """(M,) the weight of each silo for the target; None if the method has no weights."""
         self.alpha_round = 0
         """The round in which α last changed."""
         self._losses: list[float] = []
         self._cost = {"target_gradients": 0, "floats": 0, "bytes": 0}
 
     def initial_weights(self) -> Weights | None:
-        """Return α_0, (M,): e_0, the target alone; None for a method without weights."""
+        """Return α_0, (M,): e_0, all on the target; None for a method without weights."""
         return np.eye(self.federation.num_silos)[self.target]
 
     @property
@@ -86,17 +85,17 @@ class Method:
 
     @property
     def personal(self) -> Tensor:
-        """(d,) the model that the target would use: the one that is evaluated and saved."""
+        """(d,) the target's model, which is evaluated and saved."""
         return self.parameters
 
     def round(self, round_: int) -> Round:
-        """Run round t: yield questions, be sent the replies, update the state."""
+        """Run round t: yield questions, receive the replies, update the state."""
         raise NotImplementedError
 
     def play(self, round_: int, cut: Callable[[Request], Request] | None = None) -> Round:
-        """Run round t as :meth:`round` does; number its questions, count what they cost and tell.
+        """Run round t as :meth:`round` does; number its questions, count what they cost and reveal.
 
-        ``cut`` leaves silos out of a question before it is asked: they are as silent. SpcacwError
+        ``cut`` removes silos from a question before it is asked: they count as silent. SpcacwError
         if the target was asked and did not answer.
         """
         steps = self.round(round_)
@@ -129,7 +128,7 @@ class Method:
             return
 
     def quarantine(self, silos: NDArray[np.bool_], round_: int) -> None:
-        """See which silos (M,) are in quarantine after round t, and will not be heard; a hook."""
+        """Take note of the silos (M,) in quarantine after round t, which are not used; a hook."""
 
     def _count(self, request: Request) -> None:
         peers = len(request.silos) - (self.target in request.silos)
@@ -151,11 +150,11 @@ class Method:
         return tuple(silos) if self.target in silos else tuple(sorted([*silos, self.target]))
 
     def set_weights(self, alpha: Weights, round_: int) -> None:
-        """Note the weights that round t ended with, for the log; a copy."""
+        """Store a copy of the weights at the end of round t, for the log."""
         self.alpha, self.alpha_round = self._weights(alpha), round_
 
     def _weights(self, alpha: Any) -> Weights:
-        """Return a copy; SpcacwError unless there is a finite number for each silo."""
+        """Return a copy; SpcacwError unless it has one finite number for each silo."""
         held, count = np.array(alpha, dtype=np.float64), self.federation.num_silos
         if held.shape != (count,) or not np.isfinite(held).all():
             raise SpcacwError(
@@ -165,26 +164,26 @@ class Method:
         return held
 
     def ends_epoch(self, round_: int) -> bool:
-        """Say whether round t is the last of the target's pass over its data."""
+        """Return whether round t is the last of the target's pass over its data."""
         return round_ % self.federation.rounds_per_epoch == 0
 
     def epoch_report(self) -> dict[str, float]:
-        """Return the epoch's figures for the log, and start the next epoch's.
+        """Return the epoch's figures for the log, and start those of the next epoch.
 
-        ``loss`` is the mean of the target's mini-batch losses, ``target_gradients``, ``floats``
-        and ``bytes`` are the gradients that the target's silo computed, the numbers that went
-        between target and peers, and their bytes (``wire``), since training began.
+        ``loss`` is the mean of the target's mini-batch losses. Counted since training began:
+        ``target_gradients``, which the target's silo computed; ``floats``, the numbers that went
+        between target and peers; and ``bytes``, the bytes of these numbers (``wire``).
         """
         loss = math.fsum(self._losses) / max(1, len(self._losses))
         self._losses.clear()
         return {"loss": loss, **self._cost}
 
     def silo_figures(self) -> dict[str, Weights]:
-        """Return what the method has found out about each silo, (M,) each, for the log."""
+        """Return what the method knows about each silo, (M,) each, for the log."""
         return {}
 
     def figures(self) -> dict[str, Weights]:
-        """Return :meth:`silo_figures`, and what private silos have told: ε so far."""
+        """Return :meth:`silo_figures`, and what private silos have revealed: ε so far."""
         return self.silo_figures() | self.ledger.figures()
 
 
@@ -195,7 +194,7 @@ class WeightedGradients(Method):
     """(M,) on the simplex."""
 
     def request(self, round_: int) -> Request:
-        """Say who is asked at round t: the target always, each useful peer with chance p."""
+        """Ask the target always, and each peer with nonzero weight with chance p, at round t."""
         silos = self.sampled(round_, np.flatnonzero(self.alpha))
         return Request(round_, silos, self.parameters)
 
@@ -208,7 +207,7 @@ class WeightedGradients(Method):
         self.learn(request, replies)
 
     def observe(self, request: Request, replies: Replies) -> None:
-        """See the gradients as they came, before the step; a hook, empty here."""
+        """Read the gradients as they came, before the step; a hook, empty here."""
 
     def learn(self, request: Request, replies: Replies) -> None:
         """Choose α_t, after the step; a hook, empty here."""
@@ -228,8 +227,8 @@ class WeightedGradients(Method):
     def factors(self, silos: tuple[int, ...]) -> Weights:
         """Return z/p, (k,), of silos that reported: g̃ = g z/p (Prop. partial participation).
 
-        It makes g̃ unbiased. The target always takes part (z = 1 with certainty): its g̃ is g. The
-        factors go with the weights, so that no gradient needs to be touched.
+        The factors make g̃ unbiased. The target always takes part (z = 1 with certainty), so its g̃
+        is g. The factors multiply the weights, so no gradient has to change.
         """
         factors = np.full(len(silos), 1 / self.config.training.participation)
         factors[silos.index(self.target)] = 1.0
@@ -239,8 +238,8 @@ class WeightedGradients(Method):
 class Optimiser:
     """Opt: SGD with momentum and weight decay (paper, appendix Network Architectures), in place.
 
-    Torch's own step, as a function of vectors: its class would import a compiler, for a second. One
-    object serves several models, such as a personal model beside a global one.
+    It calls PyTorch's step as a function of vectors, because PyTorch's class imports a compiler,
+    which takes a second. One object serves several models, such as a personal and a global one.
     """
 
     def __init__(self, keys: TrainingKeys) -> None:
@@ -251,7 +250,7 @@ class Optimiser:
     def step(self, point: Tensor, gradient: Tensor, name: Hashable = None) -> None:
         """Point ← Opt(point, gradient); both (d,), and the gradient may be overwritten.
 
-        With ``clip = "aggregate"`` it is here that the gradient is clipped.
+        With ``clip = "aggregate"`` the gradient is clipped here.
         """
         keys = self.keys
         if keys.clip == "aggregate" and keys.max_norm > 0:

@@ -1,15 +1,15 @@
-"""The cost matrix of a round of SP-CACW, and the book that is kept of all of them.
+"""The cost matrix of each round of SP-CACW, and a record of all of them.
 
 Eq. (CostDef) with estimated biases: L̂_t(α) = αᵀ H_t α, H_t = B̂B̂ᵀ + ηL E G̃G̃ᵀ. Two switches of the
 run config act here: ``participation`` (Prop. partial participation) and ``diagnostics`` (regret,
-and what is known of each silo).
+and what is known about each silo).
 
-With g̃ᵢ = gᵢ zᵢ/p and draws zᵢ that are independent, the target's z = 1, the mean over the draws is
+Let g̃ᵢ = gᵢ zᵢ/p with independent draws zᵢ, and z = 1 for the target. The mean over the draws is
 
     E⟨g̃ᵢ, g̃ⱼ⟩ = ⟨gᵢ, gⱼ⟩,    E‖g̃ᵢ‖² = ‖gᵢ‖² + (1/p − 1)‖gᵢ‖²  for a peer,
 
-the proposition's mean and variance. H_t is this mean and not what was drawn: a silo that was not
-asked would look as if its gradient cost nothing.
+the proposition's mean and variance. H_t uses this mean, not the draw of the round. With the draw,
+the gradient of a silo that was not asked would seem to cost nothing.
 """
 
 import math
@@ -29,14 +29,14 @@ from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.silos.protocol import Federation
 
 LOGGED = 1000
-"""Most silos of which diagnostics are kept: beyond, their M × M matrices outgrow the gradients."""
+"""Most silos with diagnostics: with more, their M × M matrices outgrow the gradients."""
 
 
 class CostBook:
-    """Makes each round's H_t and keeps what is reported of them.
+    """Make each round's H_t, and keep the figures that are reported about them.
 
-    ``bias`` is the method's b̂, read and never moved. The regret's bound takes g_max = ``bound``
-    (None: the largest norm seen) and K = ``every``. ``evidence`` says whether the method itself
+    ``bias`` is the method's b̂, read and never changed. The regret's bound uses g_max = ``bound``
+    (None: the largest norm so far) and K = ``every``. ``evidence`` says whether the method itself
     needs ``self.evidence``.
     """
 
@@ -55,16 +55,16 @@ class CostBook:
         if diagnostics:
             self.regret = RegretMeter(silos, self.eta, bound, every)
         self.last: tuple[Matrix, Vector, Vector]
-        """GGᵀ (M, M), βᵢ (0 for who did not report) and (1/p − 1)‖gᵢ‖² of the last round, (M,)."""
+        """Last round's GGᵀ (M, M), βᵢ (M,; 0 without a report), and (1/p − 1)‖gᵢ‖² (M,)."""
         self._costs: list[float] = []
-        self._silent = np.ones(silos, dtype=bool)  # when asked last; at first nobody was
+        self._silent = np.ones(silos, dtype=bool)  # when asked last; True if never asked
         self._last: Tensor | None = None  # (M, d), each silo's last gradient, if some are not asked
         if config.training.participation < 1 or keys.probe < 1:
             self._last = torch.zeros_like(bias.estimate)
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """(M,) which silos may have weight: the target, and who has reported twice, or always."""
+        """(M,) which silos may have weight: those that reported twice, or in every round."""
         reports = self.bias.reports
         return (reports > 1) | (reports == reports[self.target])
 
@@ -75,9 +75,8 @@ class CostBook:
         """Return H_t (M, M) and the largest √E‖g̃‖² in it.
 
         ``rows`` are the gradients of ``silos``, (k, d) or (k, sketch); ``silent`` were asked and
-        did not answer. ``counts`` says whether the round is one of those that are summed up
-        (t ≥ T_start). A silo that is not :attr:`known` yet has the row of the target: it offers
-        what the target has.
+        did not answer. ``counts`` says whether the round enters the sum (t ≥ T_start). A silo that
+        is not :attr:`known` yet has the row of the target, as if it were a copy of the target.
         """
         biases, products = self._products(rows, list(silos), silent)
         sampling = (1.0 / self.config.training.participation - 1.0) * products.diagonal()
@@ -103,12 +102,12 @@ class CostBook:
     def _products(
         self, rows: Tensor, silos: list[int], silent: Sequence[int]
     ) -> tuple[Matrix, Matrix]:
-        """Return B̂B̂ᵀ and GGᵀ, (M, M); G has a row for each silo, heard or not.
+        """Return B̂B̂ᵀ and GGᵀ, (M, M); G has a row for each silo, whether it reported or not.
 
-        A silo that was not asked keeps the gradient it sent last, whose noise is its own. One that
-        was asked and is silent must not look like a free gradient of norm 0, nor like one that goes
-        on, or weight would flow to the dead: until it reports again its row is what b̂ predicts,
-        g_0 + b̂_i, which carries all of the target's noise and so promises no variance reduction.
+        A silo that was not asked keeps its last gradient, with the silo's own noise. A silo that
+        was asked and is silent must not look like a free gradient of norm 0, nor like a silo that
+        still answers. Otherwise weight would flow to dead silos. Until it reports again, its row is
+        g_0 + b̂_i: this has all of the target's noise, so it promises no variance reduction.
         """
         bias = self.bias
         self._silent[silent] = True
@@ -122,7 +121,7 @@ class CostBook:
                 predicted = absent[self._silent[absent]]
             every[silos] = rows
             own, level = every[self.target], bias.level()
-            for silo in predicted:  # row by row: no more memory than a row
+            for silo in predicted:  # row by row, which needs memory for one row
                 torch.add(own, bias.estimate[silo], alpha=level[silo], out=every[silo])
             rows = every
         low = self.config.run.precision == BF16
@@ -130,9 +129,9 @@ class CostBook:
         return biases, products
 
     def note(self, matrix: Matrix, alpha: Weights, smoothness: float, norm: float | None) -> None:
-        """Note what the weights that were played cost; ``norm`` None is of a round before T_start.
+        """Record the cost of the weights that were played; ``norm`` is None before T_start.
 
-        The regret is of the rounds that are summed up.
+        The regret covers only rounds from T_start on.
         """
         self._costs.append(cost(alpha, matrix))
         if self.regret and norm is not None:

@@ -1,7 +1,7 @@
 """The guard: "you will not end worse than alone", whatever the peers send.
 
-Ours, not the paper's, for any method (key ``guard`` = F; the statement and its proof are in
-docs/trust.md). One in F of the target's training samples, V, is kept from training. Then::
+This is ours, not the paper's, and works for any method (key ``guard`` = F; docs/trust.md has the
+statement and its proof). One in F of the target's training samples, V, is kept apart. Then::
 
     w   the method, the target's part without V             while t ≤ T_f
     v   the target alone, without V either
@@ -9,11 +9,11 @@ docs/trust.md). One in F of the target's training samples, V, is kept from train
     at T_f:    if ℓ_V(w) ≤ (1 − 1/F) ℓ_V(v):  z ← w, else z ← u
     t > T_f:   z goes on alone, with all of the target's data; no peer is asked any more
 
-V enters nothing that a peer sees, and nothing that w and v depend on. To attackers it is a fresh
-sample, so that no attack can make w look better on it than w is. The factor stands for the samples
-that v lacks and u has: F/(F − 1) times as many, worth at most that much where an excess loss falls
-as 1/n. The target's model is u until the judgement, then z: a run that is refused ends with exactly
-what Local would have. The last rounds (``guard-finish``) give back what was kept apart.
+V enters nothing that a peer sees, and nothing that w and v depend on. V is a fresh sample to
+attackers, so no attack can make w look better on V than w is. The factor accounts for the samples
+that v lacks: u has F/(F − 1) times as many, worth at most that factor if an excess loss falls as
+1/n. The target's model is u until the judgement, then z. A refused run ends with exactly the model
+of Local. In the last rounds (``guard-finish``) the target trains with V too.
 """
 
 import dataclasses
@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 class Guarded(Method):
     """A method under guard.
 
-    ``guarded`` is the method itself, whose weights and figures are those that are logged.
-    ``accepted`` is the judgement; None before. SpcacwError if the keys do not go together, or there
-    are too few samples or epochs.
+    ``guarded`` is the method itself; its weights and figures are logged. ``accepted`` is the
+    judgement, None until then. SpcacwError if the keys do not go together, or there are too few
+    samples or epochs.
     """
 
     guarded: Method
@@ -58,7 +58,7 @@ class Guarded(Method):
         self.rest, self.kept = Fold(0, count), Fold(0, count, within=True)
         finish = max(1, round(config.trust.guard_finish * epochs))
         self.judged_at = (epochs - finish) * federation.rounds_per_epoch
-        """T_f, the rounds before the judgement."""
+        """T_f, the number of rounds before the judgement."""
 
     @staticmethod
     def _check(config: Config, federation: Federation) -> None:
@@ -78,12 +78,12 @@ class Guarded(Method):
             raise SpcacwError("guard needs at least 2 epochs: one with peers, and one after.")
 
     def initial_weights(self) -> Weights | None:
-        """Return the method's own."""
+        """Return the method's weights."""
         return self.guarded.alpha
 
     @property
     def personal(self) -> Tensor:
-        """(d,) u, and w's successor once w has been accepted."""
+        """(d,) u; if w was accepted, z, the successor of w."""
         return self.parameters if self.accepted else self.alone.parameters
 
     def round(self, round_: int) -> Round:
@@ -122,7 +122,7 @@ class Guarded(Method):
             round_, (self.target,), models, want=LOSSES, fold=self.kept, whole=True
         )
         ours, own = replies.losses[0].tolist()
-        # |ℓ|, for a loss of one's own may be negative; one that is no number is infinite
+        # |ℓ|, because a user's own loss may be negative; NaN has been replaced by infinity
         self.accepted = ours <= own - abs(own) / self.config.trust.guard
         say = log.info if self.accepted else log.warning
         say(
@@ -134,18 +134,18 @@ class Guarded(Method):
             self.set_weights(np.eye(self.federation.num_silos)[self.target], round_)
 
     def quarantine(self, silos: NDArray[np.bool_], round_: int) -> None:
-        """Let the method know."""
+        """Pass the quarantine on to the method."""
         self.guarded.quarantine(silos, round_)
         if self.accepted is None:
             self._follow()
 
     def epoch_report(self) -> dict[str, float]:
-        """Add to the method's report whether the guard has ``accepted``: 1, 0, NaN before."""
+        """Add ``accepted`` to the method's report: 1, 0, or NaN before the judgement."""
         accepted = float("nan") if self.accepted is None else float(self.accepted)
         return {**self.guarded.epoch_report(), **super().epoch_report(), "accepted": accepted}
 
     def silo_figures(self) -> dict[str, Weights]:
-        """Return what the method has found out about each silo."""
+        """Return what the method knows about each silo."""
         return self.guarded.silo_figures()
 
 

@@ -1,12 +1,12 @@
 """SP-CACW plus: SP-CACW for targets with few data, without options (ours; docs/plus.md).
 
-The rounds and the bias estimates are those of Algorithm 1, and so is the step, but for gradients
-that go against the target's. α minimises another estimate of the same error,
-:mod:`spcacw_flwr.alpha.population`, with four differences from Eq. (CostDef):
-biases are those between populations, free of noise; each silo has the error of its finite sample;
-noise meets the curvature κ along it, not the largest, with the step that momentum makes; and far
-biases count the more, the flatter the loss is along them. It asks for no gradient, message or byte
-more than SP-CACW does.
+Rounds and bias estimates are those of Algorithm 1, and so is the step, except for gradients that go
+against the target's. α minimises another estimate of the same error,
+:mod:`spcacw_flwr.alpha.population`, with four differences from Eq. (CostDef). Biases are those
+between populations, without noise. Each silo has the error of its finite sample. Noise counts by
+the curvature κ along it, not by the largest one, and with the step that momentum makes. Far biases
+count more if the loss is flat along them. The method asks for no gradient, message or byte more
+than SP-CACW does.
 """
 
 import math
@@ -27,10 +27,10 @@ from spcacw_flwr.silos.batches import Fold, batch_length
 from spcacw_flwr.silos.protocol import Federation, Replies, Request
 
 LARGEST_STEP = 1 / 2
-"""Of ηκ/(1 − μ): beyond it noise is no small part of a step, and does not settle."""
+"""Largest ηκ/(1 − μ) used: beyond it, noise is no small part of a step and does not settle."""
 AGAINST, BY_CHANCE = 1 / 2, 3.0
-"""A peer's gradient is not stepped along where its cosine to the target's of the same round is
-below −½, and below −3/√d: random directions in d dimensions have cosines of about ±1/√d."""
+"""A step leaves out a peer's gradient if its cosine to the target's of the same round is below
+−½ and below −3/√d. Random directions in d dimensions have cosines of about ±1/√d."""
 NOT_ITS = ("solver", "g_max")
 """Keys of SP-CACW that have no meaning here."""
 
@@ -44,13 +44,13 @@ class PlusSPCACW(SPCACWMethod):
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
-        self.book.regret = None  # that of another cost
+        self.book.regret = None  # it measures another cost
         self.refused = parameters.new_zeros(federation.num_silos, dtype=torch.float64)
-        """(M,) how many gradients of each, with weight, were not stepped along."""
+        """(M,) how many of each silo's gradients had weight and were left out of a step."""
         self.previous = self.bias.estimate.new_zeros(2, self.bias.estimate.shape[1])
-        """The target's last gradient, or its sketch, and what it had less one more round before."""
+        """The target's last gradient, or its sketch, and its difference from the one before it."""
         sizes = federation.sizes
-        if config.trust.guard:  # which keeps some of the target's samples apart
+        if config.trust.guard:  # the guard keeps some of the target's samples apart
             rest, own = Fold(0, config.trust.guard), federation.silos[self.target].size
             sizes[self.target] = len(rest.rows(config.run.seed, self.target, own))
         passes = np.ceil(sizes / config.training.batch_size)
@@ -63,7 +63,7 @@ class PlusSPCACW(SPCACWMethod):
     def _batches(self, round_: int, replies: Replies) -> tuple[NDArray[np.float64], ...]:
         """Return b (M,), the samples of each mini-batch, and the noise added on purpose, (M,).
 
-        Where a node does not say b, it is what was asked for.
+        If a node does not report b, it is the requested size.
         """
         draws, size = self.config.transport.local_batches, self.config.training.batch_size
         batches, added = np.ones(self.federation.num_silos), np.zeros(self.federation.num_silos)
@@ -93,10 +93,10 @@ class PlusSPCACW(SPCACWMethod):
         return self.taken(replies).to(replies.gradients) @ replies.gradients
 
     def taken(self, replies: Replies) -> Tensor:
-        """Return the weights of a step; those of gradients that go against the target's, to it.
+        """Return the weights of a step; the target gets those of gradients that oppose its own.
 
-        α rests on many rounds, and would follow a peer that turns for many more. The bias estimates
-        learn from such a gradient all the same. A GPU is not waited for.
+        α averages many rounds, so it would follow a peer that turns for many more rounds. The bias
+        estimates still learn from such a gradient. The code does not wait for a GPU.
         """
         rows, own = replies.gradients, replies.silos.index(self.target)
         weights = torch.from_numpy(self.shares(replies)).to(rows.device)
@@ -114,7 +114,7 @@ class PlusSPCACW(SPCACWMethod):
         return super().silo_figures() | {"refused": self.refused.cpu().numpy().copy()}
 
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
-        """Update b̂ and what is known of populations; the matrix, for the log, is the paper's."""
+        """Update b̂ and the population estimates; return the paper's matrix, for the log."""
         along = self._along(replies)
         found = super().costs(request, replies)
         products, betas, sampling = self.book.last
@@ -127,9 +127,9 @@ class PlusSPCACW(SPCACWMethod):
         return found
 
     def _along(self, replies: Replies) -> NDArray[np.float64]:
-        """Return g₀ along each b̂ᵢ, and in the target's place along the noise of its last rounds.
+        """Return g₀ along each b̂ᵢ (M,); for the target, along the noise of its last rounds.
 
-        (M,), NaN along what has no length. b̂ is that before the round: it has no part of g₀ in it.
+        NaN if a direction has length 0. b̂ is taken before the round, so g₀ is no part of it.
         """
         own = replies.gradients[replies.silos.index(self.target)]
         own = (self.sketch(own[None])[0] if self.sketch else own).to(self.previous)
@@ -143,7 +143,7 @@ class PlusSPCACW(SPCACWMethod):
         return np.divide(along, lengths, out=np.full_like(along, np.nan), where=lengths > 0.0)
 
     def add(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
-        """Note the round's cost; what α is learned from is in the population already."""
+        """Record the round's cost; the population already has all that α is learned from."""
         self.book.note(matrix, self.alpha, self.smoothness.value, None)
 
     def leader(self) -> NDArray[np.float64]:

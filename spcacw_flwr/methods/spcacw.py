@@ -1,9 +1,9 @@
 """SP-CACW: Convergence-Aware Client Weighting for Selfish Personalized Learning (the method).
 
 Y. Kiselman and K. Y. Levy, arXiv:2606.29322, Algorithm 1 with the appendix Practical Algorithmic
-Details; ``examples/algorithm1.py`` is the same as plain loops. :meth:`SPCACWMethod.round` is the
-pseudo-code, but for one thing: the paper has b̂ before the step, which needs nothing of it. In this
-order the next gradients are on their way, between real silos, while the target learns from these.
+Details; ``examples/algorithm1.py`` is the same in plain loops. :meth:`SPCACWMethod.round` is the
+pseudo-code with one change: the paper updates b̂ before the step, although the step does not need
+it. In our order, real silos send the next gradients while the target learns from these.
 """
 
 import logging
@@ -27,7 +27,7 @@ from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, SKETCH, stream
 
 TOO_LARGE = 1.0
-"""Of ηL: the theorems want at most 1/8, and beyond 1 a step overshoots in some direction."""
+"""Warn above this ηL: the theorems need at most 1/8; above 1 some direction overshoots."""
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +39,7 @@ class SPCACWMethod(WeightedGradients):
     regularised: ClassVar[bool] = False
     needs_evidence: ClassVar[bool] = False
     other: ClassVar[str] = ", or method = 'spcacw-plus'"
-    """What else helps where steps are too large."""
+    """What else the warning about too large steps suggests."""
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
@@ -57,7 +57,7 @@ class SPCACWMethod(WeightedGradients):
             schedule=keys.beta_schedule, device=parameters.device,
         )  # fmt: skip
         clipped = math.isfinite(training.longest) and not self.ledger.answers
-        largest = training.longest / math.sqrt(training.participation)  # of √E‖g̃‖²
+        largest = training.longest / math.sqrt(training.participation)  # bound of √E‖g̃‖²
         bound = keys.g_max or (largest if clipped else None)
         self.learner: Learner = solver_class(keys.solver)(silos, training.eta, bound)
         self.smoothness = Smoothed(keys.smoothness_decay)
@@ -70,11 +70,11 @@ class SPCACWMethod(WeightedGradients):
             evidence=self.needs_evidence,
         )  # fmt: skip
         self.quarantined = np.zeros(silos, dtype=bool)
-        """(M,) silos whose weight is 0 whatever their costs say."""
+        """(M,) silos whose weight is 0, whatever their costs are."""
         self.lambda_reg, self.first_epoch, self.warned = 0.0, True, False
 
     def _check(self, keys: SPCACWKeys) -> None:
-        """See that the keys go together; SpcacwError if not."""
+        """Check that the keys go together; SpcacwError if not."""
         if self.regularised and not solver_class(keys.solver).exact:
             raise SpcacwError(
                 f"solver = {keys.solver!r} does not go with the cubic term of spcacw-reg: use ftl "
@@ -95,7 +95,7 @@ class SPCACWMethod(WeightedGradients):
     def request(self, round_: int) -> Request:
         """Ask every silo (with chance p): a peer of weight 0 may become useful again.
 
-        With ``probe`` < 1 such peers are asked more rarely.
+        With ``probe`` < 1, peers of weight 0 are asked more rarely.
         """
         keys = self.config.spcacw
         unknown = math.isnan(self.smoothness.value)
@@ -122,7 +122,7 @@ class SPCACWMethod(WeightedGradients):
             self.update(round_)  # α_t ← argmin Σ_τ L̂_τ(α) + λ_reg Σ α³
 
     def say_if_short(self) -> None:
-        """Say so if the run ends before the bias estimates rest on enough rounds."""
+        """Warn if the run ends before the bias estimates average enough rounds."""
         keys, rounds = self.config.spcacw, self.config.run.epochs * self.federation.rounds_per_epoch
         if keys.beta_schedule == "constant" and rounds < 2 / keys.beta:
             log.warning(
@@ -132,7 +132,7 @@ class SPCACWMethod(WeightedGradients):
             )  # fmt: skip
 
     def observe(self, request: Request, replies: Replies) -> None:
-        """Take L, where the target's silo was asked for it."""
+        """Update L, if the target's silo was asked for it."""
         if request.round == 1:
             self.say_if_short()
         if replies.smoothness is not None:
@@ -151,7 +151,7 @@ class SPCACWMethod(WeightedGradients):
             )  # fmt: skip
 
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
-        """Update b̂, note g_0 for λ_reg, and return the round's cost matrix and gradient norm."""
+        """Update b̂, record g_0 for λ_reg, return the round's cost matrix and gradient norm."""
         silos = replies.silos
         rows = self.sketch(replies.gradients) if self.sketch else replies.gradients
         self.bias.update(rows, silos)
@@ -162,14 +162,14 @@ class SPCACWMethod(WeightedGradients):
         return self.book.matrix(rows, silos, silent, self.smoothness.value, counts=counts)
 
     def ask_early(self, request: Request, replies: Replies) -> None:
-        """Ask for the next gradients while the target learns from these, if that can be done."""
-        # A new α may ask others; after an epoch the target's silo has a model to evaluate first.
+        """Ask for the next gradients while the target learns from these, if that is possible."""
+        # A new α may ask other silos; after an epoch the target's silo first evaluates a model.
         round_ = request.round
         if replies.early and round_ % self.every and not self.ends_epoch(round_):
             replies.early(self.request(round_ + 1))
 
     def add(self, round_: int, matrix: NDArray[np.float64], norm: float) -> None:
-        """Add a round's cost matrix, from T_start on, to what α is learned from."""
+        """Record a round's cost matrix, and give it to the learner from T_start on."""
         smoothness, counts = self.smoothness.value, round_ >= self.config.spcacw.t_start
         self.book.note(matrix, self.alpha, smoothness, norm if counts else None)
         if counts:
@@ -178,8 +178,8 @@ class SPCACWMethod(WeightedGradients):
     def update(self, round_: int) -> None:
         """Choose α_t, the leader so far.
 
-        What a silo would get of which nothing is known yet, and which has the target's costs, the
-        target keeps.
+        A silo that is not known yet has the target's costs. The target keeps the weight that such
+        a silo would get.
         """
         self.regularise()
         alpha, known = self.leader(), self.book.known
@@ -189,9 +189,9 @@ class SPCACWMethod(WeightedGradients):
         self.set_weights(alpha, round_)
 
     def regularise(self) -> None:
-        """Take λ_reg from the variance of g_0 over the last epoch, or what there is of the first.
+        """Set λ_reg from the variance of g_0 over the last epoch, or over the first one so far.
 
-        More rounds where K is longer, two where an epoch is a single one: one gradient has none.
+        It covers more rounds if K is longer, and two if an epoch is one: one gradient has none.
         """
         if self.regularised:
             whole = self.variance.count >= max(2, self.federation.rounds_per_epoch)
@@ -202,17 +202,17 @@ class SPCACWMethod(WeightedGradients):
                 self.first_epoch = False
 
     def leader(self) -> NDArray[np.float64]:
-        """Return the weights that the rounds so far speak for."""
+        """Return the learner's weights for the rounds so far."""
         return self.learner.minimise(self.alpha, cubic=self.lambda_reg).alpha
 
     def quarantine(self, silos: NDArray[np.bool_], round_: int) -> None:
-        """Take the weights of silos in quarantine (M,); in the costs they count as silent."""
+        """Set the weights of silos in quarantine (M,) to 0; in the costs they count as silent."""
         self.quarantined = silos
         if self.alpha[silos].any():
             self.set_weights(self.alpha, round_)
 
     def set_weights(self, alpha: NDArray[np.float64], round_: int) -> None:
-        """Note the weights, those of silos in quarantine given to the others in proportion."""
+        """Store the weights; those of silos in quarantine go to the others in proportion."""
         if alpha[self.quarantined].any():
             alpha = np.where(self.quarantined, 0.0, alpha)
             total = alpha.sum()
@@ -230,7 +230,7 @@ class SPCACWMethod(WeightedGradients):
         }
 
     def silo_figures(self) -> dict[str, NDArray[np.float64]]:
-        """Return each silo's estimated ‖b_i‖ and σ_i, and the closed-form weight of both."""
+        """Return each silo's estimated ‖b_i‖ and σ_i, and the closed-form weight from them."""
         evidence = self.book.evidence
         if evidence is None:
             return {}
@@ -255,8 +255,8 @@ class RegularisedSPCACW(SPCACWMethod):
 class ClosedFormSPCACW(SPCACWMethod):
     """SP-CACW with the weights of the lemma "Optimal Weights", from online estimates.
 
-    α = [(λ − C₁‖b_i‖²) / (2C₂σ_i²)]₊: it bounds ‖Σ α b‖² by Σ α‖b‖², so that biases never cancel
-    and only silos as unbiased as the target's share its weight.
+    α = [(λ − C₁‖b_i‖²) / (2C₂σ_i²)]₊. The lemma bounds ‖Σ α b‖² by Σ α‖b‖², so biases never cancel.
+    Only silos as unbiased as the target share its weight.
     """
 
     name = "spcacw-closed-form"
