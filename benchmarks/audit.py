@@ -1,13 +1,13 @@
-"""Rounds a second of silos in streams with audit logs, over those without.
+"""Rounds a second of silos in streams with audit logs, compared with those without.
 
     python -m benchmarks.audit benchmarks/audit.csv
 
-Two federations like those of :mod:`benchmarks.stream` (d = 50,890, TLS) wait side by side, one of
-them with audit logs, and take turns of some rounds, so that both see the same load. ``ratio`` is
-that of rounds a second; ``processor_ratio`` that of the processor seconds of all processes
-together, which tell more where others share the machine. ``line_us`` is what a
-line takes, its lock and its chain included, and ``seal_ms`` a signature with the head beside it, on
-the disk, every five seconds.
+Two federations like those of :mod:`benchmarks.stream` (d = 50,890, TLS) run side by side, one of
+them with audit logs. They take turns of some rounds, so both see the same load. ``ratio`` is the
+ratio of rounds a second. ``processor_ratio`` is that of the processor seconds of all processes
+together, which shows more if others share the machine. ``line_us`` is the time of a line, including
+its lock and its chain. ``seal_ms`` is the time of a signature with the head next to it, on the
+disk; a log has a seal every five seconds.
 """
 
 import os
@@ -32,7 +32,7 @@ LINES, ROUNDS = 100, 30
 
 
 def costs() -> dict[str, float]:
-    """Return what a line and a seal take."""
+    """Return the times of a line and of a seal."""
     with tempfile.TemporaryDirectory() as name:
         host = Path(name) / "host"
         certificates.make_silo_key(host)
@@ -52,7 +52,7 @@ def costs() -> dict[str, float]:
 
 
 def turn_of(made: Separate, home: str) -> Callable[[], tuple[float, float]]:
-    """Return what plays some rounds, and tells the seconds and processor seconds of one."""
+    """Return a function that plays some rounds and returns the seconds, clock and CPU, of one."""
     method, gate, round_ = made.method(), Gate(made.config, len(made.shares)), 0
 
     def turn() -> tuple[float, float]:

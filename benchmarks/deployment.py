@@ -4,15 +4,15 @@
     python -m benchmarks.deployment benchmarks/deployment-in-memory.csv --silos 20 --large 7 \
         --epochs 2 --in-memory
 
-Each silo is a SuperNode of its own with 64 random images in the shape of MNIST. A round asks every
-silo for one gradient of an MLP (784-64-10, d = 50,890; ``--large``: 15 million parameters). The
-clock runs from the end of the first epoch to the end of the last, so that starting does not count.
-The load of the machine (the mean number of processes that want a core in the last minute) stands
-beside each rate, for all silos share the cores here.
+Each silo is its own SuperNode with 64 random images in the shape of MNIST. A round asks every silo
+for one gradient of an MLP (784-64-10, d = 50,890; ``--large``: 15 million parameters). The clock
+runs from the end of the first epoch to the end of the last, so the start does not count. Next to
+each rate stands the load of the machine (the mean number of processes that want a core in the last
+minute), because all silos share the cores here.
 
-``--in-memory``: the SuperLink keeps its state in memory in place of its database, which on two
-cores is locked for longer than its requests wait when 20 silos answer at once. Not for use: one
-that dies then knows neither nodes nor runs.
+``--in-memory``: the SuperLink keeps its state in memory instead of its database. When 20 silos
+answer at once on two cores, the database is locked for longer than its requests wait. Not for real
+use: a SuperLink that dies then loses all nodes and runs.
 """
 
 import json
@@ -37,7 +37,7 @@ class Forgetful(Server):
     """A server whose SuperLink has no database."""
 
     def superlink(self, host: str) -> list[str]:
-        """Return the command of the SuperLink, with its state in memory."""
+        """Return the command of a SuperLink that keeps its state in memory."""
         command = super().superlink(host)
         command[command.index("--database") + 1] = ":flwr-in-memory:"
         return command
@@ -76,7 +76,7 @@ def main(
     epochs: Annotated[int, typer.Option(help="two rounds each")] = 4,
     in_memory: Annotated[bool, typer.Option(help="no database (see above)")] = False,
 ) -> None:  # fmt: skip
-    """Measure what the command line asks for; write the table after each row."""
+    """Measure the sizes that the command line names; write the table after each row."""
     sizes = [(int(n), SMALL) for n in silos.split(",")]
     sizes += [(int(n), LARGE) for n in large.split(",") if n]
     write(path, (measure(*size, epochs, in_memory=in_memory) for size in sizes))

@@ -1,13 +1,13 @@
-"""What one round of SP-CACW costs in process, part by part, against bare gradients.
+"""The cost of a round of SP-CACW in process, part by part, compared with bare gradients.
 
     python -m benchmarks.engine benchmarks/engine.csv --threads 1,2
 
-For each number of silos M: the bare ``vmap(grad)`` of all silos on batches that lie ready, a whole
-round (batches, gradients, clipping, bias, inner products, step), the whole round in bfloat16 and
-with a sketch, and each part of the round. Each is repeated by itself, as rounds follow rounds, in
-blocks that take turns, so that none finds another's data in the caches and all see the same changes
-of the machine's speed. The time of one thread is the processor's, which other programs change
-little; that of several is the clock's. The floor is the arithmetic of gradients and inner products
+For each number of silos M: the bare ``vmap(grad)`` of all silos on ready batches, a whole round
+(batches, gradients, clipping, bias, inner products, step), the whole round in bfloat16 and with a
+sketch, and each part of the round. Each is repeated by itself, as rounds follow rounds, in blocks
+that take turns. So none finds another's data in the caches, and all see the same changes of the
+machine's speed. One thread is timed by the processor's time, which other programs change little;
+several threads are timed by the clock. The floor is the arithmetic of gradients and inner products
 at the rate of a large matrix product measured in the same run.
 """
 
@@ -35,7 +35,7 @@ BLOCKS = 7
 
 
 def bare_gradients(pool: SiloPool, vector: torch.Tensor) -> Callable[[], object]:
-    """Return ``vmap(grad)`` over batches that lie ready."""
+    """Return ``vmap(grad)`` over ready batches."""
     (batch,) = pool.data.batches(1, pool.silos)
     named = pool.layout.unflatten(vector)
     gradient = grad(lambda p, x, y: cross_entropy(functional_call(pool.model, p, (x,)), y))
@@ -44,7 +44,7 @@ def bare_gradients(pool: SiloPool, vector: torch.Tensor) -> Callable[[], object]
 
 
 def parts(pool: SiloPool, method: SPCACWMethod) -> dict[str, Callable[[], object]]:
-    """Return the parts of a round, each by itself."""
+    """Return the parts of a round as separate calls."""
     request = method.request(1)
     replies = pool.answer(request).replies
     (batch,) = pool.data.batches(1, pool.silos)
@@ -60,7 +60,7 @@ def parts(pool: SiloPool, method: SPCACWMethod) -> dict[str, Callable[[], object
 
 
 def floor(num_silos: int, dimension: int, device: str, clock: Clock) -> float:
-    """Return the milliseconds of the round's multiplications at the rate of a large product.
+    """Return the milliseconds of a round's multiplications at the rate of a large matrix product.
 
     A gradient takes 4bd for the forward pass and the weights (b = 32 samples), and the hidden
     layer's 2b·64·10; each symmetric M × M product of d-vectors takes M(M + 1)d.
@@ -74,7 +74,7 @@ def floor(num_silos: int, dimension: int, device: str, clock: Clock) -> float:
 def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[str, float]:
     """Return the medians of the blocks' medians in ms for M = ``num_silos``.
 
-    ``vmap`` has PyTorch's threads, a round those that a run has.
+    ``vmap`` uses PyTorch's threads; a round uses the threads of a run.
     """
     clock = clock_of(device, cores)
     keys = {"device": device, "update_every": 1000}
@@ -84,14 +84,14 @@ def measure(num_silos: int, device: str, repetitions: int, cores: int) -> dict[s
     single = parts(pool, method)
     works = {
         "bare vmap(grad)": bare_gradients(pool, method.parameters),
-        # The first round: never one in which α is solved for.
+        # Always the first round: α is never solved in it.
         "whole round": lambda: train(pool, method, 1),
         "whole round, bf16": lambda: train(half, low, 1),
         f"whole round, sketch {SKETCH}": lambda: train(pool, sketched, 1),
         **single,
     }
     blocks: dict[str, list[float]] = {name: [] for name in works}
-    repetitions *= max(1, 100 // num_silos)  # a block shorter than that is half warming up
+    repetitions *= max(1, 100 // num_silos)  # half of a shorter block would be warming up
     for _, (name, work) in product(range(BLOCKS), works.items()):
         ours = threads(cores, num_silos * pool.config.training.batch_size, pool)
         with nullcontext() if name.startswith("bare") else ours:

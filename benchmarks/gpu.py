@@ -1,12 +1,12 @@
-"""What one round of SP-CACW costs on a GPU with the paper's larger networks, part by part.
+"""The cost of a round of SP-CACW on a GPU with the paper's larger networks, part by part.
 
     python -m benchmarks.gpu benchmarks/gpu.csv
     python -m benchmarks.gpu benchmarks/gpu-lstm.csv --model char-lstm --silos 15,30
 
-Silos of random images in the shape of CIFAR-100 for VGG16, or of random symbols for CharLSTM, in
-batches of 32: whole rounds of three methods, and the parts of one. The silos' passes are recorded
-as one CUDA graph, on 1 to 20 streams, or launched one by one, or are one pass (CharLSTM); ``off``
-is by how much the recorded rows differ from those, in units of their norm.
+Silos have random images in the shape of CIFAR-100 for VGG16, or random symbols for CharLSTM, in
+batches of 32. Measured are whole rounds of three methods, and the parts of a round of one. The
+silos' passes are recorded as one CUDA graph, on 1 to 20 streams, or launched one by one, or are one
+pass (CharLSTM). ``off`` is the distance from the rows launched one by one, in units of their norm.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ OF_MODEL = {"vgg16": RandomPictures, "char-lstm": RandomTexts}
 def gradients(pool: SiloPool, vector: Tensor, rows: Tensor, streams: int) -> Callable[[], object]:
     """Return one call for all silos' gradients.
 
-    ``streams`` 0 launches each kernel by itself, -1 is one pass of all silos.
+    ``streams`` 0 launches each kernel separately; -1 is one pass for all silos.
     """
     (batch,) = pool.data.batches(1, pool.silos)
     recorded, stack = graphs.Graphs(pool.model), pool.compute._stack
@@ -66,7 +66,7 @@ def gradients(pool: SiloPool, vector: Tensor, rows: Tensor, streams: int) -> Cal
         pool.compute._stack = stack if streams < 0 else []
         pool.compute(vector, batch.x, batch.y, rows, batch.seed_of)
 
-    work(), work(), work()  # from the third on it is recorded
+    work(), work(), work()  # from the third call on it is recorded
     return work
 
 

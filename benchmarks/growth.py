@@ -1,13 +1,13 @@
-"""How time and memory of a round grow with the number of silos M and of parameters d.
+"""The growth of a round's time and memory with the number of silos M and of parameters d.
 
     python -m benchmarks.growth benchmarks/growth.csv docs/growth.png benchmarks/scale.csv
 
-Each point is a process of its own: the median of whole rounds (gradients, clipping, bias, inner
-products, step), and how far the process's peak of memory rose above what it held when the data lay
-ready, as a multiple of one M × d float32 matrix; the batch, half of one at d = 50,890, is in it.
-The exponents are least squares on the logarithms of the larger half of the points, where the fixed
-costs of a round have faded. ``scale.csv`` has what a M + b M² says of larger federations, sketched:
-its two factors are least squares, relative, on the points of FITTED silos.
+Each point is a fresh process. It has the median of whole rounds (gradients, clipping, bias, inner
+products, step), and the rise of the process's peak memory above its memory when the data are ready,
+as a multiple of one M × d float32 matrix. The batch, half of one at d = 50,890, is included. The
+exponents are least squares on the logarithms of the larger half of the points, where the fixed
+costs of a round are small. ``scale.csv`` has the predictions of a M + b M² for larger federations,
+sketched. The two factors are least squares, relative, on the points of FITTED silos.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ FIXED_SILOS, FIXED_HIDDEN = 20, 64
 def peak_bytes() -> int:
     """Return the largest resident size of this process so far (Linux).
 
-    ``ru_maxrss`` would not do: it starts at what the parent process held when it forked.
+    ``ru_maxrss`` is unsuitable: it starts at the parent process's size at the fork.
     """
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith("VmHWM"))
@@ -44,11 +44,11 @@ def peak_bytes() -> int:
 
 
 def point(case: tuple[str, int, int, int]) -> dict[str, object]:
-    """Measure one point, in this process; return its row."""
+    """Measure one point in this process; return its row."""
     against, silos, hidden, sketch = case
     keys = {"hidden": hidden, "sketch": sketch, "samples_per_silo": 32, "update_every": 10**6}
     pool = make_pool(silos, **keys)
-    _ = pool.data  # put together now: it is not the round's
+    _ = pool.data  # made now, because it is not part of the round
     before = psutil.Process().memory_info().rss
     method = make_method(pool)
     repetitions = 5 if silos * pool.layout.size > 2e7 else 15
@@ -109,7 +109,7 @@ def predicted(M: pd.Series, y: pd.Series, asked: float) -> float:
 
 
 def scale(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what larger federations take, as predicted and, where there is a point, measured."""
+    """Return the costs of larger federations: predicted and, if there is a point, measured."""
     points = table[table.sketch == SKETCH].set_index("silos", drop=False)
     gib = points.silos * points.dimension * 4 / 2**30 * points.memory_in_matrices
     figures = {"seconds": points.median_ms / 1000, "gib": gib}
@@ -125,7 +125,7 @@ def scale(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(path: Path, picture: Path, larger: Path) -> None:
-    """Write the table and draw it, and write what larger federations take."""
+    """Write the table and draw it, and write the costs of larger federations."""
     write(path, measure())
     draw(pd.read_csv(path), picture)
     scale(pd.read_csv(path)).to_csv(larger, index=False)

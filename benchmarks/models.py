@@ -1,14 +1,14 @@
-"""What the gradients of all silos cost for the paper's larger networks.
+"""The cost of the gradients of all silos for the paper's larger networks.
 
     python -m benchmarks.models benchmarks/models.csv --threads 2
 
 One round of 20 silos × 32 images (VGG16) and of 15 silos × 32 windows × 50 symbols (CharLSTM), on
-random samples that lie ready, in turn within each repetition: our gradients, a row for each silo,
-in float32 and in bfloat16; a loop of plain PyTorch over the silos, which gives the same rows; one
-ordinary backward pass over the same samples, which gives one gradient of them all and is what the
-arithmetic costs; and ten Hessian products of one silo, from which L is estimated in every tenth
-round, by second derivatives and by differences of gradients. The time of one thread is the
-processor's.
+ready random samples. Measured in turn within each repetition: our gradients, a row for each silo,
+in float32 and in bfloat16; a loop of plain PyTorch over the silos, with the same rows as result;
+one ordinary backward pass over the same samples, which gives a single gradient of all and shows the
+cost of the arithmetic; and ten Hessian products of one silo, from which L is estimated in every
+tenth round, by second derivatives and by differences of gradients. One thread is timed by the
+processor's time.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,10 +1,10 @@
-"""How long whole runs take in process, from the shell's prompt to the report, in seconds.
+"""The seconds that whole runs take in process, from the shell's prompt to the report.
 
     python -m benchmarks.runs benchmarks/runs.csv --data-dir DIR
 
 Each repetition is ``spcacw run --engine in-process`` in a fresh process: Python's start, data,
-50 epochs of SP-CACW, artefacts and pictures; without and with the 50 epochs of training alone that
-a run makes for comparison. Threads are those that a run takes by itself: the machine must be idle.
+50 epochs of SP-CACW, artefacts and pictures. Each case is measured without and with the 50 epochs
+of training alone for comparison. A run chooses its own threads, so the machine must be idle.
 """
 
 import json
@@ -38,7 +38,7 @@ def run(setting: str, alone: str, data_dir: str, output: Path) -> float:
 
 
 def measure(data_dir: str, repetitions: int) -> Iterator[dict[str, object]]:
-    """Measure in turn; yield a row per setting, without and with comparison."""
+    """Measure in turn; yield two rows per setting, without and with the comparison."""
     cases = list(product(SETTINGS, ("false", "true")))
     seconds: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
     summaries = {}

@@ -1,6 +1,6 @@
-"""Silos in processes of their own that answer in streams, without Flower: for benchmarks and tests.
+"""Silos in their own processes that answer in streams, without Flower: for benchmarks and tests.
 
-Processes are forked from one that has imported PyTorch, so that each starts in milliseconds.
+Processes are forked from a process that has imported PyTorch, so each starts in milliseconds.
 """
 
 import multiprocessing
@@ -31,12 +31,12 @@ from spcacw_flwr.silos.setup import setting_of
 NODE = 100
 """The id of the first node."""
 RUN = "separate"
-"""What audit logs call the run."""
+"""The run's name in audit logs."""
 JOIN_SECONDS = 10
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """Write a certificate for loopback, its authority's behind it, and its key; return both."""
+    """Write a loopback certificate followed by its authority's, and its key; return both paths."""
     certificates.make_authority(directory)
     certificates.make_server(directory, directory)
     names = certificates.SERVER_CERTIFICATE, certificates.CA_CERTIFICATE
@@ -49,10 +49,10 @@ def hold(
     flat: dict[str, Any], node: int, silos: Sequence[int], address: str, root: str, token: str,
     pauses: Mapping[int, float], home: str,
 ) -> None:  # fmt: skip
-    """Hold some silos and answer in a stream; the whole life of a process.
+    """Hold some silos and answer in a stream; this is all that a process does.
 
-    Its host, whose Flower home is ``home``, keeps an audit log if it has a key. ``pauses`` are
-    seconds to sleep before the gradients of a round, for silos that are late.
+    Its host, with Flower home ``home``, keeps an audit log if it has a key. ``pauses`` are seconds
+    to sleep before the gradients of a round, for silos that are late.
     """
     torch.set_num_threads(1)
     os.environ["FLWR_HOME"] = home
@@ -81,14 +81,14 @@ class Separate:
     shares: list[list[int]]
     """The silos of each process."""
     root: str
-    """The file of the CA; empty is plaintext."""
+    """The file of the CA; empty means plaintext."""
     pool: SiloPool
-    """All silos at once, to say what they hold and to compare with."""
+    """All silos at once, for their descriptions and for comparison."""
     service: Service
     asker: Asker
     processes: dict[int, BaseProcess] = field(default_factory=dict)
     hosts: Path | None = None
-    """Where each process has a directory of its own, with a key, for its audit log."""
+    """The directory in which each process has its own, with a key, for its audit log."""
 
     def host(self, node: int) -> Path | None:
         """Return the directory of a node, if it has one."""
@@ -118,10 +118,10 @@ def separate(
     config: Config, shares: Sequence[Sequence[int]], tls: Path | None = None,
     pauses: Mapping[int, Mapping[int, float]] | None = None, *, audited: bool = False,
 ) -> Iterator[Separate]:  # fmt: skip
-    """Run silos in processes of their own, a share of them in each, with streams to a service.
+    """Run silos in their own processes, a share of them in each, with streams to a service.
 
     ``tls`` is a directory for a certificate, ``pauses`` are those of :func:`hold` for each process.
-    If they are ``audited``, that is the target's host, and has a directory of each other one.
+    If ``audited``, ``tls`` is also the target's host, and has a directory for each process's host.
     """
     root, key = map(str, certificate(tls) if tls else ("", ""))
     keys = {"stream-certificate": root, "stream-key": key}

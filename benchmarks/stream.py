@@ -1,15 +1,15 @@
-"""Rounds a second of silos in processes of their own over streams, and what a round costs.
+"""Rounds a second of silos in their own processes over streams, and the costs of a round.
 
     python -m benchmarks.stream benchmarks/stream.csv
 
 Real gradients (MLP 784-64-10, d = 50,890, batches of 32), one process for each silo, TLS on
-loopback, SP-CACW as the method; and with 15 million parameters, 60 MB each way. The
-parts are what the target's process is busy with or waits for: *pieces*, serialising the model once
-for all; *wait*, until the last answer has come (the silos' work, both ends' TLS and gRPC, which
-overlap), after what the method does meanwhile; *unpack*, from frames to checked rows; *method*, the
-rest. ``compute`` is what a silo's gradient takes by itself in this process. The processor seconds
-of a round, of the target's process and of all silos together, tell what idle cores would allow
-where others share the machine: not more than ``cores`` over their sum.
+loopback, SP-CACW as the method; and the same with 15 million parameters, 60 MB each way. The parts
+are the target process's work and waiting. *pieces* serialises the model once for all silos. *wait*
+lasts until the last answer has come (the silos' work, both ends' TLS and gRPC, which overlap); it
+begins after the method's own work meanwhile. *unpack* goes from frames to checked rows. *method* is
+the rest. ``compute`` is the time of one silo's gradient alone in this process. The processor
+seconds of a round, of the target's process and of all silos together, show what idle cores would
+allow if others share the machine: at most ``cores`` over their sum.
 """
 
 import os
@@ -57,7 +57,7 @@ def timed(target: Any, name: str, into: dict[str, list[float]], key: str) -> Ite
 
 
 def processor_seconds(made: Separate) -> tuple[float, float]:
-    """Return what this process and those of the silos have used so far."""
+    """Return the processor seconds that this process and those of the silos have used so far."""
     silos = [psutil.Process(process.pid).cpu_times() for process in made.processes.values()]
     return time.process_time(), sum(used.user + used.system for used in silos)
 

@@ -1,7 +1,7 @@
 """The workload that the benchmarks time: silos of random images in the shape of MNIST.
 
-One round is one gradient per silo at the shared model (MLP 784-64-10, batches of 32) and what
-SP-CACW does with them.
+One round is one gradient per silo at the shared model (MLP 784-64-10, batches of 32) and the rest
+of SP-CACW's round.
 """
 
 import csv
@@ -22,7 +22,7 @@ from spcacw_flwr.silos.setup import setting_of
 
 
 class RandomImages(Setting):
-    """Silos of ``samples-per-silo`` random images of 28 × 28 each; as many as silos."""
+    """``silos`` silos of ``samples-per-silo`` random images of 28 × 28 each."""
 
     name, num_classes, input_shape, group_kind = "random", 10, (1, 28, 28), "cluster"
     defaults = {"samples_per_silo": 320}  # noqa: RUF012
@@ -33,7 +33,7 @@ class RandomImages(Setting):
         return [0.0] * self.keys.silos
 
     def prepare(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def train(self, silo: int) -> SiloData:
         """Return the silo's random images."""
@@ -62,7 +62,7 @@ def make_method(pool: SiloPool) -> Any:
 
 
 def train(pool: SiloPool, method: Any, round_: int) -> None:
-    """Train for a round, of a method that asks once."""
+    """Train for a round, with a method that asks the silos once per round."""
     steps = method.round(round_)
     with suppress(StopIteration):
         steps.send(pool.answer(next(steps)).replies)
@@ -72,7 +72,7 @@ Clock = Callable[[], float]
 
 
 def clock_of(device: str, threads: int) -> Clock:
-    """Return the processor's time for one thread, which other programs change little."""
+    """Return the clock: for one CPU thread the processor's, which other programs change little."""
     return time.process_time if device == "cpu" and threads == 1 else time.perf_counter
 
 
@@ -80,7 +80,7 @@ def medians(
     works: Mapping[str, Callable[[], object]], repetitions: int, device: str = "cpu",
     clock: Clock = time.perf_counter,
 ) -> dict[str, float]:  # fmt: skip
-    """Return the median milliseconds of each work, all of them in turn in each repetition."""
+    """Return the median milliseconds of each work; each repetition runs all works in turn."""
     for work in works.values():
         work()  # the first call of each allocates
         work()
@@ -96,7 +96,7 @@ def medians(
 
 
 def write(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Write rows as CSV, their keys as its columns, and print them: each as soon as it is there."""
+    """Write rows as CSV, with their keys as columns, and print them, each as soon as it comes."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         for k, row in enumerate(rows):

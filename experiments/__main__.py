@@ -23,7 +23,7 @@ from .sweep import Where
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 RESULTS = Path("experiments/results")
 OVERVIEWS = {"ranks": overviews.rank_table, "gains": overviews.gain_table}
-"""Tables that are made of others' CSV."""
+"""Tables made from the CSV of other tables."""
 
 Columns = Annotated[str, typer.Option(help="comma-separated, or TOML files; empty is all")]
 Rows = Annotated[str, typer.Option(help="comma-separated, first things first; empty is all")]
@@ -39,7 +39,7 @@ SetNew = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="any key; lines that are there stay"),
 ]
-"""Where lines are found again by columns that do not name all keys."""
+"""For tables whose lines are found again by columns that do not name all keys."""
 Ray = Annotated[
     str, typer.Option("--ray-address", help="a Ray cluster's, or local; empty: processes here")
 ]
@@ -53,7 +53,7 @@ def more_keys(data_dir: Path | None, engine: str, assignments: list[str] | None)
 
 
 def files_of(command: Callable[..., list[Path]]) -> Callable[..., None]:
-    """Print the files that a command made, or the one sentence that says why it could not."""
+    """Print the files that a command made, or one sentence that says why it failed."""
 
     @functools.wraps(command)
     @one_sentence("stopped; the same command goes on from here.")
@@ -129,7 +129,7 @@ def run_studies(
     workers: Workers = 0, device: Device = "cpu",
     report_only: ReportOnly = False, set_: SetNew = None, ray: Ray = "",
 ) -> list[Path]:  # fmt: skip
-    """Run what the tables of the studies lack, a line of CSV for each run."""
+    """Run what the studies' tables lack; each run is a line of CSV."""
     console, more = new_console(), more_keys(data_dir, "in-process", set_)
     where = Where(runs, tuple(names_in(device)), workers, report_only, ray=ray)
     listed = read_toml(file)

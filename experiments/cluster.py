@@ -1,7 +1,7 @@
-"""Runs as tasks of a Ray cluster: Ray says where and when, and what a run leaves comes home.
+"""Runs as tasks of a Ray cluster: Ray places them, and a run's files come back to this machine.
 
 A node of the cluster needs this package, and the data at the same path. A task takes a core, or
-its share of a GPU. One whose node is lost begins again on another; nothing of it stays on a node.
+its share of a GPU. If its node is lost, the task starts again on another. It leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from spcacw_flwr.engine.simulate import simulate
 
 CONNECT_SECONDS = 5.0
 LOCAL = "local"
-"""The address of a cluster of this machine alone, which is started."""
+"""The address that starts a cluster of this machine alone."""
 
 
 def away(flat: Mapping[str, Any]) -> dict[str, bytes]:
-    """Run a flat configuration on the node that this is; return its files by name."""
+    """Run a flat configuration on this node; return the run's files by name."""
     torch.set_num_threads(1)
     with TemporaryDirectory() as place:
         directory = Path(place) / "run"
-        with suppress(SpcacwError):  # its status says why
+        with suppress(SpcacwError):  # the run's status has the reason
             simulate(Config.from_flat({**flat, "output": str(directory), "threads": 1}))
         files = [path for path in directory.rglob("*") if path.is_file()]
         named = {path.relative_to(directory): path.read_bytes() for path in files}
@@ -43,7 +43,7 @@ def away(flat: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 class Cluster:
-    """A Ray cluster, as an executor of calls and of runs.
+    """A Ray cluster that executes calls and runs.
 
     ``devices`` are those of a node: ``("cuda", "cuda")`` lets two runs share a GPU. SpcacwError if
     there is no cluster at the address.
@@ -69,16 +69,16 @@ class Cluster:
         self._refs: list[Any] = []
 
     def submit(self, call: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Return the future of a call, which some node makes."""
+        """Return the future of a call that some node makes."""
         self._refs.append(self._task.remote(call, *args))
         return self._refs[-1].future()
 
     def run(self, flat: Mapping[str, Any]) -> Away:
-        """Begin a run, whose ``output`` is its directory here."""
+        """Start a run; its ``output`` is its directory on this machine."""
         return Away(self.submit(away, {**flat, "device": self.device}), Path(flat["output"]), self)
 
     def shutdown(self, cancel_futures: bool = True) -> None:
-        """Leave what has not ended."""
+        """Cancel the tasks that have not ended."""
         for ref in self._refs:
             ray.cancel(ref, force=True)
         self._refs.clear()
@@ -89,7 +89,7 @@ def _call(call: Callable[..., Any], *args: Any) -> Any:
 
 
 class Away:
-    """A run on some node, with the manners of a process."""
+    """A run on some node, with the interface of a process."""
 
     exitcode = None
 
@@ -99,11 +99,11 @@ class Away:
         future.add_done_callback(lambda _: os.close(ended))
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the run has not ended."""
         return not self._future.done()
 
     def join(self, timeout: float | None = None) -> None:
-        """Bring home what it left, once it has ended."""
+        """If the run has ended, write its files into its directory on this machine."""
         if self._future.done() and self.sentinel >= 0:
             os.close(self.sentinel)
             self.sentinel = -1
@@ -114,7 +114,7 @@ class Away:
                 write_atomically(self._home / name, content)
 
     def terminate(self) -> None:
-        """Leave it: the next sweep makes it anew."""
+        """Cancel all runs of the cluster: the next sweep makes them anew."""
         self._cluster.shutdown()
 
     kill = terminate

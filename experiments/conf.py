@@ -1,15 +1,15 @@
-"""What to run: columns × rows × seeds, from the small TOML files in ``experiments/conf/``.
+"""The runs to make: columns × rows × seeds, from the small TOML files in ``experiments/conf/``.
 
 ``columns/<name>.toml`` is plain run config: ``flwr run --run-config`` and ``spcacw run --config``
 read it too. ``rows.toml`` has the methods, ``paper.toml`` the paper's numbers. The keys of a run
-are those of its column, then (with ``tuned``) what ``experiments/tuned/<column>.toml`` chose for
-its method, then those of its row, then those of the command line; the last one wins.
+are those of its column, then (with ``tuned``) those that ``experiments/tuned/<column>.toml`` has
+for its method, then those of its row, then those of the command line. The last value wins.
 
-Without ``tuned`` every method has the paper's optimiser and, as the paper does not disclose what it
-gave to its rivals, their authors' defaults: nothing is fitted to our data, for anyone. Such
-defaults suit other models and amounts of local work, so that table can say how near we are to the
-paper, and not which method is best. With ``tuned`` every method that has a choice, SP-CACW too,
-was given the same number of candidates, and chose on held-out training data.
+Without ``tuned`` every method has the paper's optimiser. The paper does not disclose the keys of
+its rivals, so they have their authors' defaults: no method is fitted to our data. Such defaults
+suit other models and amounts of local work. So that table can show how near we are to the paper,
+and not which method is best. With ``tuned`` every method that has a choice, SP-CACW included, had
+the same number of candidates, and its keys were chosen on held-out training data.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,37 +31,37 @@ Keys = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A setting of the table: its name, what the table says, and its run-config keys."""
+    """A column of the table: its name, its title, its run-config keys and the paper's numbers."""
 
     name: str
     title: str
     keys: Keys
     paper: Mapping[str, tuple[float, float]]
-    """For each row that the paper has: mean and sample standard deviation over its five seeds."""
+    """For each row of the paper: mean and sample standard deviation over its five seeds."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method of the table, with the keys that make it what the row says."""
+    """A row of the table: a method with its keys."""
 
     name: str
     title: str
     keys: Keys
     without: tuple[str, ...] = ()
-    """Columns that have no such row; a narrow one is called by the full one's name and more."""
+    """Columns without this row, as prefixes: a full column's name covers its narrow version."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A run to be made, and where it belongs."""
+    """A run to be made, and its place in a table."""
 
     column: str
     row: str
     keys: Keys
     note: str = ""
-    """What sets it apart from other runs of its cell, such as a variant's name."""
+    """The difference from other runs of its cell, such as a variant's name."""
     place: Keys = field(default_factory=dict)
-    """What names its line in the table of a study, by column."""
+    """The values that identify its line in the table of a study, by column."""
 
     @property
     def seed(self) -> int:
@@ -74,7 +74,7 @@ class Job:
 
 
 def chosen(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
-    """Return ``names``, all known ones if there are none; SpcacwError names an unknown one."""
+    """Return ``names``, or all known names if it is empty; SpcacwError for an unknown name."""
     known = list(known)
     for name in names:
         if name not in known:
@@ -84,7 +84,7 @@ def chosen(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
 
 
 def columns(names: Sequence[str] = ()) -> list[Column]:
-    """Return columns by name, or by the path of a TOML file, also of ours; none: the paper's."""
+    """Return columns by name, or by the path of any TOML file; without names, the paper's."""
     paper = read_toml(CONF / "paper.toml")
     files = (Path(name) for name in names if name.endswith(".toml"))
     own = {f.stem: CONF / f if (CONF / f).exists() and not f.exists() else f for f in files}
@@ -100,7 +100,7 @@ def columns(names: Sequence[str] = ()) -> list[Column]:
 
 
 def rows(names: Sequence[str] = (), path: Path = CONF / "rows.toml") -> list[Row]:
-    """Return rows of the table by name, or methods by import path, in that order; none: all."""
+    """Return rows of the table by name, or methods by import path, in that order; no names: all."""
     tables = read_toml(path)
     chosen([name for name in names if ":" not in name], tables, "row")
     found = []
@@ -122,9 +122,9 @@ def numbers(text: str) -> list[int]:
 
 
 def tuned_keys(column: str, row: str, method: str, directory: Path = TUNED) -> dict[str, Any]:
-    """Return what tuning chose for a row on a column, or for its method.
+    """Return the keys that tuning chose for a row on a column, or for its method.
 
-    SpcacwError if it chose for neither: default keys beside tuned ones would be no fair row.
+    SpcacwError if it chose for neither: default keys next to tuned keys would not be fair.
     """
     path = directory / f"{column}.toml"
     choices = read_toml(path) if path.exists() else {}
@@ -141,10 +141,10 @@ def make_jobs(
     of: Sequence[Column], rows: Sequence[Row], seeds: Iterable[int], more: Keys,
     *, tuned: bool = False, validation: bool = False, note: str = "",
 ) -> list[Job]:  # fmt: skip
-    """Return the runs of a table, one seed of everything before the next one.
+    """Return the runs of a table: all runs of one seed, then those of the next seed.
 
-    With ``validation`` each has a twin that holds out :data:`HOLDOUT` of the target's training
-    data and is evaluated on that in place of test data.
+    With ``validation`` each run has a twin that holds out :data:`HOLDOUT` of the target's training
+    data and is evaluated on that share instead of test data.
     """
     jobs = []
     for seed, column, row in product(seeds, of, rows):

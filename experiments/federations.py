@@ -1,12 +1,12 @@
-"""Selfish learning on federations: what does a method give its target, and whom does it harm?
+"""Selfish learning on federations: what does a method give a target, and when does it harm?
 
     spcacw federations --data-dir DIR                            # all of conf/federations.toml
     spcacw federations --data-dir DIR --setting heart --seeds 10,11 --methods local,spcacw
 
 Every silo is the target in turn, with few data and with all, over several splits. A gain is the
-metric after the last epoch less that of Local on the same split: nothing is chosen on test data. A
-pair is a split and a silo; those with fewer than :data:`FEWEST` test cases are left out.
-``federations.csv`` has a line per run, of which ``.md`` and ``.png`` are made.
+metric after the last epoch minus Local's on the same split: nothing is chosen on test data. A pair
+is a split and a silo. Pairs with fewer than :data:`FEWEST` test cases are left out.
+``federations.csv`` has a line per run; ``.md`` and ``.png`` are made from it.
 """
 
 import json
@@ -45,7 +45,7 @@ PLACE = ("setting", "target", "seed", "size", "method", "keys")
 NAMES = (*PLACE, "metric", "value", "test_cases", "alpha_target")
 LOCAL, TRIAL, TUNED = "local", "-trial", "-tuned"
 CODE = "code"
-"""Among the keys of a line: which form of the user's own code made it."""
+"""The entry of a line's keys that names the version of the user's own code."""
 COMMON = {"engine": "in-process", "compare-alone": False, "threads": 1}
 
 
@@ -62,9 +62,9 @@ def jobs_of(
     name: str, plan: Mapping[str, Any], methods: Sequence[str], more: Keys,
     trials: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[Job]:  # fmt: skip
-    """Return the runs on a setting, those of a split side by side.
+    """Return the runs on a setting.
 
-    ``trials`` are lists of values by key, and the ``methods`` that try all of them.
+    ``trials`` has lists of values by key, and the ``methods`` that try every combination of them.
     """
     cls, found = setting_class(name), []
     natural = "target_samples" in getattr(cls.Keys, "__dataclass_fields__", {})
@@ -92,7 +92,7 @@ def jobs_of(
             of = {**keys, "target": target, size_key: size, **one.keys}
             own = {k: v for k, v in of.items() if k not in unnamed}
             if code := own_code(of.values()):
-                own[CODE] = code  # a method that was edited since has no lines
+                own[CODE] = code  # a method that was edited since then has no lines yet
             said = {"setting": name, "target": target, "size": size, "method": one.name,
                     "keys": json.dumps(own, sort_keys=True)}  # fmt: skip
             splits = numbers(plan["tuning"]) if one.name.endswith(TRIAL) else seeds
@@ -104,7 +104,7 @@ def jobs_of(
 def tuned(jobs: Sequence[Job], kept: Table) -> list[Job]:
     """Return the runs of methods with the keys that were best in their trials, by setting and size.
 
-    Best is in the mean over splits and silos. There are none where a trial is missing.
+    "Best" is the best mean over splits and silos. If a trial is missing, no run is returned for it.
     """
     values: dict[tuple[str, int, str], dict[str, list[float]]] = {}
     for job in jobs:
@@ -127,7 +127,7 @@ def tuned(jobs: Sequence[Job], kept: Table) -> list[Job]:
 
 
 def measure(keys: Keys) -> list[dict[str, Any]]:
-    """Run, and return what its line of CSV says."""
+    """Run, and return the figures of its line of CSV."""
     result = simulate(Config.from_flat(keys))
     metric, last = result.config.run.metric, result.epochs[-1]
     alpha = None if result.alpha is None else round(float(result.alpha[keys["target"]]), 5)
@@ -137,7 +137,7 @@ def measure(keys: Keys) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a method gives targets of a size; ``size`` None is all sizes together."""
+    """The results of a method for targets of one size; ``size`` None is all sizes together."""
 
     setting: str
     size: int | None
@@ -149,13 +149,13 @@ class Cell:
     half: float
     """Half of the 95 % interval of the gain, clustered by pairs."""
     ipr: float
-    """The share of runs that do not harm (:func:`~.scores.unharmed`)."""
+    """The share of runs that do no harm (:func:`~.scores.unharmed`)."""
     worst: float
     alpha: float | None
 
 
 def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
-    """Return the cells of a CSV, in its order; runs without their Local do not count."""
+    """Return the cells of a CSV, in its order; runs without a matching Local do not count."""
 
     def of(line: Mapping[str, str]) -> tuple[str, ...]:
         return line["setting"], line["size"], line["seed"], line["target"]
@@ -192,7 +192,7 @@ def size_text(size: int | None) -> str:
 
 
 def markdown(cells: Sequence[Cell]) -> str:
-    """Return a table of each setting."""
+    """Return a Markdown table for each setting."""
     parts = []
     for setting in dict.fromkeys(cell.setting for cell in cells):
         its = [cell for cell in cells if cell.setting == setting]
@@ -211,9 +211,9 @@ def markdown(cells: Sequence[Cell]) -> str:
 
 
 def draw(cells: Sequence[Cell], path: Path) -> None:
-    """Draw the gains with their intervals: a panel a setting, a row a method, a colour a size.
+    """Draw gains with their intervals: a panel per setting, a row per method, a colour per size.
 
-    A loss much larger than all gains is an arrow at the edge.
+    A loss much larger than all gains is drawn as an arrow at the edge.
     """
     cells = [cell for cell in cells if cell.size is not None]
     methods = list(dict.fromkeys(cell.method for cell in cells))
@@ -256,7 +256,7 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
 
 
 def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Path]:
-    """Make the runs that ``federations.csv`` lacks, a line each; then report those that it has."""
+    """Make the runs that ``federations.csv`` lacks, a line each; then report all that it has."""
     where.output.mkdir(parents=True, exist_ok=True)
     kept = Table(where.output / "federations.csv", NAMES, PLACE)
     ends = time.monotonic() + where.seconds
@@ -278,7 +278,7 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
 
 
 def make(jobs: Sequence[Job], kept: Table, where: Where, console: Console) -> Counter[str]:
-    """Make the runs that a table lacks; return why some failed, and how often."""
+    """Make the runs that a table lacks; return the reasons for failures, with their counts."""
     todo = [job for job in jobs if kept.lacks(job.place)]
     todo.sort(key=lambda job: job.seed)
     console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)

@@ -2,8 +2,8 @@
 
 ``accuracy-<column>.png``: test accuracy over epochs, mean and ± 1 sample std over seeds, all rows.
 ``cost-<column>.png``: seconds, and bytes between target and peers, until an accuracy is reached:
-the mean over seeds at the first epoch with it; a line ends where some seed never gets there.
-Seconds are of one process with one thread beside others; a method that sends nothing has no line.
+the mean over seeds at the first epoch that reaches it. A line ends where some seed never does.
+Seconds are of one process with one thread, next to others. A method that sends nothing has no line.
 ``alpha-<column>.png``: above, the last α of each method, mean over seeds; below, SP-CACW's α over
 the rounds of its first seed. Silos are in the order of their true clusters or angles, the target
 first.
@@ -29,7 +29,7 @@ from .scores import Array, pair, to_reach
 
 LEVELS = 60
 LABELLED = 30
-"""Silos that are labelled one by one."""
+"""The most silos that are labelled one by one."""
 Cells = Mapping[str, Curves]
 """The finished runs of a column by the title of their row."""
 
@@ -85,7 +85,7 @@ def cost(path: Path, title: str, found: Cells) -> None:
 
 
 def table(path: Path, rows: Overview, columns: Sequence[str]) -> None:
-    """Draw the overview: ours, below it the paper's in grey, the three best in bold blue."""
+    """Draw the overview: our score, the paper's below it in grey, the three best in bold blue."""
     figure = new_figure(max(5.0, 2.2 + 1.75 * len(columns)), 1.1 + 0.46 * len(rows))
     axes = figure.add_subplot()
     axes.axis("off")
@@ -112,13 +112,13 @@ def table(path: Path, rows: Overview, columns: Sequence[str]) -> None:
 
 
 def weights_of(directory: Path) -> tuple[Array, Array]:
-    """Return the rounds (updates,) and weights (updates, M) of a run; none of most families."""
+    """Return the rounds (updates,) and weights (updates, M) of a run; most families have none."""
     table = pd.read_csv(directory / "alpha.csv", dtype=np.float64).to_numpy()
     return table[:, 0], table[:, 1:]
 
 
 def silo_order(directory: Path) -> tuple[list[int], list[str]]:
-    """Return silos, the target first, by true cluster or the angle from it, and their names."""
+    """Return silos and their names: the target first, then by true cluster or angle from it."""
     summary = json.loads((directory / "summary.json").read_text())
     groups = [group or 0.0 for group in summary["groups"]]
     target = summary["target"]
@@ -131,7 +131,7 @@ def silo_order(directory: Path) -> tuple[list[int], list[str]]:
 
 
 def alpha(path: Path, title: str, found: Mapping[str, Curves], reference: str) -> bool:
-    """Draw last weights of all methods, and the trajectory of one; False if there are none."""
+    """Draw all methods' last weights and the reference's trajectory; False without any weights."""
     last = {}
     for name, c in found.items():
         tables = [weights_of(directory)[1] for directory in c.directories]
@@ -160,7 +160,7 @@ def alpha(path: Path, title: str, found: Mapping[str, Curves], reference: str) -
 
 
 def listening(path: Path, title: str, found: Mapping[int, Curves]) -> bool:
-    """Draw who listens to whom, by target: last α, mean over seeds; False if none is learned."""
+    """Draw each target's last α over all silos, mean over seeds; False if no α is learned."""
     tables = {t: [weights_of(place)[1] for place in c.directories] for t, c in found.items()}
     if not all(len(table) > 1 for of in tables.values() for table in of):
         return False

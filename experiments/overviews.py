@@ -1,19 +1,19 @@
-"""Tables of others' CSV: who is ahead over all settings, and gains over training alone.
+"""Tables made from other tables' CSV: ranks over all settings, and gains over training alone.
 
     python -m spcacw_flwr.experiments pages        # writes ranks.csv and gains.csv, too
 
 A cell is a setting with a size of the target in ``federations.csv``, or a column of ``table1.csv``
-or ``table1-narrow.csv``; what is compared is the metric after the last epoch, on the same splits,
-targets and seeds. Methods that some cell lacks are left out. A rank is that of the mean over a
-cell, 1 is best. A win or loss is a paired t-test against one rival in one cell with p < .05 by Holm
-over its rivals there. Splits of one silo overlap, so its pairs are not quite independent.
+or ``table1-narrow.csv``. Methods are compared by the metric after the last epoch, on the same
+splits, targets and seeds. A method is left out if some cell lacks it. Methods are ranked by their
+mean over a cell; 1 is best. A win or loss is a paired t-test against one rival in one cell with
+p < .05 by Holm over rivals there. Splits of a silo overlap, so pairs are not quite independent.
 
-Beside them stands what a method costs in the runs of ``table1.csv``: the target's gradients as a
+Next to the ranks stand a method's costs in the runs of ``table1.csv``: the target's gradients as a
 multiple of Local's, one a round, and the bytes between target and peers as a multiple of FedAvg's.
 
-A gain, on the paper's six columns, is a row's best accuracy over epochs less Local's, in percentage
-points. The paper's is one of means; ours are a line for each seed that both have. Columns that are
-a GPU's work have short and narrow versions.
+A gain, on the paper's six columns, is a row's best accuracy over epochs minus Local's, in
+percentage points. The paper's gain is a difference of means; ours have a line for each seed that
+both rows have. Columns that need a GPU have short and narrow versions.
 """
 
 from collections import Counter, defaultdict
@@ -31,11 +31,11 @@ from .scores import holm, paired_p
 LEVEL = 0.05
 NAMES = ("method", "cells", "mean_rank", "best", "wins", "losses")
 COSTS = {"target_gradients": "local", "bytes": "fedavg"}
-"""What is counted, and the method whose count is 1."""
+"""The costs that are counted, each with the method whose cost is 1."""
 
 
 def read_cells(results: Path) -> dict[str, pd.DataFrame]:
-    """Return for each cell a table of a line per pair and a column per method; more is better."""
+    """Return a table for each cell: a line per pair, a column per method; more is better."""
     found = {}
     federations = pd.read_csv(results / "federations.csv")
     for (setting, size), lines in federations.groupby(["setting", "size"], sort=False):
@@ -49,7 +49,7 @@ def read_cells(results: Path) -> dict[str, pd.DataFrame]:
 
 
 def compared(cell: pd.DataFrame, methods: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
-    """Return how many rivals each method is significantly ahead of in a cell, and behind."""
+    """Return how many rivals each method significantly beats in a cell, and loses to."""
     wins, losses = Counter[str](), Counter[str]()
     for method in methods:
         rivals = [rival for rival in methods if rival != method]
@@ -62,7 +62,7 @@ def compared(cell: pd.DataFrame, methods: Iterable[str]) -> tuple[Counter[str], 
 
 
 def ranks(cells: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the table, the lowest mean rank first."""
+    """Return the table of ranks, the lowest mean rank first."""
     methods = sorted(set.intersection(*(set(cell.columns) for cell in cells.values())))
     places, wins, losses = defaultdict(list), Counter[str](), Counter[str]()
     for cell in cells.values():
@@ -89,17 +89,17 @@ def costs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank_table(results: Path) -> pd.DataFrame:
-    """Return the ranks of the committed runs, and what each method costs."""
+    """Return the ranks of the committed runs, and the costs of each method."""
     beside = costs(pd.read_csv(results / "table1.csv"))
     return ranks(read_cells(results)).join(beside, on="method").reset_index(drop=True)
 
 
 VERSIONS = {"": "ours", "-short": "ours, short", "-narrow": "ours, narrow"}
-"""What follows the name of a column and of its table, and whose the gains are."""
+"""The endings of a column's and its table's name, with the origin of the gains there."""
 
 
 def gain_table(results: Path) -> pd.DataFrame:
-    """Return the gains of the paper's table and of the committed runs."""
+    """Return the gains in the paper's table and in the committed runs."""
     titles, lines = {row.name: row.title for row in rows()}, []
     runs = pd.concat([pd.read_csv(results / f"table1{more}.csv") for more in ("-full", *VERSIONS)])
     for column in columns():

@@ -3,7 +3,7 @@
     spcacw run --engine in-process --set model=spcacw_flwr.experiments.own:resnet18
     spcacw run --engine in-process --setting spcacw_flwr.experiments.own:Photographs
 
-The app that Flower ships has no experiments, so that Ray's processes do not find them.
+The app that Flower ships has no experiments, so Ray's processes do not find them.
 """
 
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.setting import SiloData
 
 PHOTOGRAPHS = 103
-"""Purpose of a setting's random stream, apart from those of the core."""
+"""Purpose of a setting's random stream, different from those of the core."""
 WIDTHS = (16, 32, 64)
 """Channels of the convolutions of ``network``."""
 
 
 def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Return three times convolution (every second place), BatchNorm and ReLU; a linear layer.
+    """Return three blocks of convolution (stride 2), BatchNorm and ReLU, and a linear layer.
 
-    For CIFAR-100 on a CPU, where VGG16, however narrow, wants more rounds: at a sixteenth of its
-    channels, with the dropout that the paper puts behind every convolution, it has not left chance
-    after 1,600 rounds; three convolutions learn in a few hundred.
+    For CIFAR-100 on a CPU. VGG16 needs more rounds, however narrow it is: with a sixteenth of its
+    channels and the paper's dropout after every convolution, it is still at chance after 1,600
+    rounds. Three convolutions learn in a few hundred.
     """
     layers: list[nn.Module] = []
     channels, side = input_shape[0], input_shape[1]
@@ -41,7 +41,7 @@ def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Adds a path of two convolutions with BatchNorm to its input, and takes the ReLU."""
+    """Adds a path of two convolutions with BatchNorm to its input, and applies the ReLU."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Residual(nn.Module):
         self.path = nn.Sequential(*halves[0], nn.ReLU(), *halves[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return relu(x + path(x)), as x."""
+        """Return relu(x + path(x)), in the shape of x."""
         return nn.functional.relu(x + self.path(x))
 
 
@@ -79,7 +79,7 @@ class Transformer(nn.Module):
 
 
 def resnet18(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Return torchvision's ResNet-18 with the first layers that small images want."""
+    """Return torchvision's ResNet-18 with first layers that suit small images."""
     model = torchvision_resnet18(num_classes=num_classes)
     model.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
     model.maxpool = nn.Identity()
@@ -94,14 +94,14 @@ class PhotographsKeys:
 
 
 class Photographs(DigitsRelabel):
-    """The digits, of each of which a silo has four noisy photographs, as of a patient."""
+    """The digits, where a silo has four noisy photographs of each digit, as of a patient."""
 
     name = "photographs"
     Keys = PhotographsKeys
 
     @made_once
     def train(self, silo: int) -> SiloData:
-        """Return four times as many samples as digits, pixels off by .1 standard deviations."""
+        """Return four samples per digit, each pixel with noise of .1 standard deviations."""
         digits = super().train(silo)
         x, y = (part.repeat_interleave(4, 0) for part in (digits.x, digits.y))
         noise = 0.1 * np.random.default_rng((PHOTOGRAPHS, self.seed, silo)).standard_normal(x.shape)

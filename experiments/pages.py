@@ -1,16 +1,16 @@
-"""Markdown tables; and those of the pages, from committed results alone.
+"""Markdown tables, and the tables of the pages, made from committed results alone.
 
     python -m spcacw_flwr.experiments pages [--check]
 
-What stands in README.md and docs/*.md between ``<!-- table: PATH OPTIONS -->`` and ``<!-- end -->``
-is a table of the file at PATH, relative to the repository. From a Markdown file it is the table
-with that ``number`` (1 is the first). A CSV has these OPTIONS, split as a shell would:
+In README.md and docs/*.md, the text between ``<!-- table: PATH OPTIONS -->`` and ``<!-- end -->``
+is a table of the file at PATH, relative to the repository. For a Markdown file the option
+``number`` picks a table (1 is the first). For a CSV there are these OPTIONS, split as in a shell:
 
 - ``where="a=1|2; b=x"`` keeps the lines with these values;
 - ``by="a; b"`` makes a row of the lines that agree in these columns; without it each line is a row;
 - ``across=a`` makes a column of each value of ``a``;
 - ``show="a; b: title: .2f"`` names the columns to show, their titles and formats. For several
-  lines it shows the mean, and with a format like ``±.2f`` the sample standard deviation, too.
+  lines it shows the mean; a format like ``±.2f`` adds the sample standard deviation.
 
 ``by`` takes titles and formats as ``show`` does.
 """
@@ -38,7 +38,7 @@ def line(parts: Sequence[str]) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "lr") -> list[str]:
-    """Return a Markdown table's lines; ``align`` has l or r for each column, the last goes on."""
+    """Return a Markdown table's lines; ``align`` has l or r per column, and the last repeats."""
     rule = [{"l": "---", "r": "--:"}[letter] for letter in align.ljust(len(heads), align[-1])]
     return [line(heads), line(rule), *map(line, rows)]
 
@@ -65,7 +65,7 @@ def cell(values: pd.Series, form: str) -> str:
 
 
 def from_csv(path: Path, where: str = "", by: str = "", across: str = "", show: str = "") -> str:
-    """Return the table that the options ask for; KeyError for a column that is not there."""
+    """Return the table that the options describe; KeyError for a column that is missing."""
     lines = pd.read_csv(path)
     for condition in filter(None, where.split(";")):
         name, _, values = condition.strip().partition("=")
@@ -89,12 +89,12 @@ def from_csv(path: Path, where: str = "", by: str = "", across: str = "", show: 
 
 
 def from_markdown(path: Path, number: str = "1") -> str:
-    """Return a table of a Markdown file; IndexError if it has fewer."""
+    """Return a table of a Markdown file by its number; IndexError if the file has fewer."""
     return TABLE.findall(path.read_text(encoding="utf-8"))[int(number) - 1]
 
 
 def filled(page: Path, root: Path) -> str:
-    """Return the page with all its tables; SpcacwError for one that cannot be made."""
+    """Return the page with all its tables filled; SpcacwError for a table that cannot be made."""
 
     def fill(found: re.Match[str]) -> str:
         head, name, words, end = found.groups()
@@ -112,7 +112,7 @@ def filled(page: Path, root: Path) -> str:
 
 
 def pages(root: Path, check: bool) -> list[Path]:
-    """Fill the tables of the pages; with ``check``, SpcacwError that names the stale ones."""
+    """Fill the tables of the pages; with ``check``, write none: SpcacwError names stale pages."""
     found = [*root.glob("README.md"), *sorted((root / "docs").glob("*.md"))]
     texts = {page: filled(page, root) for page in found}
     stale = [page for page, text in texts.items() if page.read_text(encoding="utf-8") != text]

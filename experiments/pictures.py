@@ -1,10 +1,10 @@
-"""Pictures of who holds what in a setting.
+"""Pictures of the data that each silo of a setting holds.
 
     -m spcacw_flwr.experiments.pictures --setting mnist-rotate --data-dir DIR --output pictures
 
 writes ``<setting>-samples.png`` (images or text of each silo) and ``<setting>-silos.png`` (labels
-and sizes of each silo); for latent clusters also the allocation matrix X, ``<setting>-allocation``
-as .csv and .png. ``--setting all`` takes all settings whose data are there.
+and sizes of each silo). For latent clusters it also writes the allocation matrix X, as
+``<setting>-allocation`` .csv and .png. ``--setting all`` takes all settings whose data are there.
 """
 
 import json
@@ -32,9 +32,9 @@ from spcacw_flwr.silos.setup import checked_setting
 
 Pixels = NDArray[np.float32]
 ROWS = 30
-"""Rows that are labelled one by one; of more, every fifth is."""
+"""The most rows that are labelled one by one; if there are more, every fifth is."""
 ACROSS = 15
-"""Images in a row, where each of many silos has one."""
+"""Images in a row, if each of many silos has one."""
 PER_SILO = 5
 FEW = 12
 """Classes that fit into a row, one image each."""
@@ -50,7 +50,7 @@ def names_of(setting: Setting) -> list[str]:
 
 
 def labels_of(setting: Setting, data_dir: str) -> list[str]:
-    """Return what the labels are called, their numbers where no names are known."""
+    """Return the labels' names, or their numbers where no names are known."""
     if isinstance(setting, Shakespeare):
         return [{"\n": "↵", " ": "␣"}.get(symbol, symbol) for symbol in VOCABULARY]
     if isinstance(setting, Cifar100Clusters):
@@ -71,7 +71,7 @@ def _draw_texts(setting: Shakespeare, path: Path) -> None:
 
 
 def texts(path: Path, title: str, about: Sequence[str], lines: Sequence[str]) -> None:
-    """Write a row for each silo: its number, what it is about, and a line of its text."""
+    """Draw a row for each silo: its number, what its text is about, and a line of the text."""
     figure = new_figure(11, 0.5 + 0.24 * len(lines))
     axes = figure.add_subplot()
     axes.axis("off")
@@ -87,7 +87,7 @@ def texts(path: Path, title: str, about: Sequence[str], lines: Sequence[str]) ->
 
 
 def _draw_images(setting: Setting, path: Path, labels: list[str]) -> None:
-    """Draw an image of each label in a row per silo, or a single one of each of many silos."""
+    """Draw a row per silo with an image of each label; of many silos, a single image each."""
     names, rows, captions = names_of(setting), [], []
     if setting.num_silos > ROWS:
         for start in range(0, setting.num_silos, ACROSS):
@@ -99,7 +99,7 @@ def _draw_images(setting: Setting, path: Path, labels: list[str]) -> None:
     for silo in range(setting.num_silos):
         counts = setting.train(silo).label_counts(setting.num_classes).numpy()
         chosen = np.flatnonzero(counts)
-        if setting.num_classes > FEW:  # the classes that the silo has most of
+        if setting.num_classes > FEW:  # the silo's most frequent classes
             chosen = np.argsort(-counts, kind="stable")[:PER_SILO]
         rows.append([_first_of(setting, silo, int(label)) for label in chosen])
         captions.append([labels[label].replace("_", " ") for label in chosen])
@@ -111,9 +111,9 @@ def images(
     path: Path, title: str, rows: Sequence[Sequence[Pixels]], captions: Sequence[Sequence[str]],
     names: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Draw rows of images (channels, height, width) in [0, 1], a caption over each.
+    """Draw rows of images (channels, height, width) in [0, 1], with a caption above each image.
 
-    ``names`` stand at the left of the rows.
+    ``names`` stand to the left of the rows.
     """
     across = max(len(row) for row in rows)
     figure = new_figure(1.3 * bool(names) + 0.64 * across, 0.5 + 0.74 * len(rows))
@@ -158,10 +158,10 @@ def distribution(
     names: Sequence[str], labels: Sequence[str], edges: Sequence[int], unit: str,
     share: str = "share of the silo's labels (white: none)",
 ) -> None:  # fmt: skip
-    """Draw the shares (silos, labels) and, beside them, the silos' sizes in ``unit``.
+    """Draw the shares (silos, labels) and, next to them, the silos' sizes in ``unit``.
 
-    White is exactly 0, and the colour grows with the square root. A line separates two clusters
-    before each row of ``edges``. If there are many labels, every tenth is written.
+    White is exactly 0, and the colour grows with the square root. A line before each row of
+    ``edges`` separates two clusters. If there are many labels, every tenth is written.
     """
     silos, columns = table.shape
     width = 3.4 + max(0.3 * min(columns, 20), 0.075 * columns)
@@ -207,8 +207,8 @@ def save_allocation(setting: Cifar100Clusters, stem: Path, labels: list[str]) ->
 
 
 def draw_setting(name: str, data_dir: str, output: Path, changes: dict[str, object]) -> list[Path]:
-    """Draw all pictures of one setting; SpcacwError if its data cannot be had."""
-    # In [0, 1], so that pixels are colours.
+    """Draw all pictures of one setting; SpcacwError if its data cannot be obtained."""
+    # Inputs in [0, 1], so that pixels are colours.
     flat = {"data-dir": data_dir, **changes, "setting": name, "input-scale": "unit"}
     setting = checked_setting(Config.from_flat(flat))
     setting.prepare()
@@ -232,7 +232,7 @@ def main(
     data_dir: Annotated[str, typer.Option(help="directory of the data sets")] = "",
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value")] = None,
 ) -> None:
-    """Draw the pictures of a setting, or of all whose data are there."""
+    """Draw the pictures of a setting, or of all settings whose data are there."""
     names = [name for name in SETTINGS if name != "own"] if setting == "all" else [setting]
     for name in names:
         try:

@@ -1,14 +1,14 @@
-"""What the paper leaves open, in numbers: calibration of a column, and the alternative readings.
+"""The paper's open points in numbers: calibration of a column, and the alternative readings.
 
 *Calibration* (READING 8): the values that the paper does not give (samples per silo, input scale)
-are set by matching the row Local alone; everything else is then a prediction. Each combination of
-``conf/calibration.toml`` runs Local, and ``calibration.csv`` has its distance to the paper's Local,
-in points and in standard errors, by the paper's own rule.
+are chosen so that the row Local alone matches; everything else is then a prediction. Each
+combination of ``conf/calibration.toml`` runs Local, and ``calibration.csv`` has its distance to the
+paper's Local, in points and in standard errors, by the paper's own rule.
 
-*Variants*: each set of keys in ``conf/variants.toml`` is another reading; rows run with it and
-without it on the same seeds, and ``variants.csv`` has how much it moves them: the mean difference
-of the best scores in points, and the p of the paired t-test over seeds at the last epoch, by Holm
-over all variants of a column and row.
+*Variants*: each set of keys in ``conf/variants.toml`` is another reading. Rows run with it and
+without it on the same seeds. ``variants.csv`` has the mean difference of the best scores in points,
+and the p of the paired t-test over seeds at the last epoch, by Holm over all variants of a column
+and row.
 """
 
 import json
@@ -55,7 +55,7 @@ def variant_jobs(
     columns: Sequence[Column], rows: Sequence[Row], seeds: Sequence[int], more: Keys,
     names: Sequence[str] = (), path: Path = CONF / "variants.toml",
 ) -> tuple[list[Job], dict[str, int]]:  # fmt: skip
-    """Return the runs as they are and under each variant, and each variant's reading."""
+    """Return the runs without and with each variant, and the number of each variant's reading."""
     tables = {AS_IS: {"reading": 0}, **read_toml(path)}
     wanted = {AS_IS, *chosen(names, list(tables)[1:], "variant")}
     jobs, readings = [], {}
@@ -70,7 +70,7 @@ def variant_jobs(
 
 
 def complete(csv: Path, jobs: Sequence[Job]) -> bool:
-    """Whether a table has a line for each cell of some runs, of as many seeds."""
+    """Whether a table has a line for each cell of some runs, with at least as many seeds."""
     there = {
         (line["column"], line.get("method", "local"), line.get("variant") or line["keys"]):
         int(line["seeds"]) for line in (read_csv(csv) if csv.exists() else [])
@@ -82,10 +82,10 @@ def complete(csv: Path, jobs: Sequence[Job]) -> bool:
 def study(
     name: str, listed: Mapping[str, Any], results: Path, where: Where, more: Keys, console: Console
 ) -> list[Path]:
-    """Run a study of ``conf/studies.toml`` unless its table is complete; return what was written.
+    """Run a study of ``conf/studies.toml`` unless its table is complete; return the files written.
 
-    A cell's p needs the runs of all its row's variants: a table that lacks one is made anew, of
-    the runs that are there and those that are not. SpcacwError if a run failed; the table stays.
+    A cell's p needs the runs of all its row's variants, so a table that lacks one is made anew,
+    from finished runs and new ones. SpcacwError if a run failed; the table stays as it was.
     """
     of, which, seeds = columns(listed["columns"]), rows(listed["rows"]), range(listed["seeds"])
     numbers: dict[str, int] = {}
@@ -108,7 +108,7 @@ def study(
 
 def write(output: Path, name: str, lines: Sequence[Mapping[str, Any]],
           shown: Sequence[str]) -> list[Path]:  # fmt: skip
-    """Write lines as CSV, and what is ``shown`` of them as Markdown; return the files."""
+    """Write lines as CSV, and the Markdown that is ``shown`` of them; return the files."""
     paths = [output / f"{name}.csv", output / f"{name}.md"]
     write_csv(paths[0], lines)
     write_atomically(paths[1], ("\n".join(shown) + "\n").encode())
@@ -126,9 +126,9 @@ def rounded(value: float | None, digits: int = 2) -> float | None:
 
 
 def side_by_side(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table row for each variant: what it moves, in each column and row of Table 1.
+    """Return a table row for each variant: its effect in each column and row of Table 1.
 
-    As it is, the scores; below, the points by which a variant moves them, bold where p < .05.
+    The first row has the scores. Others have the points by which scores move, bold where p < .05.
     """
     across = list(dict.fromkeys((one["column"], one["method"]) for one in lines))
     rows: dict[str, list[str]] = {}
@@ -147,7 +147,7 @@ def side_by_side(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 def calibrated(
     jobs: Sequence[Job], runs: Sequence[Run], columns: Sequence[Column], output: Path
 ) -> list[Path]:
-    """Write calibration.csv and .md, the nearest to the paper's Local first in each column."""
+    """Write calibration.csv and .md; in each column the nearest to the paper's Local is first."""
     paper = {column.name: column.paper.get("local") for column in columns}
     lines: list[dict[str, Any]] = []
     for (column, _, keys), curves in grouped(jobs, runs, lambda job, _: (job.note,)).items():

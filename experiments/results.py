@@ -1,17 +1,17 @@
-"""What finished runs logged, and a line of CSV for each.
+"""The logs of finished runs, and a line of CSV for each run.
 
 ``table1.csv`` has a line per column × method × seed. ``best_accuracy`` and ``last_accuracy`` are
 the run's own, on test data (percent). ``validation_accuracy`` is its *test* accuracy at the honest
-epoch; it is empty where there is none.
+epoch; it is empty if there is no honest epoch.
 
 The honest epoch of a method on a column is the one with the highest mean accuracy over twins: runs
-of the same seeds without a fifth of the target's training data, evaluated on that fifth. The run
-that is scored trains on all data, as the paper's does, and its epochs are passes over a quarter
-more of them: the choice may be too long or too short, and knows nothing of the test data.
+of the same seeds without a fifth of the target's training data, evaluated on that fifth. The scored
+run trains on all data, as the paper's does, so its epochs are passes over a quarter more data. The
+chosen epoch may be too late or too early, but it does not depend on the test data.
 
-``table1-cells.csv`` has a line per cell: the scores and tests of :mod:`.scores`, each row at its
-honest epoch (its last one, where nothing was held out) against :data:`REFERENCE`. ``top`` marks the
-three highest best scores of a column, as in the paper: the Oracles too.
+``table1-cells.csv`` has a line per cell: the scores and tests of :mod:`.scores`. They compare each
+row at its honest epoch (the last one, if nothing was held out) with :data:`REFERENCE`. ``top``
+marks the three highest best scores of a column, Oracles included, as in the paper.
 """
 
 import csv
@@ -33,12 +33,12 @@ from .runs import FINISHED, Run
 from .scores import Array, Score, best_epoch, difference, holm, paired_p, score_at, top
 
 COSTS = ("target_gradients", "bytes")
-"""What a run's target computed, and what went between it and its peers."""
+"""What a run's target computed, and what it and its peers sent each other."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """What the finished seeds of a cell logged after each epoch; arrays are (seeds, epochs)."""
+    """The logs of a cell's finished seeds after each epoch; arrays are (seeds, epochs)."""
 
     seeds: tuple[int, ...]
     directories: tuple[Path, ...]
@@ -48,7 +48,7 @@ class Curves:
     bytes: Array
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what a line of CSV says of each seed."""
+        """Yield the fields of each seed's line of CSV."""
         for k, (seed, accuracy) in enumerate(zip(self.seeds, self.accuracy, strict=True)):
             yield {
                 "seed": seed, "epochs": len(accuracy), "best_accuracy": round(accuracy.max(), 3),
@@ -61,7 +61,7 @@ class Curves:
         return score_at(self.accuracy, best_epoch(self.accuracy))
 
     def at(self, epoch: int | None = None) -> dict[int, float]:
-        """Return the accuracy of each seed at an epoch, from 1 on; None is the last one."""
+        """Return the accuracy of each seed at an epoch, from 1 on; None is the last epoch."""
         return dict(zip(self.seeds, self.accuracy[:, (epoch or 0) - 1], strict=True))
 
 
@@ -80,7 +80,7 @@ def read_curves(runs: Iterable[Run]) -> Curves:
 def grouped(
     jobs: Iterable[Job], runs: Iterable[Run], more: Callable[[Job, Config], tuple[Any, ...]]
 ) -> dict[tuple[Any, ...], Curves]:
-    """Return what is finished, by column, row and what ``more`` says of a run."""
+    """Return the finished runs by column, row and the values that ``more`` returns for a run."""
     groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for job, run in zip(jobs, runs, strict=True):
         if run.state == FINISHED and run.config is not None:
@@ -101,7 +101,7 @@ def failures(jobs: Iterable[Job], runs: Iterable[Run]) -> list[str]:
 
 
 Found = Mapping[tuple[str, str, bool], Curves]
-"""The finished runs of a table by column, row and whether they are twins, which hold data out."""
+"""The finished runs of a table by column, row and whether they are twins, with held-out data."""
 
 
 def finished_runs(jobs: Sequence[Job], runs: Sequence[Run]) -> Found:
@@ -151,8 +151,8 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 class Table:
     """A CSV of columns ``names`` that grows by whole lines.
 
-    A line is found again by its ``place``, the columns that name it. SpcacwError if the file is
-    there and has other columns.
+    A line is found again by its ``place``, the columns that identify it. SpcacwError if the file
+    exists and has other columns.
     """
 
     def __init__(self, path: Path, names: Sequence[str], place: Sequence[str]) -> None:
@@ -163,7 +163,7 @@ class Table:
         self.lines = {self.place(line): line for line in lines}
 
     def place(self, line: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what names a line, as the file has it."""
+        """Return the values that identify a line, as text in the file."""
         return tuple(str(line[name]) for name in self.key)
 
     def lacks(self, place: Mapping[str, Any]) -> bool:
@@ -171,7 +171,7 @@ class Table:
         return self.place(place) not in self.lines
 
     def add(self, *lines: Mapping[str, Any]) -> None:
-        """Append lines, all or none; columns that one does not name stay empty."""
+        """Append lines, all or none; a column that a line does not name stays empty."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         texts = [{name: "" if line.get(name) is None else str(line[name]) for name in self.names}
                  for line in lines]  # fmt: skip
@@ -185,7 +185,7 @@ class Table:
         self.lines |= {self.place(text): text for text in texts}
 
     def arrange(self, places: Iterable[Mapping[str, Any]]) -> None:
-        """Put the lines in the order of ``places``, behind those that are not among them."""
+        """Put the lines in the order of ``places``, after all lines that ``places`` lacks."""
         order = {self.place(place): k for k, place in enumerate(places)}
         self.lines = dict(sorted(self.lines.items(), key=lambda item: order.get(item[0], -1)))
         if self.lines:
@@ -194,14 +194,14 @@ class Table:
 
 REFERENCE = "spcacw"
 Cell = dict[str, Any]
-"""A line of table1-cells.csv; accuracies in percent, None where there is nothing. ``seconds`` are
-the mean of the runs, beside whatever else the machine did."""
+"""A line of table1-cells.csv; accuracies in percent, None for no value. ``seconds`` is the mean
+over the runs, next to whatever else the machine did."""
 Overview = list[tuple[str, list[Cell | None]]]
-"""Rows of a table by their titles: a cell for each column, or None."""
+"""Rows of a table: the title, and a cell or None for each column."""
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> float | None:
-    """Return the p of the paired test over the seeds that both have."""
+    """Return the p of the paired test over the seeds that both rows have."""
     both = sorted(a.keys() & b.keys())
     return paired_p([a[seed] for seed in both], [b[seed] for seed in both])
 
@@ -235,7 +235,7 @@ def cells_of(found: Found, column: Column, rows: Sequence[Row]) -> list[Cell]:
 
 
 def scored(rule: str, score: Score | None) -> Cell:
-    """Return what a cell says of the score by a rule; None of a rule that does not apply."""
+    """Return a cell's fields for the score by a rule; None for a rule that does not apply."""
     parts = (score.epoch, score.mean, score.std) if score else (None, None, None)
     return dict(zip((f"{rule}_epoch", f"{rule}_mean", f"{rule}_std"), parts, strict=True))
 

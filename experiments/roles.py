@@ -3,8 +3,8 @@
     spcacw table1 --columns shakespeare-15x7 --targets all --rows spcacw-plus,local --output runs/t
     python -m spcacw_flwr.experiments.roles runs/t experiments/results/roles.csv --data-dir DIR
 
-A line is a target of a finished run by ``spcacw-plus``, and a peer: its last α, and which share of
-its letters is of plays in which a role of the target speaks, too.
+A line has a target of a finished run by ``spcacw-plus`` and a peer: the peer's last α, and the
+share of its letters from plays in which a role of the target also speaks.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from .results import write_csv
 
 
 def shared(setting: Shakespeare) -> NDArray[np.float64]:
-    """Return (M, M): which share of column j's letters is of plays where row i speaks, too."""
+    """Return (M, M): the share of column j's letters that is from plays where row i speaks."""
     plays = list(dict.fromkeys(role.play for role in setting.roles))
     letters = np.zeros((setting.num_silos, len(plays)))
     for silo, roles in enumerate(setting.roles_of_silos):

@@ -1,12 +1,12 @@
-"""The runs of a sweep: where each lies, whether it is done, and what keeps it from being made.
+"""The runs of a sweep: where each run lies, whether it is finished, and why it cannot be made.
 
-A run's directory is called by a hash of its resolved configuration, the package's version and the
-user's own code that it names, and so finds itself again: a sweep that was interrupted goes on with
-the runs that are not finished, and two tables that share a run make it once. A run is finished when
-its ``status.json`` says so. :func:`keep` puts what finished runs logged into one file, which can go
-to another machine.
+The name of a run's directory has a hash of the resolved configuration, the package's version and
+the user's own code that the configuration names. So a run is found again: an interrupted sweep
+continues with the runs that are not finished, and two tables that share a run make it once. A run
+is finished when its ``status.json`` says so. :func:`keep` writes the logs of finished runs into one
+file, which can go to another machine.
 
-:class:`Display` shows them: a live picture on a terminal, a line per run elsewhere.
+:class:`Display` shows the runs: a live picture on a terminal, a line per run elsewhere.
 """
 
 import hashlib
@@ -39,20 +39,20 @@ IRRELEVANT = (
     "output", "data-dir", "device", "threads", "nodes", "node-gpus", "node-timeout",
     "round-timeout", "tensorboard", "mlflow", "wandb", "resume", "checkpoint-every",
 )  # fmt: skip
-"""Keys that change where or how fast a run is made, and what it computes by rounding at most: a
-table may have one column from a CPU and another from a GPU (``summary.json`` says which)."""
+"""Keys that change where or how fast a run is made, and its results by rounding at most: a table
+may have one column from a CPU and another from a GPU (``summary.json`` says which)."""
 WAITING, RUNNING, FINISHED, FAILED = "waiting", "running", "finished", "failed"
 
 
 OWN = re.compile(r"(?!spcacw_flwr\b)([\w.]+):\w+")
-"""The import path of code that is not the package's."""
+"""The import path of code outside the package."""
 
 
 def own_code(values: Iterable[Any]) -> list[str]:
-    """Return hashes of the files of the modules that keys name by import path."""
+    """Return hashes of the module files that keys name by import path."""
     found = []
     for path in filter(OWN.fullmatch, map(str, values)):
-        with suppress(SpcacwError, OSError, TypeError):  # the run itself says what is wrong
+        with suppress(SpcacwError, OSError, TypeError):  # the run itself reports the error
             import_by_path(path, "code")
             file = Path(sys.modules[path.partition(":")[0]].__file__)  # type: ignore[arg-type]
             found.append(hashlib.sha256(file.read_bytes()).hexdigest()[:12])
@@ -68,20 +68,20 @@ def fingerprint(config: Config) -> str:
 
 
 KEPT = ("accuracy", "seconds", "target_gradients", "bytes")
-"""What :meth:`Run.line` keeps of an epoch."""
+"""The figures of an epoch that :meth:`Run.line` keeps."""
 
 
 @dataclass(eq=False)
 class Run:
-    """A run of a sweep, and how far it is."""
+    """A run of a sweep, and its progress."""
 
     jobs: list[Job]
-    """All that compute the same."""
+    """All jobs that compute the same."""
     directory: Path
     state: str = WAITING
     error: str = ""
     killed: bool = False
-    """Whether its process ended without a word, or for want of room: it may do better later."""
+    """Whether its process ended without an error, or lacked room: a later try may succeed."""
     config: Config | None = None
     """None if the keys are wrong."""
 
@@ -92,20 +92,20 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What it is called in lists."""
+        """The run's name in lists."""
         note = f", {self.job.note}" if self.job.note else ""
         return f"{self.job.column} · {self.job.row} · seed {self.job.seed}{note}"
 
     @property
     def share(self) -> float:
-        """The share of it that is done."""
+        """The share of the run that is done."""
         if self.state != RUNNING:
             return float(self.state in (FINISHED, FAILED))
         status = self.status()
         return status.get("round", 0) / (status.get("rounds") or 1)
 
     def status(self) -> dict[str, Any]:
-        """Return the run's own word of where it is; empty before it has said anything."""
+        """Return the run's own report of its progress; empty before the first report."""
         return read_status(self.directory)
 
     def logged(self) -> list[dict[str, Any]]:
@@ -114,11 +114,11 @@ class Run:
         return [json.loads(line) for line in lines]
 
     def summary(self) -> dict[str, Any]:
-        """Return what a finished run says of itself."""
+        """Return a finished run's own summary."""
         return dict(json.loads((self.directory / "summary.json").read_text()))
 
     def line(self) -> str:
-        """Return what is kept of a finished run: a line of JSON."""
+        """Return the line of JSON that is kept of a finished run."""
         epochs = [{name: epoch[name] for name in KEPT} for epoch in self.logged()]
         about = {"run": self.directory.name, "summary": self.summary()}
         alpha = (self.directory / "alpha.csv").read_text()
@@ -126,23 +126,23 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether it has finished, now or in an earlier sweep."""
+        """Whether the run has finished, now or in an earlier sweep."""
         status = self.status().get("state")
         return status == FINISHED and (self.directory / "summary.json").is_file()
 
     @property
     def cause(self) -> str:
-        """Why it failed, now or in an earlier sweep; empty if it did not, or nobody could say."""
+        """Why the run failed, now or in an earlier sweep; empty if it did not, or if unknown."""
         said = self.status()
         return self.error or str(said.get("error", "") if said.get("state") == FAILED else "")
 
     def fail(self, sentence: str) -> None:
-        """Note why there is no result."""
+        """Mark the run as failed, with the reason."""
         self.state, self.error = FAILED, sentence
 
 
 def plan(jobs: Sequence[Job], root: Path) -> list[Run]:
-    """Return the run of each job, the same one for jobs that compute the same."""
+    """Return the run of each job; jobs that compute the same share a run."""
     known: dict[Path, Run] = {}
     runs = []
     for job in jobs:
@@ -163,7 +163,7 @@ def plan(jobs: Sequence[Job], root: Path) -> list[Run]:
 
 
 def prepare(runs: Sequence[Run]) -> None:
-    """Check settings and make their data ready, each once; runs that cannot be made fail here."""
+    """Check settings and prepare their data, each once; runs that cannot be made fail here."""
     said: dict[Any, str] = {}
     for run in runs:
         if run.config is None or run.state != WAITING:
@@ -185,9 +185,9 @@ def prepare(runs: Sequence[Run]) -> None:
 
 
 def kept_runs(path: Path) -> dict[str, dict[str, Any]]:
-    """Return what :func:`keep` wrote, by the runs' names; SpcacwError for a line that is not so.
+    """Return what :func:`keep` wrote, by the runs' names; SpcacwError for any other line.
 
-    A name leads nowhere but to a directory beside the others.
+    A name must be that of a directory next to the others, and no other path.
     """
     found = {}
     for number, line in enumerate(whole_lines(path) if path.exists() else (), 1):
@@ -205,7 +205,7 @@ def kept_runs(path: Path) -> dict[str, dict[str, Any]]:
 def keep(path: Path, runs: Iterable[Run]) -> None:
     """Add to ``path`` a line of JSON for each finished run: its summary, epochs and weights.
 
-    Tables, figures and more seeds need no more of it.
+    Tables, figures and more seeds need nothing else of a run.
     """
     lines = {name: f"{as_json(of)}\n" for name, of in kept_runs(path).items()}
     lines |= {run.directory.name: run.line() for run in runs if run.done}
@@ -213,9 +213,9 @@ def keep(path: Path, runs: Iterable[Run]) -> None:
 
 
 def restore(path: Path, root: Path) -> set[str]:
-    """Make directories in ``root`` of the runs that a file of :func:`keep` has and it lacks.
+    """Make the directories of the runs that a file of :func:`keep` has and ``root`` lacks.
 
-    Return the names of all that the file has.
+    Return the names of all runs in the file.
     """
     kept = kept_runs(path)
     for name, of in kept.items():
@@ -226,7 +226,7 @@ def restore(path: Path, root: Path) -> set[str]:
         files = {
             "alpha.csv": of["alpha"], "summary.json": as_json(of["summary"]),
             "metrics.jsonl": "".join(f"{as_json(epoch)}\n" for epoch in of["epochs"]),
-            "status.json": as_json({"state": FINISHED}),  # the last: it makes it a run
+            "status.json": as_json({"state": FINISHED}),  # last: this file makes it a run
         }  # fmt: skip
         for file, text in files.items():
             write_atomically(directory / file, text.encode())
@@ -237,10 +237,10 @@ LAST_FAILURES = 8
 
 
 class Display(Progress):
-    """Shows how far a sweep is, and when it will end."""
+    """Shows the progress of a sweep, and when it will end."""
 
     def __init__(self, console: Console, runs: Sequence[Run]) -> None:
-        """``runs`` as planned: those that are finished already count for nothing of the ETA."""
+        """Take the planned ``runs``; those already finished do not count for the ETA."""
         self.runs = list(dict.fromkeys(runs))
         super().__init__(
             TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -262,7 +262,7 @@ class Display(Progress):
         self.failures()
 
     def remaining(self) -> str:
-        """Say how long it will take, if the rest goes on like what has been done."""
+        """Return the remaining time as text, if the rest goes on at the speed so far."""
         share = sum(run.share for run in self.fresh) / max(1, len(self.fresh))
         if not share:
             return ""
@@ -271,13 +271,13 @@ class Display(Progress):
         return f"about {about} left"
 
     def tick(self) -> None:
-        """Draw where all runs are."""
+        """Draw the progress of all runs."""
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
         self.update(self.bar, completed=done, description=self.remaining())
         self.refresh()
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield the bar, and a table of what is running and of the last failures."""
+        """Yield the bar, and a table of the running runs and the last failures."""
         yield from super().get_renderables()
         table = Table.grid(padding=(0, 2))
         for run in self.runs:
@@ -291,7 +291,7 @@ class Display(Progress):
         yield table
 
     def ended(self, run: Run) -> None:
-        """Print a line where there is no live picture."""
+        """Print a line about an ended run if there is no live picture."""
         if not self.disable:
             return
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)

@@ -1,19 +1,19 @@
-"""How seeds become a cell of Table 1, and when two cells differ: pure functions, arrays in.
+"""How seeds become a cell of Table 1, and when two cells differ: pure functions of arrays.
 
-Three rules say at which epoch a method is scored; all report the mean over seeds there and the
-sample standard deviation (divisor n − 1) over the seeds at that same epoch (READING 18):
+Three rules choose the epoch at which a method is scored. All report the mean over seeds and the
+sample standard deviation (divisor n − 1) over seeds at that same epoch (READING 18):
 
 * *best*: the epoch of the highest mean test accuracy, the rule of the paper's caption. Test data
-  choose the epoch, so it flatters, and flatters a curve that jumps most;
+  choose the epoch, so this rule flatters, most of all a curve that jumps;
 * *last*: the last epoch; nothing is chosen;
 * *honest*: the epoch of the highest mean accuracy on held-out training data of the target, "the
   highest mean validation performance" of the paper's appendix.
 
 The distance to the paper is in standard errors of the difference, as in Welch's test: (m − m₀) /
-√(s²/n + s₀²/n₀). Methods are compared by paired t-tests over seeds, since with one seed all have
-the same silos, first weights and batches; Holm's step-down keeps the chance of any false claim in a
-column below the level (S. Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scand. J.
-Statistics 6, 1979). Rank tests have no say here: with five seeds no two-sided p is below 1/16.
+√(s²/n + s₀²/n₀). Methods are compared by paired t-tests over seeds, because all methods have the
+same silos, first weights and batches for a seed. Holm's step-down keeps the chance of any false
+claim in a column below the level (S. Holm, A Simple Sequentially Rejective Multiple Test Procedure,
+Scand. J. Statistics 6, 1979). Rank tests are not used: no two-sided p of five seeds is below 1/16.
 """
 
 import math
@@ -28,13 +28,13 @@ Array = NDArray[np.float64]
 
 
 def pair(mean: float, std: float | None) -> str:
-    """Return ``mean ± std``; of one seed the mean alone."""
+    """Return ``mean ± std``, or the mean alone for one seed."""
     return f"{mean:.2f}" + (f" ± {std:.2f}" if std is not None else "")
 
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy in percent at an epoch (from 1 on), over seeds; of one seed there is no std."""
+    """Accuracy in percent at an epoch (from 1 on), over seeds; one seed has no std."""
 
     epoch: int
     mean: float
@@ -57,7 +57,7 @@ def best_epoch(curves: Array) -> int:
 def difference(ours: Score, paper: tuple[float, float]) -> float | None:
     """Return (ours − paper's) in standard errors; None without spread.
 
-    ``paper`` is mean and sample standard deviation over its five seeds.
+    ``paper`` is the mean and the sample standard deviation over the paper's five seeds.
     """
     if ours.std is None:
         return None
@@ -66,7 +66,7 @@ def difference(ours: Score, paper: tuple[float, float]) -> float | None:
 
 
 def paired_p(a: ArrayLike, b: ArrayLike) -> float | None:
-    """Return the two-sided p of a paired t-test, a[k] and b[k] of one seed; None of one pair."""
+    """Return the two-sided p of a paired t-test; a[k], b[k] share a seed; None for one pair."""
     gap = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
     if len(gap) < 2:
         return None
@@ -90,7 +90,7 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def top(means: Mapping[str, float]) -> set[str]:
-    """Return the names with fewer than three better ones; equals share a place, to 1e-9."""
+    """Return the names with fewer than three better ones; means within 1e-9 count as equal."""
     return {n for n, m in means.items() if sum(other > m + 1e-9 for other in means.values()) < 3}
 
 
@@ -109,7 +109,7 @@ def to_reach(curves: Array, cost: Array, levels: ArrayLike) -> Array:
 
 
 def worst_decile(values: ArrayLike) -> float:
-    """Return the mean of the lowest tenth of values, at least of one."""
+    """Return the mean of the lowest tenth of the values, at least one value."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     return float(ordered[: max(1, len(ordered) // 10)].mean())
 
@@ -117,17 +117,17 @@ def worst_decile(values: ArrayLike) -> float:
 def over_silos(scores: Sequence[float], alone: Sequence[float]) -> tuple[float, float, float]:
     """Return mean, worst decile and the share that beats training alone, over silos as targets.
 
-    To beat is to be higher.
+    A silo beats training alone if its score is higher.
     """
     beats = np.asarray(scores) > np.asarray(alone)
     return float(np.mean(scores)), worst_decile(scores), float(beats.mean())
 
 
 def clustered(values: ArrayLike, clusters: Sequence[Hashable]) -> tuple[float, float]:
-    """Return the mean, and half its 95 % interval, where values of one cluster may depend.
+    """Return the mean and half its 95 % interval; values of one cluster may be dependent.
 
-    The variance is G/(G − 1) Σ_g (Σ_{i∈g} (x_i − x̄))²/n² of G clusters, the quantile Student's with
-    G − 1 degrees of freedom; of one cluster the half is NaN.
+    The variance is G/(G − 1) Σ_g (Σ_{i∈g} (x_i − x̄))²/n² for G clusters. The quantile is Student's
+    with G − 1 degrees of freedom. For one cluster the half is NaN.
     """
     x = np.asarray(values, dtype=np.float64)
     groups = list(dict.fromkeys(clusters))
@@ -141,9 +141,9 @@ def clustered(values: ArrayLike, clusters: Sequence[Hashable]) -> tuple[float, f
 
 
 def unharmed(gains: ArrayLike, cases: ArrayLike, unit: float = 100.0) -> float:
-    """Return the share of gains over Local that are no loss of more than .5 points or a test case.
+    """Return the share of gains over Local that lose at most .5 points or one test case.
 
-    The larger of the two counts; ``unit`` is how 1 is written, 100 where gains are in points.
+    The larger of the two limits counts. ``unit`` is the value of 1: 100 if gains are in points.
     """
     allowed = unit * np.maximum(0.005, 1 / np.asarray(cases, dtype=np.float64))
     return float((np.asarray(gains) >= -allowed - 1e-7 * unit).mean())

@@ -1,18 +1,18 @@
-"""Is α a fair price? Exact Shapley values of a target's peers, and what of one run predicts them.
+"""Is α a fair price? Shapley values of a target's peers, and which numbers of one run predict them.
 
     python -m spcacw_flwr.experiments studies shapley --data-dir DIR
 
 v(S) is the target's test metric after the last epoch when only the peers S take part; v(∅) is
-training alone. Two ways of training make two games: the default method, which may refuse a peer, so
-that a bad one is worth about nothing; and FedAvg, which averages all of S whoever they are, so that
-a bad one does harm. Every coalition is trained, 2ⁿ runs of the same mini-batches and first weights:
+training alone. Two methods make two games. The default method may refuse a peer, so a bad peer is
+worth about nothing. FedAvg averages all of S, so a bad peer does harm. Every coalition is trained,
+in 2ⁿ runs with the same mini-batches and first weights. The Shapley values are exact:
 
     φᵢ = Σ_{S ∌ i} |S|! (n − |S| − 1)! / n! · (v(S ∪ i) − v(S)).
 
-What predicts φ is read off the one run of the default method with all peers (:data:`CHEAP`), 1/2ⁿ
-of the cost; leave-one-out, v(N) − v(N∖i), takes n + 1 runs. ``shapley.csv`` has a line per peer,
-game and metric; ``shapley.md`` Spearman's rank correlations with φ, means over targets and seeds.
-"φ itself" is that of φ on every second test case with φ on the others: how much of it is no luck.
+The predictors of φ (:data:`CHEAP`) come from one run of the default method with all peers, at 1/2ⁿ
+of the cost. Leave-one-out, v(N) − v(N∖i), takes n + 1 runs. ``shapley.csv`` has a line per peer,
+game and metric. ``shapley.md`` has Spearman's rank correlations with φ: means of targets and seeds.
+"φ itself" correlates φ on each second test case with φ on the others: it shows what is not luck.
 """
 
 import time
@@ -44,11 +44,11 @@ GAMES = {"spcacw-plus": "trained by SP-CACW plus", "fedavg": "averaged"}
 CHEAP = {
     "alpha": "last α", "mean_alpha": "mean α", "minus_bias": "−‖b̂‖", "closed_form": "closed form",
 }  # fmt: skip
-"""What one run says of each peer."""
+"""The numbers that one run gives each peer."""
 PLACE = ("setting", "target", "seed", "game", "metric", "silo")
 PARTS = {"shapley": slice(None), "shapley_even": slice(0, None, 2),
          "shapley_odd": slice(1, None, 2)}  # fmt: skip
-"""The test cases that φ is found on: all, and two halves, which say how much of φ is luck."""
+"""The test cases on which φ is computed: all, and two halves, which show how much of φ is luck."""
 NAMES = (*PLACE, *PARTS, "leave_one_out", *CHEAP, "share")
 Game = Mapping[frozenset[int], float]
 
@@ -59,7 +59,7 @@ def coalitions(players: Collection[int]) -> list[frozenset[int]]:
 
 
 def shapley(players: Collection[int], value: Game) -> dict[int, float]:
-    """Return φᵢ of each player, of the values of all coalitions."""
+    """Return φᵢ of each player, given the values of all coalitions."""
     n = len(players)
     share = [factorial(k) * factorial(n - k - 1) / factorial(n) for k in range(n)]
     return {
@@ -84,7 +84,7 @@ def measure(keys: Keys) -> list[dict[str, Any]]:
         pool = SiloPool(config, setting := checked_setting(config), range(setting.num_silos))
         everyone = frozenset(pool.silos) - {config.run.target}
         tested, seconds = {}, []
-        for S in coalitions(everyone):  # the last is that of all
+        for S in coalitions(everyone):  # the last coalition has all peers
             begin = time.process_time()
             history = train_without(pool, everyone - S)
             seconds.append(time.process_time() - begin)
@@ -115,14 +115,14 @@ def jobs_of(listed: Mapping[str, Any], more: Keys) -> Iterator[Job]:
 
 
 def agreement(lines: pd.DataFrame, by: str, phi: str = "shapley", how: Any = spearmanr) -> float:
-    """Return the mean correlation over targets and seeds; one where all peers are equal is 0."""
+    """Return the mean correlation over targets and seeds; it counts as 0 if all peers are equal."""
     found = [float(how(of[phi], of[by])[0]) if min(of[phi].nunique(), of[by].nunique()) > 1
              else 0.0 for _, of in lines.groupby(["target", "seed"])]  # fmt: skip
     return float(np.mean(found))
 
 
 def markdown(lines: pd.DataFrame) -> str:
-    """Return the table: a row a setting, game and metric, a column for whatever predicts φ."""
+    """Return the table: a row per setting, game and metric, and a column per predictor of φ."""
     titles = {**CHEAP, "leave_one_out": "leave-one-out"}
     shown = []
     for (setting, game, metric), of in lines.groupby(["setting", "game", "metric"], sort=False):
@@ -139,7 +139,7 @@ def markdown(lines: pd.DataFrame) -> str:
 def study(
     name: str, listed: Mapping[str, Any], results: Path, where: Where, more: Keys, console: Console
 ) -> list[Path]:
-    """Play the games that ``shapley.csv`` lacks; return what was written."""
+    """Play the games that ``shapley.csv`` lacks; return the files that were written."""
     kept = Table(results / f"{name}.csv", NAMES, PLACE)
     jobs = {tuple(map(str, job.place.values())): job for job in jobs_of(listed, more)}
     todo = [job for place, job in jobs.items() if place not in {place[:3] for place in kept.lines}]

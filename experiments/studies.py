@@ -1,20 +1,20 @@
-"""Studies: what ``conf/studies.toml`` lists, a run for each line of a CSV.
+"""The studies that ``conf/studies.toml`` lists: one run for each line of a CSV.
 
     python -m spcacw_flwr.experiments studies wire privacy --data-dir DIR
 
 A study is a table of that file, and writes ``<name>.csv``:
 
-* ``place`` names the columns that tell one line from another, ``figures`` those that a run fills;
-* ``grid`` is a list of tables. Each runs every combination of its lists, for ``seeds`` seeds from 0
-  on, or those of a list, with the keys of ``set``; methods ``"all"`` are those of the registry;
+* ``place`` names the columns that identify a line, ``figures`` the columns that a run fills;
+* ``grid`` is a list of tables. Each table runs every combination of its lists, with the keys of
+  ``set``. ``seeds`` is a number of seeds, from 0 on, or a list. Methods ``"all"`` is the registry;
 * a list has the name of a column or of a run-config key. ``keys`` maps a column to the key that it
-  stands for, ``values`` maps a column's values to several keys; where the column ``with`` is
-  "tuned keys", a method has those that ``spcacw tune`` chose for it;
-* lists that are no columns go together into the column ``keys``, as JSON.
+  stands for; ``values`` maps a column's values to several keys. Where the column ``with`` is
+  "tuned keys", a method has the keys that ``spcacw tune`` chose for it;
+* lists that are not columns go together into the column ``keys``, as JSON.
 
-Two studies have Markdown beside their CSV, made from it alone, and that of privacy has a picture.
+Two studies have Markdown next to their CSV, made from the CSV alone; that of privacy has a picture.
 
-The kinds ``calibration`` and ``variants`` are those of :mod:`spcacw_flwr.experiments.readings`.
+:mod:`spcacw_flwr.experiments.readings` runs the kinds ``calibration`` and ``variants``.
 """
 
 import json
@@ -42,7 +42,7 @@ STUDIES = CONF / "studies.toml"
 COMMON = {"compare-alone": False, "engine": "in-process", "method": "spcacw"}
 NOT_AXES = ("seeds", "set", "title")
 NOTHING = 1e-6
-"""A noise z that hides nothing: there is no ε to speak of."""
+"""A noise z so small that it hides nothing: its ε has no meaning."""
 
 
 def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:
@@ -55,7 +55,7 @@ def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:
 
 
 def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
-    """Yield the runs of a study; ``more`` are keys that win over its own."""
+    """Yield the runs of a study; the keys ``more`` win over its own."""
     place, several = study["place"], study.get("values", {})
     for grid in study["grid"]:
         axes = {axis: values if isinstance(values, list) else [values]
@@ -67,7 +67,7 @@ def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
             chosen = dict(zip(axes, values, strict=True))
             rest = {axis: value for axis, value in chosen.items() if axis not in place}
             keys: dict[str, Any] = {**COMMON, **flattened(grid.get("set", {}))}
-            # A column's keys give way to all others; what stands for several keys wins.
+            # A column's keys lose to all others; the keys of ``values`` win over all others.
             for axis in sorted(chosen, key=lambda axis: (axis in several) - (axis == "column")):
                 if axis not in ("study", "with"):
                     keys |= keys_of(study, axis, chosen[axis])
@@ -86,13 +86,13 @@ def table_of(name: str, study: Mapping[str, Any], results: Path) -> Table:
 
 
 def figures(_: Job, run: Run) -> dict[str, Any] | None:
-    """Return what a finished run says, for a study to choose from; None of one that failed.
+    """Return all figures of a finished run, from which a study chooses; None if the run failed.
 
     Accuracies are in percent, on test data. ``alpha_target`` is the target's own final weight,
-    ``alpha_cluster`` that of the peers whose distribution is the target's (on the rotation: within
-    ``oracle-radius``), ``alpha_wrong`` that of all others, ``alpha_private`` that of the private
-    silos. ``epsilon`` is what the silo that told most has told; ``floats`` and ``bytes`` are those
-    between target and peers in the whole run, ``target_gradients`` those that the target computed.
+    ``alpha_cluster`` the weight of the peers with the target's distribution (on the rotation:
+    within ``oracle-radius``), ``alpha_wrong`` that of all others, ``alpha_private`` that of the
+    private silos. ``epsilon`` is the largest of any silo. ``floats`` and ``bytes`` are sent between
+    target and peers in the whole run; ``target_gradients`` are the ones that the target computed.
     """
     if run.state != FINISHED or run.config is None:
         return None
@@ -110,7 +110,7 @@ def figures(_: Job, run: Run) -> dict[str, Any] | None:
 
 
 def weights(run: Run, summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of the final α; none of a method without weights."""
+    """Return the figures of the final α; none for a method without weights."""
     alpha, target = summary["alpha"], summary["target"]
     if alpha is None or run.config is None:
         return {}
@@ -121,7 +121,7 @@ def weights(run: Run, summary: Mapping[str, Any]) -> dict[str, float]:
         "alpha_wrong": 1 - alpha[target] - cluster, "alpha_silo1": alpha[1],
         "alpha_private": sum(alpha[int(silo)] for silo in summary["privacy"]),
     }  # fmt: skip
-    found["alpha_of_target"] = found["alpha_target"]  # as the table of wire calls it
+    found["alpha_of_target"] = found["alpha_target"]  # its name in the table of wire
     return {name: round(value, 5) for name, value in found.items()}
 
 
@@ -131,7 +131,7 @@ OPTIONS = fields(
     "regret_bound: bound: .2g"
 )
 BELOW = 6.0
-"""Points below training alone at which the picture of accuracies ends; the table goes on."""
+"""The picture of accuracies ends so many points below training alone; the table shows all."""
 
 
 LOOKS = {
@@ -145,11 +145,11 @@ LOOKS = {
     "one": ("SP-CACW, only silo 2 private", "^-", "C2"),
     "average-noisy": ("average of the true cluster, all private", "x:", "C3"),
 }
-"""Title, mark and colour of each variant of the study of privacy, first of those without noise."""
+"""Title, mark and colour of each variant of the study of privacy; those without noise first."""
 
 
 def options(lines: pd.DataFrame) -> str:
-    """Return the page: a table a study and column, means over seeds (± sample deviation)."""
+    """Return the page: a table per study and column, means over seeds (± sample deviation)."""
     titles = {grid["study"]: grid["title"] for grid in read_toml(STUDIES)["options"]["grid"]}
     parts = []
     for study, rows in lines.groupby("study", sort=False):
@@ -190,7 +190,7 @@ def privacy(lines: pd.DataFrame) -> str:
 
 
 def draw_privacy(lines: pd.DataFrame, path: Path) -> None:
-    """Draw, for each setting, ε against accuracy and against the weights of private silos."""
+    """Draw accuracy, and the weights of private silos, against ε for each setting."""
     settings = in_order(lines).groupby("setting")
     figure = new_figure(11.0, 4.2 * len(settings))
     panels = figure.subplots(len(settings), 2, squeeze=False)
@@ -223,7 +223,7 @@ def draw_privacy(lines: pd.DataFrame, path: Path) -> None:
 
 
 def _curve(axes: Axes, rows: pd.DataFrame, column: str, look: tuple[str, str, str]) -> None:
-    """Draw means over seeds, with bars from the least to the largest."""
+    """Draw means over seeds, with bars from the smallest value to the largest."""
     title, mark, colour = look
     cells = rows.groupby("noise")
     mean, low, high = (getattr(cells[column], how)() for how in ("mean", "min", "max"))
@@ -234,11 +234,11 @@ def _curve(axes: Axes, rows: pd.DataFrame, column: str, look: tuple[str, str, st
 
 
 TABLES: dict[str, Callable[[pd.DataFrame], str]] = {"options": options, "privacy": privacy}
-"""What makes a study's tables."""
+"""The function that makes a study's tables."""
 
 
 def write(name: str, csv: Path, picture: Path | None) -> list[Path]:
-    """Write a study's tables beside its CSV, and its picture where it has one; return the files."""
+    """Write a study's tables next to its CSV, and its picture if it has one; return the files."""
     if name not in TABLES:
         return []
     lines, path = pd.read_csv(csv), csv.with_suffix(".md")

@@ -1,15 +1,15 @@
-"""Many runs side by side, each in a process of its own; what is done stays done.
+"""Many runs side by side, each in its own process; finished runs are not repeated.
 
-Each process has one thread, so that a run does not depend on how many others there are. One that
-fails, or is killed, takes nobody with it: all that comes back is what the run leaves in its
-directory. ``status.json`` says how it ended, and ``worker.log`` has what was printed, which would
-tear a live display apart. A run that was begun and not finished goes on from its last checkpoint.
+Each process has one thread, so a run does not depend on the number of other runs. A run that fails
+or is killed does not affect the others: it passes results on only as files in its directory.
+``status.json`` says how the run ended. ``worker.log`` has its output, which would break up a live
+display. A run that was started and not finished continues from its last checkpoint.
 
-With a Ray cluster they are its tasks instead (:mod:`.cluster`).
+With a Ray cluster the runs are its tasks instead (:mod:`.cluster`).
 
-Table 1 keeps the directories of its runs, and one file that another machine can go on from
-(:meth:`Where.run`). A study keeps a line of CSV for each run, and its directory goes when that line
-is written (:meth:`Where.fill`).
+Table 1 keeps the directories of its runs, and one file from which another machine can continue
+(:meth:`Where.run`). A study keeps a line of CSV for each run, and deletes the run's directory when
+that line is written (:meth:`Where.fill`).
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ STOP_SECONDS = 15.0
 
 
 def ended_as(directory: Path, state: str, **more: str) -> None:
-    """Write into the status of a run how it ended."""
+    """Write how a run ended into its status."""
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / "status.json", as_json({"state": state, **more}).encode())
 
 
 def watch_parent(_: dict[str, Any]) -> None:
-    """Stop when the sweep itself is gone: nobody would wait for the result."""
+    """Stop if the sweep itself has ended: nothing waits for the result."""
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
         raise KeyboardInterrupt
@@ -74,8 +74,8 @@ def watch_parent(_: dict[str, Any]) -> None:
 def work(flat: dict[str, Any]) -> None:
     """Run a flat configuration into its directory, from its last checkpoint if it has one.
 
-    Without one nothing of the directory is kept. Nor is a checkpoint of a run that failed: the next
-    sweep makes it anew.
+    Without a checkpoint the directory is emptied first. If the run fails, its checkpoint is
+    deleted: the next sweep makes the run anew.
     """
     directory = Path(flat["output"])
     kept = directory / checkpoint.DIRECTORY
@@ -100,7 +100,7 @@ def work(flat: dict[str, Any]) -> None:
             else:
                 launch.run(config, checked_setting(config).num_silos, watch_parent)
         shutil.rmtree(kept, ignore_errors=True)
-    except (Stopped, KeyboardInterrupt) as error:  # the next sweep goes on with it
+    except (Stopped, KeyboardInterrupt) as error:  # the next sweep continues the run
         ended_as(directory, WAITING, error=str(error))
         raise SystemExit(130) from None
     except SpcacwError as error:
@@ -110,9 +110,9 @@ def work(flat: dict[str, Any]) -> None:
 
 
 def slots(devices: Sequence[str], workers: int) -> list[str]:
-    """Return the device of each process: ``workers`` of them, 0 is one per device or core.
+    """Return the device of each process; ``workers`` is their number, 0 is one per device or core.
 
-    Raises SpcacwError if a device is not there.
+    Raises SpcacwError if a device is missing.
     """
     for device in devices:
         find_device(device)
@@ -122,7 +122,7 @@ def slots(devices: Sequence[str], workers: int) -> list[str]:
 
 
 def start(run: Run, device: str, cluster: Cluster | None) -> BaseProcess | Away:
-    """Start a run's process, here or in a cluster."""
+    """Start a run's process, on this machine or in a cluster."""
     assert run.config is not None
     flat = run.config.to_flat() | {"output": str(run.directory.resolve()), "device": device}
     if run.config.run.engine == "in-process":
@@ -136,7 +136,7 @@ def start(run: Run, device: str, cluster: Cluster | None) -> BaseProcess | Away:
 
 
 def collect(run: Run, process: BaseProcess | Away) -> None:
-    """Note how a run whose process has ended ended."""
+    """Note the result of a run whose process has ended."""
     process.join()
     if run.done:
         run.state = FINISHED
@@ -150,7 +150,7 @@ def collect(run: Run, process: BaseProcess | Away) -> None:
 
 
 def stop(processes: Sequence[BaseProcess | Away]) -> None:
-    """End processes; what they have not finished goes on with the next sweep."""
+    """End processes; the next sweep continues their unfinished runs."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + STOP_SECONDS
@@ -166,11 +166,11 @@ def sweep(
     seconds: float = math.inf, note: Callable[[Run], None] | None = None,
     cluster: Cluster | None = None,
 ) -> None:  # fmt: skip
-    """Make all runs that are not finished, one on each of ``places`` at a time.
+    """Make all unfinished runs, one on each of ``places`` at a time.
 
-    What is not finished after ``seconds`` is stopped, and goes on with the next sweep. ``note``
-    hears of each run that has ended, in this sweep or before it. SpcacwError if another process
-    is at work in ``root``.
+    Runs that are not finished after ``seconds`` are stopped, and continue in the next sweep.
+    ``note`` is called with each run that has ended, in this sweep or before it. SpcacwError if
+    another process works in ``root``.
     """
     lock = held(root)
     running: dict[BaseProcess | Away, tuple[Run, str]] = {}
@@ -222,7 +222,7 @@ def complain(failed: Mapping[str, int]) -> None:
 
 
 Line = Callable[[Job, Run], Mapping[str, Any] | None]
-"""Returns the figures of a run that has ended; None if it leaves no line."""
+"""A function that returns the figures of an ended run, or None if the run leaves no line."""
 
 
 @dataclass(frozen=True)
@@ -235,13 +235,13 @@ class Where:
     """Processes; 0 is one for each device, or each core of the CPU."""
     report_only: bool = False
     seconds: float = math.inf
-    """After which runs that are not finished are left for another time."""
+    """The time after which unfinished runs are left for a later sweep."""
     ray: str = ""
-    """The address of a Ray cluster whose tasks the runs are."""
+    """The address of a Ray cluster that executes the runs; empty is none."""
 
     @cached_property
     def cluster(self) -> Cluster | None:
-        """The cluster, if there is one; SpcacwError if it cannot be reached."""
+        """The cluster, or None; SpcacwError if it cannot be reached."""
         if not self.ray:
             return None
         from .cluster import Cluster  # Ray is not on every machine
@@ -251,9 +251,9 @@ class Where:
     def make(
         self, jobs: Sequence[Job], console: Console, note: Callable[[Run], None] | None = None
     ) -> list[Run]:
-        """Return the run of each job, once it is made; ``note`` is that of :func:`sweep`.
+        """Return the run of each job after the sweep; ``note`` is that of :func:`sweep`.
 
-        SpcacwError if a device is not there, or another process is at work there.
+        SpcacwError if a device is missing, or another process works in the same directory.
         """
         root = self.output / "runs"
         runs = plan(jobs, root)
@@ -264,20 +264,20 @@ class Where:
         return runs
 
     def places(self) -> list[str]:
-        """Return the device of each run at a time; SpcacwError if one is not there."""
+        """Return a device for each run that goes at once; SpcacwError if a device is missing."""
         if self.cluster is None:
             return slots(self.devices, self.workers)
         return [self.cluster.device] * (self.workers or self.cluster.places)
 
     def run(self, jobs: Sequence[Job], console: Console) -> list[Run]:
-        """Do as :meth:`make`, and go on from runs.jsonl, which gets what the runs logged.
+        """Do as :meth:`make`, but continue from runs.jsonl, and add the runs' logs to that file.
 
-        SpcacwError if then no run at all is finished, too.
+        SpcacwError also if no run at all is finished then.
         """
         kept = self.output / "runs.jsonl"
         known = restore(kept, self.output / "runs")
 
-        def note(run: Run) -> None:  # at once: a lent machine may be gone before the last ends
+        def note(run: Run) -> None:  # at once: a lent machine may go before the last run ends
             if run.done and run.directory.name not in known:
                 append(kept, run.line())
 
@@ -290,10 +290,10 @@ class Where:
     def short(
         self, make: Callable[[Keys], Any], jobs: Sequence[Job], console: Console, what: str = "runs"
     ) -> Iterator[tuple[Job, Any]]:
-        """Yield each job when it has ended, and what ``make`` of its keys returned, or raised.
+        """Yield each job when it has ended, with what ``make`` of its keys returned or raised.
 
-        For runs of a second or so: they share processes, or a cluster. What is not begun in time,
-        or when the caller stops, is left. SpcacwError as of :meth:`make`.
+        This is for runs of about a second: they share processes, or a cluster. Jobs that have not
+        started in time, or when the caller stops, are left. SpcacwError as in :meth:`make`.
         """
         lock = held(self.output)
         crew = self.cluster or ProcessPoolExecutor(len(self.places()), CONTEXT, _begin)
@@ -312,9 +312,9 @@ class Where:
         self, table: Table, make: Callable[[Keys], Iterable[Mapping[str, Any]]],
         jobs: Sequence[Job], console: Console, what: str = "runs",
     ) -> Counter[str]:  # fmt: skip
-        """Add to a table what ``make`` of each job's keys returns; return why some failed.
+        """Add the lines that ``make`` of each job's keys returns to a table; return the failures.
 
-        Each reason is a sentence with the number of its runs. SpcacwError as of :meth:`make`.
+        A failure is a sentence, with the number of its runs. SpcacwError as in :meth:`make`.
         """
         failed: Counter[str] = Counter()
         todo = [] if self.report_only else jobs
@@ -328,8 +328,8 @@ class Where:
     def fill(self, table: Table, jobs: Sequence[Job], line: Line, console: Console) -> list[str]:
         """Make the runs that a table lacks; append the line of each when it ends.
 
-        Lines are found again by the ``place`` of their job. Return why runs failed, a sentence
-        each: the others go on, and the same call tries those again. SpcacwError as of :meth:`make`.
+        Lines are found again by the ``place`` of their job. Return a sentence for each failed run:
+        the others go on, and the same call tries it again. SpcacwError as in :meth:`make`.
         """
         todo = [job for job in jobs if table.lacks(job.place)]
 
@@ -338,7 +338,7 @@ class Where:
                 if (figures := line(job, run)) is not None:
                     table.add({**job.place, **figures})
             if run.state == FINISHED:
-                shutil.rmtree(run.directory)  # its lines are all that is kept
+                shutil.rmtree(run.directory)  # only its lines are kept
 
         runs = self.make(todo, console, note)
         if todo and not self.report_only:
@@ -346,7 +346,7 @@ class Where:
         return [run.error for run in dict.fromkeys(runs) if run.state == FAILED]
 
 
-# A process of the fork server has all modules already, which take seconds to import, and none of
-# the threads that a fork of this process would inherit half of.
+# A process of the fork server already has all modules, which take seconds to import. A fork of this
+# process would inherit its threads in part.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["spcacw_flwr.experiments.__main__"])

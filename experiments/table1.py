@@ -1,18 +1,18 @@
-"""Table 1, all of it: run what is missing, then write tables and figures of what there is.
+"""The whole of Table 1: run what is missing, then write tables and figures of all finished runs.
 
-    spcacw table1 --data-dir DIR                  # six columns; the larger two pairs want a GPU
+    spcacw table1 --data-dir DIR                  # six columns; the larger two pairs need a GPU
     spcacw table1 --data-dir DIR --columns mnist-rotate,mnist-relabel
     spcacw table1 --report-only
 
-``<output>/runs`` has the runs; beside it are ``table1.csv``, ``table1-cells.csv``, ``table1.md``,
+``<output>/runs`` has the runs. Next to it are ``table1.csv``, ``table1-cells.csv``, ``table1.md``,
 ``.tex``, ``.png`` and ``figures/``.
 
-With ``--targets`` each silo is the target in turn: does a method help all who might use it, or
-only client 0? A silo's score is its mean accuracy over seeds after the last epoch: to choose the
-epoch on test data, for each silo by itself, would flatter M times. Seeds that Local lacks there do
-not count. ``silos.csv`` has a line per run, ``silos.md`` for each row the mean over silos, the
-worst decile (mean of the lowest tenth of silos, one at least) and the share of silos with more than
-their own Local. Pictures show who listens to whom.
+With ``--targets`` each silo is the target in turn: does a method help every silo, or only client 0?
+A silo's score is its mean accuracy over seeds after the last epoch. An epoch chosen on test data,
+for each silo separately, would flatter M times. Seeds that Local lacks there do not count.
+``silos.csv`` has a line per run. ``silos.md`` has for each row the mean over silos, the worst
+decile (mean of the lowest tenth of silos, at least one) and the share of silos that beat their own
+Local. Pictures show the weights that each target gives to its peers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ EXPLANATION = (
 
 
 def score(cell: Cell | None, rule: str, bold: str = "{}") -> str:
-    """Return a cell's score by a rule, or the paper's; ``bold`` marks the three best."""
+    """Return a cell's score by a rule, or the paper's score; ``bold`` marks the three best."""
     if cell is None or cell[f"{rule}_mean"] is None:
         return NONE
     text = pair(cell[f"{rule}_mean"], cell[f"{rule}_std"])
@@ -69,7 +69,7 @@ def score(cell: Cell | None, rule: str, bold: str = "{}") -> str:
 
 
 def chosen(cell: Cell, rule: str) -> str:
-    """Return a score with its epoch, which was chosen."""
+    """Return a score with the epoch that was chosen for it."""
     if cell[f"{rule}_epoch"] is None:
         return NONE
     text = f"{score(cell, rule)} ({cell[f'{rule}_epoch']})"
@@ -84,7 +84,7 @@ def p_text(cell: Cell) -> str:
 
 
 def overview(cells: Sequence[Cell], columns: Iterable[str]) -> Overview:
-    """Return each row's title and its cell in each column, None where there is none."""
+    """Return each row's title and its cell in each column; None where it has no cell."""
     place = {(cell["row"], cell["column"]): cell for cell in cells}
     titles = {cell["row"]: cell["title"] for cell in cells}
     return [(title, [place.get((row, column)) for column in columns])
@@ -94,7 +94,7 @@ def overview(cells: Sequence[Cell], columns: Iterable[str]) -> Overview:
 def markdown(
     cells: Sequence[Cell], columns: Mapping[str, str], failures: Sequence[str] = ()
 ) -> str:
-    """Return the overview, a table of each column, and why cells are empty or lack seeds.
+    """Return the overview, a table per column, and the reasons why cells are empty or lack seeds.
 
     ``columns`` maps names to titles; ``failures`` are sentences.
     """
@@ -152,9 +152,9 @@ def report(
     jobs: Sequence[Job], runs: Sequence[Run], columns: Sequence[Column], rows: Sequence[Row],
     output: Path, name: str = "table1",
 ) -> list[Path]:  # fmt: skip
-    """Write all tables and figures of the runs that are finished; return the files.
+    """Write all tables and figures of the finished runs; return the files.
 
-    SpcacwError if there is nothing but held-out twins.
+    SpcacwError if only held-out twins are finished, or nothing.
     """
     found = finished_runs(jobs, runs)
     cells = [cell for column in columns for cell in cells_of(found, column, rows)]
@@ -164,7 +164,7 @@ def report(
     write_csv(files[".csv"], run_lines(found))
     write_csv(files["-cells.csv"], [six_digits(cell) for cell in cells])
     order = [row.name for row in rows]
-    cells.sort(key=lambda cell: order.index(cell["row"]))  # of equals, as the columns are
+    cells.sort(key=lambda cell: order.index(cell["row"]))  # within a row, in the columns' order
     there = {cell["column"] for cell in cells}
     titles = {column.name: column.title for column in columns if column.name in there}
     text = markdown(cells, titles, failures(jobs, runs))
@@ -186,7 +186,7 @@ def silo_jobs(
     columns: Sequence[Column], rows: Sequence[Row], seeds: Sequence[int], more: Keys, wanted: str,
     tuned: bool,
 ) -> list[Job]:  # fmt: skip
-    """Return the runs with each silo that ``wanted`` names as target: ``all``, or numbers."""
+    """Return the runs with each wanted silo as the target; ``wanted`` is ``all``, or numbers."""
     jobs = []
     for seed, column in product(seeds, columns):
         silos = setting_of(Config.from_flat({**column.keys, **more})).num_silos
@@ -201,7 +201,7 @@ def report_silos(
     jobs: Sequence[Job], runs: Sequence[Run], columns: Sequence[Column], rows: Sequence[Row],
     output: Path,
 ) -> list[Path]:  # fmt: skip
-    """Write silos.csv, silos.md and pictures of what is finished; return them."""
+    """Write silos.csv, silos.md and pictures of the finished runs; return the files."""
     found = grouped(jobs, runs, lambda _, config: (config.run.target,))
     write_csv(output / "silos.csv", [
         {"column": column, "method": row, "seed": line.pop("seed"), "target": target, **line}

@@ -1,23 +1,23 @@
-"""Fair tuning: one search for every method, chosen on held-out training data.
+"""Fair tuning: the same search for every method, with choices made on held-out training data.
 
     spcacw tune --setting mnist-relabel --data-dir DIR --output experiments/tuned
     spcacw tune --setting experiments/conf/narrow/cifar100-10-narrow.toml --data-dir DIR …
 
-A method tries its default keys, with its own η and with each of the one list of η in
-``experiments/grids.toml``; then the neighbours of the best, key by key, until it is better than
-them all; then other keys that its authors use, and what makes it Local, if there are such, and goes
-on from there if that is better.
-Lists grow (:func:`around`), so no choice lies at an edge. Then methods that tried fewer than
-:data:`TRIALS` candidates try more, ever nearer to their best, until they have tried as many.
+A method tries its default keys, with its own η and with each η of the list that all methods share
+(in ``experiments/grids.toml``). Then it tries the neighbours of its best candidate, key by key,
+until none is better. Then it tries other keys of its authors and the keys that make it Local, if
+the file has any; if one of these is the best, the search goes on from there. Lists grow
+(:func:`around`), so no choice lies at an edge. At last, methods with fewer than :data:`TRIALS`
+candidates try more, ever nearer to their best, until they have that many.
 
 Every candidate trains in process without a fifth of the target's training data (the key
-``holdout``) and is scored there; test data are never looked at (READING.md 21). The first seed
-tries all, the others the best third of those. One that is refused or diverges, with any seed, is
-said to be, is NaN in the file, and does not count. Trials go to
-``<setting>.csv`` as they end, so that an interrupted tuning goes on where it stopped, and each
-method's best candidate to ``<setting>.toml``. Trials of another length do not count. A column of
-Table 1, by the path of its file, has its own keys; a row of Table 1 that has a grid by its own name
-is tuned by itself.
+``holdout``) and is scored on that fifth. No trial uses test data (READING.md 21). The first seed
+tries all candidates, the other seeds the best third. A candidate that is refused or diverges, with
+any seed, is reported; it is NaN in the file and does not count. Each trial is added to
+``<setting>.csv`` when it ends, so an interrupted tuning continues where it stopped. Each method's
+best candidate goes to ``<setting>.toml``. Trials of another length do not count. A column of Table
+1, given by the path of its file, brings its own keys. A row of Table 1 that has a grid by its own
+name is tuned by itself.
 """
 
 import itertools
@@ -48,23 +48,23 @@ GRIDS = Path(__file__).parent / "grids.toml"
 PLACE = ("setting", "method", "keys", "seed", "epochs")
 COLUMNS = (*PLACE, "held_out_accuracy", "seconds")
 TRIALS = 30
-"""Candidates that every method tries at least: more than most need to be through with their lists.
-To go on until all have tried the same number has no end, for who finds a better one begins anew."""
+"""The least number of candidates per method: more than most need to finish their lists. An equal
+number for all would never be reached: a method that finds a better candidate starts anew."""
 LAST = 5
-"""The score is the mean after the last epochs of held-out accuracy, or of the metric that the
-setting has (negative where less is better): of one epoch it would be luck."""
+"""The score is the mean over so many last epochs of held-out accuracy, or of the setting's own
+metric (negative where less is better). A single epoch would be luck."""
 Candidate = dict[str, Any]
 Axes = Mapping[str, Sequence[Any]]
 Ends = Mapping[str, Sequence[tuple[Candidate, str]]]
 Scores = Mapping[str, float]
-"""The scores of candidates (as JSON), in the order in which they were tried: NaN for one that was
-refused, −∞ for one that was out after one seed."""
+"""The scores of candidates (as JSON), in the order in which they were tried. NaN: the candidate was
+refused. −∞: it was dropped after one seed."""
 
 
 def grids(own: Iterable[str] = ()) -> dict[str, Axes]:
     """Return the lists of each method, by key; η is the first.
 
-    A method of one's ``own``, by its import path, brings its :attr:`Method.grid`.
+    ``own`` has names of methods; one that is an import path brings its own :attr:`Method.grid`.
     """
     file = read_toml(GRIDS)
     tables = file["methods"] | {name: method_class(name).grid for name in own if ":" in name}
@@ -72,7 +72,7 @@ def grids(own: Iterable[str] = ()) -> dict[str, Axes]:
 
 
 def ends_of(file: Mapping[str, Any]) -> Ends:
-    """Return what each method tries at the end: other keys of its authors, and those of Local."""
+    """Return the keys that each method tries at the end: others of its authors, and Local's."""
     found = defaultdict(list)
     for table in ("authors", "local"):
         for name, keys in file[table].items():
@@ -81,10 +81,10 @@ def ends_of(file: Mapping[str, Any]) -> Ends:
 
 
 def around(values: Sequence[Any], value: Any) -> list[Any]:
-    """Return what lies next to a value in a list, below and above; of names all others do.
+    """Return the next values below and above a value in a list; for a name, all other names.
 
-    Where nothing does, the list grows by the ratio of its last two positive numbers (whole numbers
-    stay whole). Below 0 there is nothing, and a single number does not grow.
+    At an end, the list grows by the ratio of its two positive numbers there (whole numbers stay
+    whole). It does not grow below 0, nor if it has a single positive number.
     """
     if isinstance(value, str):
         return [other for other in values if other != value]
@@ -101,12 +101,12 @@ def around(values: Sequence[Any], value: Any) -> list[Any]:
 
 
 def short(value: float) -> float:
-    """Return a number of five digits."""
+    """Return the number, rounded to five digits."""
     return float(f"{value:.5g}")
 
 
 def neighbours(axes: Axes, choice: Candidate, halvings: int = 0) -> list[Candidate]:
-    """Return the candidates next to one, key by key, nearer by some halvings.
+    """Return the candidates next to ``choice``, key by key, nearer to it by some halvings.
 
     Half-way is the geometric mean, or the half where that is 0; whole numbers and names have none.
     """
@@ -120,13 +120,13 @@ def neighbours(axes: Axes, choice: Candidate, halvings: int = 0) -> list[Candida
 
 
 def best(tried: Scores) -> Candidate | None:
-    """Return the candidate of the best score, the first of equals; None if all were refused."""
+    """Return the candidate with the best score, the first of equals; None if all were refused."""
     scored = {keys: score for keys, score in tried.items() if not math.isnan(score)}
     return json.loads(max(scored, key=lambda keys: scored[keys])) if scored else None
 
 
 def wanted(axes: Axes, start: Iterable[Candidate], tried: Scores, more: int = 0) -> list[Candidate]:
-    """Return what to try next: ``start``, then the neighbours of the best, then ``more`` nearer."""
+    """Return what to try next: ``start``, then neighbours of the best, then ``more`` nearer."""
     choice = best(tried)
     depths = range(99 if more else 1) if choice else ()
     stages = itertools.chain([start], (neighbours(axes, choice or {}, depth) for depth in depths))
@@ -141,9 +141,9 @@ def following(
     axes: Mapping[str, Axes], first: Mapping[str, Candidate], ends: Ends,
     tried: Mapping[str, Scores],
 ) -> dict[str, list[Candidate]]:  # fmt: skip
-    """Return what each method tries next, from its default keys on; nothing when all are through.
+    """Return what each method tries next, default keys first; nothing when all have finished.
 
-    ``ends`` has keys that some of them try then, with the best η so far of the method named.
+    ``ends`` has keys that some methods try at the end, with the best η so far of a named method.
     """
     starts, todo = {}, {}
     for name, default in first.items():
@@ -164,10 +164,10 @@ def following(
 def standings(
     table: Table, seeds: int, epochs: int
 ) -> tuple[dict[str, dict[str, float]], dict[str, list[Candidate]]]:
-    """Return the scores of each method's candidates, and those that more seeds are to try.
+    """Return the scores of each method's candidates, and the candidates that more seeds must try.
 
-    A score is the mean over seeds. Who is not among the best third with the first seed is out, with
-    −∞: the other seeds need not try it.
+    A score is the mean over seeds. A candidate outside the best third of the first seed scores −∞:
+    the other seeds need not try it.
     """
     found: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for line in table.lines.values():
@@ -195,7 +195,7 @@ def keys_of(method: str, of_setting: Keys, candidate: Candidate) -> Candidate:
 
 
 def defaults(axes: Axes, keys: Keys) -> Candidate:
-    """Return the values that the keys of a grid have when nobody sets them."""
+    """Return the default values of the keys of a grid."""
     flat = Config.from_flat(keys).to_flat()
     flat |= flattened(json.loads(flat.get("own") or "{}"))
     return {axis: flat[axis] for axis in axes}
@@ -205,7 +205,7 @@ def trials(
     setting: str, candidates: Mapping[str, Sequence[Candidate]], seeds: Iterable[int], epochs: int,
     of_setting: Keys,
 ) -> list[Job]:  # fmt: skip
-    """Return the runs of candidates of each method on a setting, or on a column by its keys."""
+    """Return the runs of each method's candidates on a setting, or on a column (by its keys)."""
     common = {"epochs": epochs, "holdout": HOLDOUT, "engine": "in-process", "compare-alone": False}
     jobs = []
     for method, seed in itertools.product(candidates, seeds):
@@ -218,7 +218,7 @@ def trials(
 
 
 def score(_: Job, run: Run) -> dict[str, Any] | None:
-    """Return the figures of a trial: NaN where the method refused its keys, or diverged."""
+    """Return the figures of a trial: NaN where the method refused its keys or diverged."""
     if run.state != FINISHED or run.config is None:
         return None if run.killed else {"held_out_accuracy": math.nan, "seconds": math.nan}
     last, metric = run.logged()[-LAST:], METRICS[run.config.run.metric]
@@ -233,7 +233,7 @@ def tune(
 ) -> dict[str, Candidate]:  # fmt: skip
     """Tune methods (none: all) on a setting, or on a column's file; write and return the choices.
 
-    SpcacwError if there is no such file, setting or method, no grid for it, or no data.
+    SpcacwError if the file, setting or method does not exist, or its grid or the data are missing.
     """
     of_setting: Keys = {"setting": setting}
     if setting.endswith(".toml"):

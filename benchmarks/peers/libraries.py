@@ -1,48 +1,48 @@
 """A round in each library: ``python libraries.py NAME M ROUNDS`` prints a JSON line.
 
-M silos hold 320 random images of 28 × 28 with random labels each; the model is an MLP 784-64-10
+Each of M silos holds 320 random images of 28 × 28 with random labels. The model is an MLP 784-64-10
 (d = 50,890, float32). In a round every silo computes the gradient of one mini-batch of 32 at the
 shared model, and the server takes one SGD step along their mean. A silo's batches are the ten
-slices of its data, in turn: views, so that drawing a batch costs a peer nothing. All peers start
-from one model, so after as many rounds they end at one model: ``norm`` in the line shows it.
+slices of its data, in turn. They are views, so a peer (another library) draws a batch at no cost.
+All peers start at one model, so after equally many rounds they end at one: ``norm`` shows it.
 
-*spcacw* and *fedavg* are ours. With fedavg the work is the peers': a (clipped) gradient per silo,
-their mean, a step. With spcacw it is the whole method with its default keys: bias, inner products,
-and once in ten rounds L and α, which no peer has. Times are means over ten rounds: a median over
-single rounds would leave L and α out. Batches are cut from shuffled data, where the peers take
+*spcacw* and *fedavg* are ours. fedavg does the same work as the peers: a (clipped) gradient per
+silo, their mean, a step. spcacw is the whole method with its default keys: bias, inner products,
+and once in ten rounds L and α, which no peer has. Times are means over ten rounds, because a median
+over single rounds would leave L and α out. Batches are cut from shuffled data, where the peers take
 views. Needs this repository on Python's path (``pip install -e .``, or PYTHONPATH).
 
 *pfl* (Apple's): a central iteration of FedSGD, a ``FederatedAveraging`` whose
 ``simulate_one_user`` returns minus η times the user's gradient as its statistics, run by
-``SimulatedBackend`` over a cohort of all M users. The backend adds the statistics up as they come,
+``SimulatedBackend`` over a cohort of all M users. The backend adds up the statistics one by one,
 ``statistics.average()`` divides, and the central optimiser (SGD, learning rate 1) takes the step. A
-round's end is the callback after the central iteration. Taken: FedSGD and not pfl's own local
-training of one step, which copies the model twice and makes an optimiser for every user and takes
-1.5 to 1.9 times as long; one process; tensors that are batches already, behind ``make_dataset_fn``;
-no evaluation, and no metrics sent to a platform. ``use_torch_compile`` made no difference here.
+round ends at the callback after the central iteration. Chosen: FedSGD instead of pfl's own local
+training of one step, which copies the model twice, makes an optimiser for every user and takes 1.5
+to 1.9 times as long; one process; tensors that are already batches, behind ``make_dataset_fn``; no
+evaluation, and no metrics sent to a platform. ``use_torch_compile`` made no difference here.
 
 *fedlab*: ``StandalonePipeline`` with a ``SGDSerialClientTrainer`` for all M clients, whose
 ``train`` runs one batch and uploads the serialised gradient, and a ``SyncServerHandler`` that
-samples every client, collects each one's gradient and steps along FedLab's own aggregate of them. A
-round's end is the pipeline's call of ``evaluate``. Taken: uploading the gradient and not the model
+samples every client, collects the gradients and steps along FedLab's own aggregate of them. A round
+ends at the pipeline's call of ``evaluate``. Chosen: uploading the gradient instead of the model
 after a local optimiser's step, which takes longer with few clients and no less with many; a data
-loader that hands over a ready batch, where PyTorch's DataLoader would stack it sample by sample.
-Kept: the copies of all uploads that the trainer and the handler each make, and the aggregation, as
-FedLab ships them.
+loader that returns a ready batch, where PyTorch's DataLoader would stack it sample by sample.
+Kept as FedLab ships them: the copies of all uploads that both the trainer and the handler make, and
+the aggregation.
 
 *flower* (its stock simulation): FedAvg (message API) over M supernodes, one silo each, on the Ray
-engine with one CPU per client. The strategy sends the model to every node; its ClientApp loads it,
-takes one SGD step on one mini-batch and replies with the model, as Flower's own examples do; the
-server receives every silo's model separately, and their mean is one server step. A round's end is
+engine with one CPU per client. The strategy sends the model to every node. Its ClientApp loads it,
+takes one SGD step on one mini-batch and replies with the model, as Flower's own examples do. The
+server receives every silo's model separately, and their mean is one server step. A round ends at
 the strategy's call of ``evaluate_fn``, which notes the time and evaluates nothing. The first
-rounds, which wait for Ray to start, are warm-up. Taken: the engine that ``flwr run`` uses, through
+rounds, which wait for Ray to start, are warm-up. Chosen: the engine that ``flwr run`` uses, through
 ``run_simulation`` (one process to start and to end); polling as it ships; no federated evaluation;
 no telemetry, which would need a network. Torch keeps the one thread per actor that Ray gives it.
-Nothing is tuned: the sleeps of the grid and of the engine are part of what a user of Flower gets,
-and nearly all of a round with few silos.
+Nothing is tuned: a user of Flower gets the sleeps of the grid and of the engine, and they are
+nearly all of a round with few silos.
 
-No peer does what SP-CACW does: a bias per silo, the Gram matrix, α and L; and pfl's server sees the
-sum only, never one silo's gradient.
+No peer computes what SP-CACW does: a bias per silo, the Gram matrix, α and L. pfl's server sees
+only the sum, never a single silo's gradient.
 """
 
 import json
@@ -64,9 +64,9 @@ from torch.nn.functional import cross_entropy
 BATCH = 32
 LEARNING_RATE = 0.05
 THREADS = 2
-"""PyTorch's threads, where rounds run in this process."""
+"""PyTorch's threads, if rounds run in this process."""
 WARM_UP = 3
-"""Times that are not reported: the first rounds load, allocate and start processes."""
+"""Ticks that are not reported: the first rounds load, allocate and start processes."""
 ROUNDS_PER_EPOCH = 10
 """320 samples in batches of 32; our L and α are updated once an epoch."""
 Tick = Callable[[], None]
@@ -93,13 +93,13 @@ def norm(parameters: Iterable[Tensor]) -> float:
     return float(torch.cat([p.detach().flatten() for p in parameters]).norm())
 
 
-# Each function below trains for some rounds, tells where they end, and returns the norm of the
-# final model. It imports its library, which no other one's environment has.
+# Each function below trains for some rounds, calls ``tick`` at their ends, and returns the norm of
+# the final model. It imports its library, which the other libraries' environments lack.
 
 
 def ours(method_name: str, silos: int, rounds: int, tick: Tick) -> float:
     """Train in process by one of our methods; a tick is an epoch."""
-    from benchmarks.workload import make_method, make_pool, train  # of the same images
+    from benchmarks.workload import make_method, make_pool, train  # with the same images
     from spcacw_flwr.engine.simulate import threads
 
     pool = make_pool(silos, method=method_name, smoothness=0.0)
@@ -127,7 +127,7 @@ def pfl(silos: int, rounds: int, tick: Tick) -> float:
     from pfl.stats import MappedVectorStatistics
 
     class Network(nn.Module):
-        """The model with the two functions that pfl asks for."""
+        """The model with the two functions that pfl requires."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -166,7 +166,7 @@ def pfl(silos: int, rounds: int, tick: Tick) -> float:
         central_num_iterations=rounds, evaluation_frequency=rounds, train_cohort_size=silos,
         val_cohort_size=None,
     )  # fmt: skip
-    # FedSGD reads none of these, but pfl wants them.
+    # FedSGD reads none of these, but pfl requires them.
     local = NNTrainHyperParams(
         local_batch_size=None, local_num_epochs=1, local_learning_rate=LEARNING_RATE
     )
@@ -189,12 +189,12 @@ def fedlab(silos: int, rounds: int, tick: Tick) -> float:
 
     class Batches(FedDataset):
         def get_dataloader(self, id: int, batch_size: int, type: str = "train") -> list:
-            """Return a loader of the client's next batch only."""
+            """Return a loader with only the client's next batch."""
             return [next(streams[id])]
 
     class GradientTrainer(SGDSerialClientTrainer):
         def train(self, model_parameters: Tensor, train_loader: list) -> list[Tensor]:
-            """Return the gradient of one client's batch at the model it was sent."""
+            """Return the gradient of one client's batch at the model it received."""
             self.set_model(model_parameters)
             for x, y in train_loader:
                 self.optimizer.zero_grad()
@@ -270,7 +270,7 @@ LIBRARIES: dict[str, tuple[str, str, int, Callable[[int, int, Tick], float]]] = 
     "fedlab": ("fedlab", "", 1, fedlab),
     "flower": ("flwr", "", 1, flower),
 }
-"""Each one's package, what qualifies its name, the rounds of a tick, and how it trains."""
+"""For each: package, addition to its name, rounds per tick, and the function that trains."""
 
 
 def main(name: str, silos: int, rounds: int) -> None:
@@ -289,8 +289,8 @@ def main(name: str, silos: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    # Under its own name, so that Ray's workers import this module, and keep their data, rather
-    # than get a copy of it with every message.
+    # Under its own name, so that Ray's workers import this module and keep their data. Otherwise
+    # they would get a copy of it with every message.
     import libraries
 
     libraries.main(sys.argv[1], *map(int, sys.argv[2:4]))

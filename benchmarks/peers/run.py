@@ -1,13 +1,13 @@
-"""The same rounds in three other libraries and in this one, as ratios of one run on one machine.
+"""The same rounds in three other libraries and in ours, as ratios from one run on one machine.
 
     python benchmarks/peers/run.py OUT.csv --repetitions 5
 
-Each library gets a virtual environment of its own, made once and then reused, with the pinned
-version and with the PyTorch that this Python has. In every repetition, for every number of silos M,
-all libraries run in turn, ours first, each in a fresh process. The table has the median over the
-repetitions of each run's median round, and that as a multiple of ours. What a round is in each
-library, and what was chosen in its favour, ``libraries.py`` says. Ours is there twice: with FedAvg
-it does what the peers do, with SP-CACW much more.
+Each library gets its own virtual environment, made once and then reused, with the pinned version
+and with this Python's version of PyTorch. In every repetition, for every number of silos M, all
+libraries run in turn, ours first, each in a fresh process. The table has the median over the
+repetitions of each run's median round, and that as a multiple of ours. ``libraries.py`` explains a
+round in each library, and the choices in its favour. Ours is there twice: with FedAvg it does the
+same work as the peers, with SP-CACW much more.
 """
 
 import json
@@ -23,18 +23,18 @@ import pandas as pd
 import typer
 
 SPIN = "20000"
-"""What importing spcacw_flwr before PyTorch sets GOMP_SPINCOUNT to."""
+"""The value of GOMP_SPINCOUNT that importing spcacw_flwr before PyTorch sets."""
 HERE = Path(__file__).resolve().parent
 SAME = "fedavg"
-"""Our method whose round is the peers' round: the multiples are of its time."""
+"""Our method whose round equals the peers' round: the multiples are of its time."""
 ROUNDS = {SAME: 100, "spcacw": 100, "pfl": 50, "fedlab": 50, "flower": 25}
-"""How many rounds of each library are timed."""
+"""The number of timed rounds of each library."""
 # These resolve on Python 3.11 with PyTorch 2.15.0 and NumPy 2.4 (November 2026).
 PINS = {"pfl": "pfl==0.6.0", "fedlab": "fedlab==1.3.0", "flower": "flwr[simulation]==1.41.0"}
 
 
 def python_of(library: str, environments: Path) -> str:
-    """Return the Python that has ``library``, after making its environment if there is none."""
+    """Return the Python that has ``library``; make its environment if it does not exist."""
     if library not in PINS:
         return sys.executable
     environment = environments / library
@@ -50,10 +50,10 @@ def python_of(library: str, environments: Path) -> str:
 
 
 def measure(library: str, python: str, silos: int, rounds: int) -> dict[str, Any]:
-    """Run the library in a process of its own and return what its last line says."""
+    """Run the library in its own process and return the content of its last line."""
     command = [python, str(HERE / "libraries.py"), library, str(silos), str(rounds)]
-    # Only ours may import this repository; PyTorch is imported before it, so that the package
-    # cannot set this itself.
+    # Only ours may import this repository. PyTorch is imported before it, so the package cannot
+    # set GOMP_SPINCOUNT itself.
     path = {} if library in PINS else {"PYTHONPATH": str(HERE.parents[1]), "GOMP_SPINCOUNT": SPIN}
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | path
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)

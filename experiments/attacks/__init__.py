@@ -1,11 +1,10 @@
-"""Byzantine peers: what attackers send in place of their gradients, functions of what they know.
+"""Byzantine peers: the rows that attackers send instead of gradients, from what they know.
 
-Some peers, B of them, are the attackers. At round t they know the rows that they would honestly
-send, g_i for i ∈ B, and are omniscient besides: they know the rows of every silo of the target's
-true cluster, the target's own mini-batch gradient among them, so that μ and σ, mean and
-coordinate-wise standard deviation of these rows, are the best that anyone can say of the gradient
-that the target wants. All rows obey the bound: none is longer than ``max-norm``, G (a longer one
-would be clipped, or the reply dropped).
+The peers in a set B are the attackers. At round t they know the rows that they would honestly send,
+g_i for i ∈ B. They also know the rows of every silo of the target's true cluster, including the
+target's own mini-batch gradient. So the mean μ and coordinate-wise standard deviation σ of these
+rows are the best possible knowledge of the gradient that the target wants. All rows obey the bound:
+no row is longer than ``max-norm``, G (a longer row would be clipped, or the reply dropped).
 """
 
 from collections.abc import Callable
@@ -18,21 +17,21 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Known:
-    """What the attackers know at a round."""
+    """The attackers' knowledge at a round."""
 
     round: int
     rounds: int
-    """T, the rounds in which peers are asked: attackers know when the last one comes."""
+    """T, the rounds in which the target asks peers: attackers know which round is the last."""
     epoch: int
     """Rounds of an epoch."""
     own: Tensor
-    """(b, d) what the attackers' silos would honestly send."""
+    """(b, d) the rows that the attackers would honestly send."""
     cluster: Tensor
-    """(c, d) the honest rows of the target's true cluster, the target's among them."""
+    """(c, d) the honest rows of the target's true cluster, including the target's."""
     bound: float
     """G, the largest norm of a row."""
     rng: np.random.Generator
-    """The attackers' own, a pure function of (seed, round)."""
+    """The attackers' own generator, a pure function of (seed, round)."""
 
     @property
     def mean(self) -> Tensor:
@@ -56,18 +55,18 @@ def at_norm(rows: Tensor, norm: float) -> Tensor:
 
 
 def within(rows: Tensor, norm: float) -> Tensor:
-    """Return rows (…, d), those that are longer than ``norm`` scaled to it."""
+    """Return rows (…, d); rows longer than ``norm`` are scaled to it."""
     lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
     return rows * (norm / lengths).clamp(max=1.0)
 
 
 def alike(row: Tensor, known: Known) -> Tensor:
-    """Return one row (d,) for all attackers, (b, d)."""
+    """Return the same row (d,) for each attacker, (b, d)."""
     return row.expand(len(known.own), -1)
 
 
 def honest(known: Known) -> Tensor:
-    """Return g_i. ``none`` is the control; ``label-flip`` poisons data: labels are C − 1 − y."""
+    """Return g_i, for the control ``none`` and for ``label-flip``, whose labels are C − 1 − y."""
     return known.own
 
 
@@ -83,10 +82,10 @@ def gaussian(known: Known) -> Tensor:
 
 
 def alie(known: Known) -> Tensor:
-    """μ − zσ: G; σ of a single row is 0.
+    """μ − zσ, within G; σ of a single row is 0.
 
     G. Baruch, M. Baruch and Y. Goldberg, A Little Is Enough: Circumventing Defenses For Distributed
-    Learning, NeurIPS 2019; z = 1.5 is that of their experiments.
+    Learning, NeurIPS 2019; z = 1.5 is the value of their experiments.
     """
     sigma = known.cluster.std(dim=0) if len(known.cluster) > 1 else torch.zeros_like(known.mean)
     return alike(within(known.mean - ALIE_Z * sigma, known.bound), known)
@@ -102,17 +101,17 @@ def ipm(known: Known) -> Tensor:
 
 
 def strike(known: Known) -> Tensor:
-    """−Gμ/‖μ‖: as far against the target's descent as the bound allows."""
+    """−Gμ/‖μ‖, the longest step against the target's descent that the bound allows."""
     return alike(at_norm(-known.mean, known.bound), known)
 
 
 def mimic(known: Known) -> Tensor:
-    """Return μ, as good as an unbiased gradient with little noise can be: it earns weight."""
+    """Return μ, the best gradient that is possible, unbiased with little noise: it earns weight."""
     return alike(within(known.mean, known.bound), known)
 
 
 def copycat(known: Known) -> Tensor:
-    """Mimic for two thirds of the rounds, then strike (ours, as are all that follow)."""
+    """Mimic for two thirds of the rounds, then strike (our attack, as are all below)."""
     return (strike if known.late else mimic)(known)
 
 
@@ -127,11 +126,11 @@ def copycat_pulse(known: Known) -> Tensor:
 
 
 def colluders(known: Known) -> Tensor:
-    """Mimic in pairs whose biases cancel for two thirds of the rounds, then strike.
+    """For two thirds of the rounds, mimic in pairs whose biases cancel; then strike.
 
-    A pair sends μ + v and μ − v, v along μ, ‖v‖ = min(G/2, G − ‖μ‖); an odd one out mimics. Their
-    mean is unbiased: nothing in ‖Σ αᵢ b̂ᵢ‖² speaks against them before they strike. It is meant for
-    methods in which biases may cancel.
+    A pair sends μ + v and μ − v, with v along μ and ‖v‖ = min(G/2, G − ‖μ‖). An attacker without a
+    partner mimics. A pair's mean is unbiased, so ‖Σ αᵢ b̂ᵢ‖² does not oppose it before it strikes.
+    This attack is for methods in which biases may cancel.
     """
     if known.late:
         return strike(known)

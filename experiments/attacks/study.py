@@ -1,9 +1,9 @@
-"""Attacks × shares of attackers × methods × seeds, a line of CSV each; what is there is not rerun.
+"""Attacks × shares of attackers × methods × seeds, a line of CSV each; no line is run again.
 
 ``difference`` is the accuracy after the last epoch minus Local's with the same seed, in percentage
 points. ``attackers_weight`` and ``helpers_weight`` (honest peers of the target's true cluster) are
-those of the last rounds in which peers were asked. ``accepted`` is the guard's judgement. The
-Markdown and the picture show the worst cases, and which break the promise.
+from the last rounds in which peers were asked. ``accepted`` is the guard's judgement. The Markdown
+and the picture show the worst cases, and which of them break the promise.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from ..sweep import Where, complain
 from . import ATTACKS, Known
 
 DRAW, ROWS = 101, 102
-"""Purposes of this study's random streams, apart from those of the core."""
+"""Purposes of this study's random streams, different from those of the core."""
 
 
 def draw_attackers(share: float, num_silos: int, target: int, seed: int) -> tuple[int, ...]:
-    """Return ⌈share (M − 1)⌉ peers, drawn by the seed; a larger share adds to a smaller one's."""
+    """Return ⌈share (M − 1)⌉ peers, drawn by the seed; a larger share includes a smaller one's."""
     peers = [silo for silo in range(num_silos) if silo != target]
     order = np.random.default_rng((DRAW, seed)).permutation(peers)
     count = math.ceil(round(share * len(peers), 9))
@@ -57,8 +57,8 @@ def draw_attackers(share: float, num_silos: int, target: int, seed: int) -> tupl
 class AttackedPool:
     """A pool of all silos in which some are ``attackers``: an attack replaces their gradients.
 
-    ``label-flip`` writes into the pool's labels. ``rounds`` (T, those in which peers are asked) and
-    ``epoch`` (the rounds of one) are what attackers know.
+    ``label-flip`` changes the pool's labels. Attackers know ``rounds`` (T, the rounds in which
+    peers are asked) and ``epoch`` (the rounds of an epoch).
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class AttackedPool:
     ) -> None:
         self.pool, self.attack, self.attackers = pool, ATTACKS[attack], tuple(attackers)
         self.rounds, self.epoch = rounds, epoch
-        for silo in attackers if attack == "label-flip" else ():  # class y is called C − 1 − y
+        for silo in attackers if attack == "label-flip" else ():  # class y becomes C − 1 − y
             labels = pool.data.of(silo)[1]
             labels.copy_(pool.setting.num_classes - 1 - labels)
         self.cluster = set(pool.setting.oracle(pool.config.run.target))
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else a pool can do."""
+        """All other attributes are the pool's."""
         return getattr(self.pool, name)
 
     def answer(self, request: Request) -> Answers:
-        """Return the silos' answers, the attackers' gradients as the attack makes them."""
+        """Return the silos' answers, with the attackers' gradients replaced by the attack."""
         found = self.pool.answer(request)
         if request.want == LOSSES:
             return found
@@ -95,7 +95,7 @@ class AttackedPool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """The result of a run."""
 
     attackers: tuple[int, ...]
     helpers: tuple[int, ...]
@@ -103,25 +103,25 @@ class Outcome:
     accuracy: list[float]
     """Percent, after each epoch."""
     alpha: Weights | None
-    """The weights (M,) of the last rounds in which peers are asked; None of a method without."""
+    """The weights (M,) of the last rounds in which peers are asked; None without weights."""
     accepted: bool | None
-    """The guard's judgement; None without one."""
+    """The guard's judgement; None without a guard."""
 
     def weight(self, silos: tuple[int, ...]) -> float | None:
-        """Return the total weight that some silos ended with."""
+        """Return the total final weight of some silos."""
         return None if self.alpha is None else float(self.alpha[list(silos)].sum())
 
 
 @lru_cache(maxsize=2)
 def prepared(name: str, keys: PartitionKeys, seed: int, target: int) -> Setting:
-    """Return a setting, its data at hand: runs share it, for each copies what its silos hold."""
+    """Return a setting with its data ready; runs can share it, because each copies the data."""
     setting = make_setting(name, keys, seed, target)
     setting.prepare()
     return setting
 
 
 def run(config: Config, attack: str, share: float) -> Outcome:
-    """Train with ``share`` of the peers attacking; share 0 is nobody."""
+    """Train with ``share`` of the peers as attackers; share 0 is none."""
     run_ = config.run
     setting = prepared(run_.setting, config.partition, run_.seed, run_.target)
     pool = SiloPool(config, setting, range(setting.num_silos))
@@ -150,21 +150,21 @@ COLUMNS = (
     "accepted", "seconds",
 )  # fmt: skip
 PLACE = ("column", "attack", "share", "method", "seed", "epochs")
-"""What tells one line from another."""
+"""The columns that identify a line."""
 OWN = ("attack", "share", "local")
 """Keys that :func:`measure` has besides those of a run."""
 
 
 def measure(keys: Keys) -> list[dict[str, Any]]:
-    """Run, and return what its line of CSV says.
+    """Run, and return the figures of its line of CSV.
 
-    Besides run-config keys are the ``attack``, its ``share``, and what ``local`` ended with.
+    Other than run-config keys, ``keys`` has ``attack``, ``share`` and ``local``, Local's accuracy.
     """
     began = time.perf_counter()
     config = Config.from_flat({name: v for name, v in keys.items() if name not in OWN})
     found = run(config, keys["attack"], keys["share"])
     last = round(found.accuracy[-1], 3)
-    local = keys.get("local", last)  # as the table has it, rounded as well
+    local = keys.get("local", last)  # from the table, so rounded as well
     line: dict[str, Any] = {
         "best_accuracy": round(max(found.accuracy), 3), "last_accuracy": last,
         "local_last": local, "difference": round(last - local, 3),
@@ -207,7 +207,7 @@ def extend(
 
 
 GOAL = -0.5
-"""Percentage points: the least difference to Local that keeps the promise."""
+"""The least difference to Local that keeps the promise, in percentage points."""
 EXPLANATION = """Differences to Local with the same seed, in points of test accuracy after the last
 epoch; **bold** ones are below −0.5. A cell is the worst of its runs (shares and seeds); behind it,
 in how many of them it is below −0.5.
@@ -216,9 +216,9 @@ in how many of them it is below −0.5.
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Return the lines of the table but Local's; methods are called by their titles.
+    """Return the lines of the table without Local's; methods have their titles as names.
 
-    Columns, methods and attacks are categories, in the order of the table, or of our lists.
+    Columns, methods and attacks are categories: columns in the table's order, the others in ours.
     """
     table = pd.read_csv(path, keep_default_na=False, na_values={"attackers_weight": [""]})
     table = table[table["method"] != LOCAL.name]
@@ -249,9 +249,9 @@ def worst(differences: pd.Series) -> str:
 
 
 def matrix(lines: pd.DataFrame, across: str) -> list[str]:
-    """Return a Markdown table of worst differences: methods down, values of a column across.
+    """Return a Markdown table of worst differences: a row per method, a column per value.
 
-    There is none of share 0, which is nobody.
+    Share 0 has no attackers and is left out.
     """
     cells = by(lines, "method", across)["difference"].agg(worst).unstack().fillna(NONE)
     cells = cells.drop(columns="0", errors="ignore")
@@ -259,7 +259,7 @@ def matrix(lines: pd.DataFrame, across: str) -> list[str]:
 
 
 def costs(lines: pd.DataFrame) -> list[str]:
-    """Return what each method gains without attack, and the weight that attackers end with."""
+    """Return each method's gain without attack, and the final weight of the attackers."""
     shown = []
     for method, mine in by(lines, "method"):
         calm, hostile = mine[mine["attack"] == NOBODY], mine[mine["attack"] != NOBODY]
@@ -277,7 +277,7 @@ def costs(lines: pd.DataFrame) -> list[str]:
 
 
 def summary(table: pd.DataFrame) -> list[str]:
-    """Return a line a column and method: how many attacked runs break the promise, and how far."""
+    """Return a line per column and method: how many attacked runs break the promise, how far."""
     shown = []
     for (column, method), mine in by(table, "column", "method"):
         calm, hostile = (mine["difference"][(mine["attack"] == NOBODY) == quiet]
@@ -293,7 +293,7 @@ def summary(table: pd.DataFrame) -> list[str]:
 
 
 def page(table: pd.DataFrame) -> str:
-    """Return the Markdown: for each column, by attack, by share, and what it costs."""
+    """Return the Markdown: for each column the results by attack and by share, and the costs."""
     parts = [*summary(table), ""]
     for (column,), of in by(table, "column"):
         seeds, epochs = (", ".join(map(str, sorted(set(of[name])))) for name in ("seed", "epochs"))
@@ -327,7 +327,7 @@ def picture(table: pd.DataFrame, path: Path) -> None:
 
 
 def write(csv: Path, drawn: Path) -> list[Path]:
-    """Write the Markdown beside the table, and the picture; return both."""
+    """Write the Markdown next to the table, and the picture; return both."""
     table, text = read(csv), csv.with_suffix(".md")
     picture(table, drawn)
     write_atomically(text, (EXPLANATION + page(table)).encode())

@@ -18,7 +18,7 @@ from . import claims, pictures, rates
 from .trials import Cell, few_rounds, measured
 
 Study = tuple[Callable[[], Iterator[Cell]], Callable[[list[Cell], int], pd.DataFrame]]
-"""What is run, and what makes a table of it in so many processes."""
+"""The cells to run, and the function that makes a table of them in so many processes."""
 STUDIES: dict[str, Study] = {
     "quadratics-rounds": (rates.quadratics_T, measured),
     "quadratics-helpers": (rates.quadratics_n, measured),
@@ -38,7 +38,7 @@ STUDIES: dict[str, Study] = {
 
 
 def tabled(name: str, output: Path, quick: bool, workers: int) -> pd.DataFrame:
-    """Return a study's table; run it and write the table if it is not there."""
+    """Return a study's table; if it does not exist, run the study and write the table."""
     path, began = output / f"{name}.csv", time.perf_counter()
     if not path.exists():
         cells_of, table_of = STUDIES[name]
@@ -50,7 +50,7 @@ def tabled(name: str, output: Path, quick: bool, workers: int) -> pd.DataFrame:
 
 
 def compute(output: Path, quick: bool, workers: int) -> dict[str, pd.DataFrame]:
-    """Return the studies' tables and that of the slopes, which is written."""
+    """Return the studies' tables and the table of slopes, which is also written."""
     tables = {name: tabled(name, output, quick, workers) for name in STUDIES}
     found = rates.separation_slopes(tables["separation"])
     for name, axis in (("quadratics-rounds", "T"), ("quadratics-helpers", "n₀"),
@@ -87,7 +87,7 @@ def main(
         ),
     ] = None,
 ) -> None:
-    """Run every study whose table is not there, write the table, and draw all pictures."""
+    """Run every study that has no table yet, write its table, and draw all pictures."""
     for directory in (output, picture_dir):
         directory.mkdir(parents=True, exist_ok=True)
     for name in only or ():

@@ -1,10 +1,10 @@
-"""What else the paper says, on quadratics: both sides of its bounds, and who gets the weight.
+"""Other claims of the paper, on quadratics: both sides of its bounds, and the silos' weights.
 
 ``both_sides`` measures the left and right side of every inequality about convergence. The other
-studies end in the target's excess loss f⁽⁰⁾(w) − min f⁽⁰⁾, the mean of the last quarter of rounds:
-silos of unequal noise ("Design Philosophy"), the cubic regulariser against a quadratic one ("Cubic
-Regularization"), the cost with known bounds of the biases ("Relaxation of the Stationary Bias
-Assumption"), and public data sets as silos ("Public Data Exploitation").
+studies report the target's excess loss f⁽⁰⁾(w) − min f⁽⁰⁾, the mean over the last quarter of
+rounds: silos of unequal noise ("Design Philosophy"), the cubic regulariser against a quadratic one
+("Cubic Regularization"), the cost with known bounds of the biases ("Relaxation of the Stationary
+Bias Assumption"), and public data sets as silos ("Public Data Exploitation").
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from .trials import (
 
 @dataclass(frozen=True)
 class Told:
-    """What a rule is told: a number of each silo."""
+    """Given values of a rule: a number for each silo."""
 
     values: str = key("", "Numbers, with spaces between them.")
 
 
 class Fixed(WeightedGradients):
-    """The weights that it is told."""
+    """Fixed weights, given by the key ``values``."""
 
     name = "fixed"
     Keys = Told
 
     def initial_weights(self) -> Array:
-        """Return them."""
+        """Return the given weights."""
         return np.array(self.own.values.split(), float)
 
 
@@ -68,11 +68,11 @@ class Cosine(WeightedGradients):
     total: Any = 0
 
     def request(self, round_: int) -> Request:
-        """Ask all."""
+        """Ask all sampled silos."""
         return Request(round_, self.sampled(round_), self.parameters)
 
     def learn(self, request: Request, replies: Replies) -> None:
-        """Compare the means."""
+        """Add the gradients, and compare the means every K rounds."""
         self.total = self.total + replies.gradients.double().numpy()
         if request.round % self.config.spcacw.update_every == 0:
             unit = self.total / np.linalg.norm(self.total, axis=1, keepdims=True)
@@ -81,20 +81,20 @@ class Cosine(WeightedGradients):
 
 
 class Bounded(SPCACWMethod):
-    """SP-CACW whose cost has (Σ αᵢBᵢ)² of the bounds that it is told in the place of ‖Σ αᵢb̂ᵢ‖²."""
+    """SP-CACW whose cost has (Σ αᵢBᵢ)², with given bounds B, instead of ‖Σ αᵢb̂ᵢ‖²."""
 
     name = "bounded"
     Keys = Told
 
     def costs(self, request: Request, replies: Replies) -> tuple[NDArray[np.float64], float]:
-        """Exchange the term."""
+        """Replace the term of the biases."""
         H, norm = super().costs(request, replies)
         rows, bounds = self.bias.estimate.double().numpy(), self.own.values.split()
         return H - rows @ rows.T + np.outer(*(np.array(bounds, float),) * 2), norm
 
 
 class Quadratic(RegularisedSPCACW):
-    """SP-CACW reg with λ_reg Σ α² in the place of λ_reg Σ α³."""
+    """SP-CACW reg with λ_reg Σ α² instead of λ_reg Σ α³."""
 
     name = "quadratic"
 
@@ -105,22 +105,22 @@ class Quadratic(RegularisedSPCACW):
 
 
 QUIET = {"diagnostics": False}
-"""Without a log of regrets, which would cost time."""
+"""Keys for no log of regrets, which would cost time."""
 
 
 def own(rule: type, label: str, keys: Mapping[str, Any] | None = None, **more: Any) -> Variant:
-    """Return a rule of this file with its own keys; all have the step size of the target alone."""
+    """Return a rule of this file with its own keys; its step size is that of the target alone."""
     table = {cast(Any, rule).name: more} if more else {}
     return Variant(label, f"{__name__}:{rule.__name__}", {**(keys or {}), **table}, "target")
 
 
 def told(values: Iterable[float]) -> str:
-    """Return the key of :class:`Told`."""
+    """Return the value of the key of :class:`Told`."""
     return " ".join(map(repr, map(float, values)))
 
 
 def alone(variant: Variant) -> Variant:
-    """Return the variant with the step size of the target alone, and quiet."""
+    """Return the variant with the step size of the target alone, and without a log of regrets."""
     quiet = QUIET if variant.method == "spcacw" else {}
     return replace(variant, helpers="target", keys={**variant.keys, **quiet})
 
@@ -132,11 +132,11 @@ def least(H: Array) -> float:
 
 
 def both_sides(trial: Trial) -> dict[str, tuple[float, float]]:
-    """Run a trial; return left and right of each inequality, means over rounds.
+    """Run a trial; return the left and right side of each inequality, means over rounds.
 
-    Fixed weights have no b̂: of them there are the inequalities without it. R is the regret's
-    bound as printed, with the largest gradient seen as g_max. ‖ξ_t‖² is the largest of
-    ‖b̂ᵢ − bᵢ‖², which is enough for the proof; α* is the run's own, the strictest choice.
+    Fixed weights have no b̂, and only the inequalities without b̂. R is the regret's bound as
+    printed; its g_max is the largest gradient of the run. ‖ξ_t‖² is the largest of ‖b̂ᵢ − bᵢ‖²,
+    which is enough for the proof. α* is the run's own best, the strictest choice.
     """
     problem, T = cast(Quadratics, trial.problem), trial.rounds
     L, eta, variances, M = problem.smoothness, trial.eta, problem.variances, len(problem.variances)
@@ -217,8 +217,8 @@ def compared(cells: list[Cell], workers: int) -> pd.DataFrame:
 def final(trial: Trial) -> dict[str, float]:
     """Run a trial; return the target's excess loss, and α at the end.
 
-    ``target`` is α₀, ``same`` the rest of the target's cluster, ``off`` all others; ``moved`` the
-    mean of ‖α_{t+1} − α_t‖₁ in the second half, for each update of K = 20 rounds.
+    ``target`` is α₀, ``same`` the weight of the rest of the target's cluster, ``off`` that of all
+    others. ``moved`` is the mean of ‖α_{t+1} − α_t‖₁ per update (K = 20) in the second half.
     """
     T, own, excess, moved = trial.rounds, trial.problem.own, [], 0.0
     for t, point, before, method in trial.play():
@@ -233,7 +233,7 @@ def final(trial: Trial) -> dict[str, float]:
 
 
 def ended(cells: list[Cell], workers: int, part: str = "") -> pd.DataFrame:
-    """Return the means of :func:`final`; what labels have before a colon is column ``part``."""
+    """Return the means of :func:`final`; the text before a label's colon is column ``part``."""
     table = measured(cells, workers, final, "excess")
     if part:
         found = table["label"].str.partition(": ")
@@ -243,11 +243,11 @@ def ended(cells: list[Cell], workers: int, part: str = "") -> pd.DataFrame:
 
 
 ROUNDS, SEEDS = 400, 10
-"""Rounds and seeds of the studies that follow."""
+"""Rounds and seeds of the studies below."""
 
 
 def rivals(problem: Quadratics, T: int) -> list[Variant]:
-    """Return SP-CACW and what it is compared with, told σᵢ² and ‖bᵢ‖ where a rule needs them."""
+    """Return SP-CACW and its rivals; a rule that needs σᵢ² or ‖bᵢ‖ is given the true values."""
     variances, norms = problem.variances, np.linalg.norm(problem.biases(problem.start, T), axis=1)
     eta = Trial(problem, alone(AUTARKY), T, 0, 2.0).eta
     lemma = optimal_weights(norms**2, variances, eta, problem.smoothness).alpha
@@ -260,9 +260,9 @@ def rivals(problem: Quadratics, T: int) -> list[Variant]:
 
 
 def noises() -> Iterator[Cell]:
-    """Yield the runs of three silos: a noisy target, one like it, a shifted one of less noise.
+    """Yield the runs of three silos: a noisy target, a peer like it, a shifted peer of less noise.
 
-    x is σ² of the others over that of the shifted one.
+    x is σ² of the first two over σ² of the shifted peer.
     """
     for shift, ratio in product((0.2, 1.0), (1.0, 4.0, 16.0, 64.0)):
         shifted = Quadratics(2, 1, 40.0, noises=(1, 1, 1 / ratio), shifts=(0, 0, shift))
@@ -272,7 +272,7 @@ def noises() -> Iterator[Cell]:
 
 
 def regularisers() -> Iterator[Cell]:
-    """Yield the runs with a cubic term, a quadratic one and none; x is γ."""
+    """Yield the runs with a cubic term, a quadratic term and no term; x is γ."""
     betas = {"β = 1/t": HARMONIC, "β = .1": {}}
     for (name, beta), gamma in product(betas.items(), (0.0, 0.1, 1.0, 10.0, 100.0)):
         keys = {**LEARNED, **QUIET, **beta}
@@ -284,10 +284,10 @@ def regularisers() -> Iterator[Cell]:
 
 
 def bounded() -> Iterator[Cell]:
-    """Yield the runs with bounds of the biases against estimates.
+    """Yield the runs with given bounds of the biases, and those with estimates.
 
-    b that moves with w is largest at w₁; the bound with .2 more has it for the target's own
-    cluster, too.
+    A b that moves with w is largest at w₁. The bound with .2 more is that much too large for the
+    target's own cluster, too.
     """
     problems = {
         "one b": Quadratics(), "a b of each silo": Quadratics(shifts=(0.0,) * 8 + (1.0,) * 8),
@@ -306,10 +306,10 @@ def bounded() -> Iterator[Cell]:
 
 
 def public() -> Iterator[Cell]:
-    """Yield the runs of a noisy target with public data sets as silos, large: σ² is a 16th.
+    """Yield the runs of a noisy target with large public data sets as silos: σ² is a 16th.
 
-    Two are useful, ‖b‖ = .1, and count as the target's cluster; x are harmful, ‖b‖ = 1, each in a
-    direction of its own.
+    Two data sets are useful, ‖b‖ = .1, and count as the target's cluster. x data sets are harmful,
+    ‖b‖ = 1, each in its own direction.
     """
     for harmful in (0, 2, 8, 32):
         problem = Quadratics(

@@ -38,7 +38,7 @@ def line(axes: Axes, rows: pd.DataFrame, label: str, text: str = "", of: str = "
 
 
 def label_each(axes: Axes, values: pd.Series) -> None:
-    """Write each x that was run, and no other, on the axis."""
+    """Label exactly those x on the axis that were run."""
     ticks = sorted(set(values))
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -59,7 +59,7 @@ def rates(
     path: Path, table: pd.DataFrame, slopes: pd.DataFrame, across: str, title: str,
     floor: float = 0.0,
 ) -> None:  # fmt: skip
-    """Draw error against T or n₀, fitted slopes in the legend."""
+    """Draw error against T or n₀, with the fitted slopes in the legend."""
     figure = new_figure(9.4, 5.2)
     axes = figure.add_subplot()
     chosen = best(table)
@@ -99,7 +99,7 @@ def separation(path: Path, table: pd.DataFrame) -> None:
     own = Quadratics.own
     left.plot(x, oracle * np.sqrt(1 + own / x), label="shape of FC's bound", **THEORY)
     logarithmic(left, "Δ/σ = ‖b‖/σ", "Error")
-    left.set_ylim(0.03, 1.0)  # uniform FL's error leaves the picture
+    left.set_ylim(0.03, 1.0)  # uniform FL's larger errors are outside the picture
     left.legend(fontsize=7.5, loc="upper right")
     right.set_xscale("log")
     right.set_xlabel("Δ/σ = ‖b‖/σ")
@@ -170,7 +170,7 @@ def schedule(path: Path, table: pd.DataFrame) -> None:
 
 
 def participation(path: Path, draws: pd.DataFrame, table: pd.DataFrame) -> None:
-    """Draw the variance of G̃(α) beside the proposition's, and the training error, against p."""
+    """Draw G̃(α)'s variance next to the proposition's, and the training error, against p."""
     figure = new_figure(10, 4)
     left, right = figure.subplots(1, 2)
     some = draws[draws["p"] < 1]

@@ -1,18 +1,18 @@
 """Synthetic silos: a target's cluster I₀ of n₀ silos, and an off-target cluster of known bias.
 
 The paper's section "Illustrative Case Study: Pure Clusters": b^{(i)} = 0 in I₀, b^{(i)} = b in
-I_off, and one σ for all. Silos 0…n₀−1 are I₀; silo 0 is the target. What silo i answers at w in
-round t is ∇f^{(i)}(w) + noise, the noise a pure function of (seed, silo, round, draw), so that all
-methods see the same noise. Methods see these problems through :class:`Pool`.
+I_off, and one σ for all. Silos 0…n₀−1 are I₀; silo 0 is the target. At w in round t silo i answers
+∇f^{(i)}(w) + noise. The noise is a pure function of (seed, silo, round, draw), so all methods get
+the same noise. Methods see these problems through :class:`Pool`.
 
 :class:`Quadratics` have Gaussian noise: every assumption of the lemmas holds, or fails by choice.
-The silos of :class:`Logistic` draw samples: the noise is what a mini-batch makes it. Both say what
-a study knows: ``own`` (n₀) and ``off``, the silos of each cluster; ``start``, w₁ (d,);
-``smoothness``, L of f^{(0)}; ``variance``, σ² = E‖g − ∇f‖² of each silo (at w₁, where it depends on
+The silos of :class:`Logistic` draw samples: the noise is that of a mini-batch. Both classes have
+the constants of a study: ``own`` (n₀) and ``off``, the silos of each cluster; ``start``, w₁ (d,);
+``smoothness``, L of f^{(0)}; ``variance``, σ² = E‖g − ∇f‖² of each silo (at w₁, if it depends on
 w); ``gap``, δ₁ = f^{(0)}(w₁) − min f^{(0)}; ``gradient``, ∇f^{(0)}(w) (d,); ``bias``,
 ∇f^{(off)}(w) − ∇f^{(0)}(w) (d,); and ``answers``, the gradients (M, d) that the silos compute in a
-round. A method is told L and a step size that is made of these constants; FC also n₀ or Δ, and the
-Oracle I₀.
+round. A method gets L and a step size made of these constants. FC also gets n₀ or Δ, and the Oracle
+gets I₀.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from spcacw_flwr.silos.protocol import Answers, Replies, Request, SiloInfo
 
 Array = NDArray[np.float64]
 BLOCK = 256
-"""Rounds whose random numbers are drawn at once: a generator for each round would cost more."""
+"""Random numbers of so many rounds are drawn at once: a generator per round would cost more."""
 NOISE, SAMPLES, DATA = 101, 102, 103
-"""Purposes of random streams, apart from those of the core."""
+"""Purposes of random streams, different from those of the core."""
 
 
 class Pool:
-    """A problem's silos, as the loop of :mod:`spcacw_flwr.engine.loop` asks them."""
+    """A problem's silos, in the form that :mod:`spcacw_flwr.engine.loop` asks."""
 
     def __init__(self, problem: Problem, config: Config) -> None:
         self.problem, self.config = problem, config
         self.silos = tuple(range(problem.own + problem.off))
 
     def describe(self) -> tuple[SiloInfo, ...]:
-        """Return what silos tell of themselves: one size, and the true cluster for the Oracle."""
+        """Return the silos' descriptions: one size for all, and the true cluster for the Oracle."""
         size, own = self.config.training.batch_size, self.problem.own
         cluster = tuple(range(own))
         return tuple(
@@ -51,7 +51,7 @@ class Pool:
         )
 
     def answer(self, request: Request) -> Answers:
-        """Return the gradients of some silos at one model (d,); losses are not made up: zeros."""
+        """Return the gradients of some silos at one model (d,); losses are zeros."""
         point, silos = request.points.numpy().astype(np.float64), request.silos
         rows = self.problem.answers(self.config.run.seed, point, request.round, request.draw)
         found = torch.from_numpy(rows[list(silos)].astype(np.float32))
@@ -70,11 +70,11 @@ def _normal(seed: int, draw: int, block: int, silos: int, dimension: int) -> NDA
 class Quadratics:
     """f^{(i)}(w) = ½(w − c_i)ᵀA_i(w − c_i) with c₀ = 0 and Gaussian noise of total variance σ².
 
-    In the basis of A, which changes nothing: methods see inner products, and the noise has no
+    All is in the basis of A. This changes nothing: methods see inner products, and the noise has no
     direction. The eigenvalues of A fall evenly from L to L/2.
 
     With one A for all, b = −A c_off is constant in w: the stationary bias of the paper's lemmas.
-    Otherwise b moves: with w where A_off is another matrix, or because it appears in some round.
+    Otherwise b moves: with w if A_off is another matrix, or because it appears in some round.
     """
 
     own: int = 8
@@ -82,7 +82,7 @@ class Quadratics:
     noise: float = 10.0
     """σ²."""
     distance: float = 1.0
-    """‖b‖ (at w = c₀ where it moves with w): the separation Δ of the clusters' gradients."""
+    """‖b‖ (at w = c₀ if it moves with w): the separation Δ of the clusters' gradients."""
     gap: float = 1.0
     dimension: int = 20
     smoothness: float = 1.0
@@ -93,7 +93,7 @@ class Quadratics:
     noises: tuple[float, ...] = ()
     """σᵢ² of each silo as a multiple of σ²; () is 1 for all."""
     shifts: tuple[float, ...] = ()
-    """‖bᵢ‖ of each silo as a multiple of Δ, each in a direction of its own; () is the one b of all
+    """‖bᵢ‖ of each silo as a multiple of Δ, each in its own direction; () is one b for all
     off-target silos."""
 
     @property
@@ -108,7 +108,7 @@ class Quadratics:
 
     @cached_property
     def start(self) -> Array:
-        """w₁: each coordinate adds as much to δ₁."""
+        """w₁: each coordinate adds the same amount to δ₁."""
         return np.sqrt(2 * self.gap / self.dimension / self.spectrum)
 
     @cached_property
@@ -118,7 +118,7 @@ class Quadratics:
 
     @cached_property
     def turns(self) -> Array:
-        """What makes b into the silos' bᵢ, entry by entry: (M, d) or (M, 1)."""
+        """The factors that turn b into the silos' bᵢ, entry by entry: (M, d) or (M, 1)."""
         silos = range(self.own + self.off)
         if not self.shifts:
             return np.array([[float(i >= self.own)] for i in silos])
@@ -134,7 +134,7 @@ class Quadratics:
         return self.spectrum * point
 
     def bias(self, point: Array, round_: int) -> Array:
-        """Return b_t(w); b(c₀) has all coordinates alike."""
+        """Return b_t(w); all coordinates of b(c₀) are equal."""
         if round_ < self.onset:
             return np.zeros(self.dimension)
         return self.distance / np.sqrt(self.dimension) + self.stretch * self.gradient(point)
@@ -157,12 +157,12 @@ def _indices(
 
 @dataclass(frozen=True)
 class Logistic:
-    """Logistic regression; D⁽⁰⁾ is uniform on N fixed samples, so that ∇f⁽⁰⁾ is exact.
+    """Logistic regression; D⁽⁰⁾ is uniform on N fixed samples, so ∇f⁽⁰⁾ is exact.
 
-    x ~ N(0, I), y = ±1 with P(y = 1) = s(4 xᵀu), u a unit vector; the off-target silos draw from
-    the same x with labels of a u that is turned by ``angle``. As x is shared, b is the mean of
-    ½(y⁽⁰⁾ − y⁽ᵒᶠᶠ⁾)x and stationary. The noise is not: it falls in I₀ as w nears the minimum, and
-    grows in the other cluster. Each silo draws ``batch`` samples a round with replacement.
+    x ~ N(0, I), y = ±1 with P(y = 1) = s(4 xᵀu), u a unit vector. The off-target silos draw from
+    the same x, with labels of a u that is turned by ``angle``. Because x is shared, b is the mean
+    of ½(y⁽⁰⁾ − y⁽ᵒᶠᶠ⁾)x and stationary. The noise is not: as w nears the minimum, it falls in I₀
+    and grows in the other cluster. Each silo draws ``batch`` samples a round with replacement.
     """
 
     own: int = 8
@@ -175,7 +175,7 @@ class Logistic:
 
     @cached_property
     def data(self) -> Array:
-        """y x for each of both clusters and N samples, (2, N, d)."""
+        """y x for each of the two clusters and N samples, (2, N, d)."""
         rng = np.random.default_rng(DATA)
         x = rng.standard_normal((self.samples, self.dimension))
         turn, chance = np.radians(self.angle), rng.random(self.samples)

@@ -1,17 +1,17 @@
 """The paper's rates and estimates: err_T of the case study, the biases b̂, and G̃ of partial reports.
 
 The paper's bounds: Autarky σ/√T, uniform FL ‖b‖² + σ/√(MT), SP-CACW σ/√(n₀T), and Federated
-Clustering √(σ²/(n₀T) + σ³/(ΔT)): FC needs separated clusters, SP-CACW's bound has no Δ. K are the
-rounds between two updates of α, and at T_start the sum over rounds begins.
+Clustering √(σ²/(n₀T) + σ³/(ΔT)). FC needs separated clusters; SP-CACW's bound has no Δ. K is the
+number of rounds between two updates of α. The sum over rounds begins at T_start.
 
-Biases, for constant β and 1/t, b at rest or not: lemma "Bias Estimation Error under Stationary
+Biases, for constant β and 1/t, b stationary or not: lemma "Bias Estimation Error under Stationary
 Bias" (E‖b̂ − b‖² ≤ σ²_bound/t for β = 1/t), remark "Practical Adaptation via Constant Smoothing".
 For constant β and stationary b the error is exactly
 σ²_bound β/(2 − β) (1 − (1 − β)^{2t}) + (1 − β)^{2t} ‖b‖².
 
 Partial participation: the proposition "Aggregated Partial Participation Estimator" says
 E G̃ = Σ α g and Var G̃ = (1/p − 1) Σ (α^{(i)})² ‖g^{(i)}‖² for G̃(α) = Σ α g z/p. Here, the target
-always takes part (READING 22): its term has no variance, and the sum runs over the peers.
+always takes part (READING 22): its term has no variance, and the sum is over the peers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from .trials import (
 )
 
 FACTORS, LOGISTIC_FACTORS = (0.5, 1.0, 2.0), (1.0, 2.0, 4.0)
-"""η as multiples of the formula's. The logistic silos' noise falls as w nears the minimum, so that
+"""η as multiples of the formula's. The logistic silos' noise falls as w approaches the minimum, so
 larger steps do well."""
 VARIANTS = (AUTARKY, UNIFORM, ORACLE, SPCACW, CONSTANT, FTAL)
 
@@ -70,7 +70,7 @@ def over_rounds(
 
 
 def quadratics_T() -> Iterator[Cell]:
-    """Yield the runs against T on quadratics, FC also with well separated clusters, Δ = 4σ."""
+    """Yield the runs against T on quadratics; FC also has well separated clusters, Δ = 4σ."""
     problem = Quadratics()
     told = clustering(problem.own, problem.off)
     apart = dataclasses.replace(problem, distance=4 * problem.noise**0.5)
@@ -87,7 +87,7 @@ def logistic_T() -> Iterator[Cell]:
 
 
 def quadratics_n() -> Iterator[Cell]:
-    """Yield the runs against n₀ on quadratics, with T and the off-target silos as they are."""
+    """Yield the runs against n₀ on quadratics, with the same T and the same off-target silos."""
     for own in (1, 2, 4, 8, 16):
         problem = Quadratics(own=own)
         for variant in (*VARIANTS, clustering(own, problem.off)):
@@ -101,14 +101,14 @@ THEORY = {
     "n₀": {AUTARKY.label: 0.0, ORACLE.label: -0.5, SPCACW.label: -0.5, CONSTANT.label: -0.5,
            f"{SPCACW.label}, T × 4": -0.5, FTAL.label: -0.5},
 }  # fmt: skip
-"""Exponents of the paper's bounds; of those with several terms there is none.
+"""Exponents of the paper's bounds; a bound with several terms has none.
 
-The constant β and FTAL with any β are SP-CACW as well, though not the form of the lemma's proof.
+The constant β, and FTAL with any β, are SP-CACW too, but not in the form of the lemma's proof.
 """
 
 
 def slopes(study: str, axis: str, table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return each line's fitted slope, at the formula's η and at the best of the factors."""
+    """Return each line's fitted slope, at the best of the factors and at the formula's η."""
     rows = []
     for steps, chosen in (("best", best(table)), ("formula", table[table["factor"] == 1])):
         for label, line in chosen.groupby("label", sort=False):
@@ -126,14 +126,14 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 
 
 def schedules() -> Iterator[Cell]:
-    """Yield the runs; labels begin with K or T_start, and references have x = 0."""
+    """Yield the runs; labels begin with K or T_start, and the reference methods have x = 0."""
     problem = Quadratics()
     updates, starts = (1, 5, 20, 100, 400, ROUNDS), (1, 20, 100, 400, ROUNDS)
     cases = [("K", value, {"update_every": value, "t_start": 1}) for value in updates]
     cases += [("T_start", value, {"update_every": 20, "t_start": value}) for value in starts]
     for (name, keys), (axis, value, when) in product(SCHEDULES.items(), cases):
         yield from repeated(value, problem, Variant(f"{axis}: {name}", "spcacw", keys | when))
-    # Autarky at the step size of the others: where SP-CACW is if it never updates α.
+    # Autarky at the step size of the others: this is SP-CACW if it never updates α.
     for reference in (Variant("Autarky, same η", AUTARKY.method), ORACLE):
         yield from repeated(0, problem, reference)
 
@@ -153,9 +153,9 @@ def separations() -> Iterator[Cell]:
 
 
 def separation_slopes(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return how FC's err² in excess of that at the largest Δ falls with Δ, −1 in its bound.
+    """Return the slope against Δ of FC's err² minus its err² at the largest Δ; its bound has −1.
 
-    There is no slope where nothing in excess is left within the range.
+    There is no slope if this difference is not positive within the whole range.
     """
     rows = []
     for label, line in table[table["label"].str.startswith("FC")].groupby("label", sort=False):
@@ -173,9 +173,9 @@ TRACED = (0.01, 0.1)
 
 
 def bias_cells(betas: tuple[float, ...] = (0.0, *TRACED)) -> Iterator[Cell]:
-    """Yield runs for a bias at rest, one that moves with w, and one that appears in the middle.
+    """Yield runs for a stationary bias, a bias that moves with w, and one that appears at T/2.
 
-    β is 0 for 1/t, and −1 for the Oracle.
+    In ``betas`` 0 stands for 1/t, and −1 for the Oracle.
     """
     problems = {
         "stationary": Quadratics(),
@@ -194,7 +194,7 @@ def bias_training() -> Iterator[Cell]:
 
 
 def trace(trial: Trial) -> dict[str, list[float]]:
-    """Run a trial; return for some t ``estimate``, the off-target silos' mean of ‖b̂_t − b_t‖²."""
+    """Run a trial; return some t, and ``estimate``, the off-target mean of ‖b̂_t − b_t‖² there."""
     spaced = np.geomspace(1, trial.rounds, 40).round().astype(int)
     noted = {*spaced.tolist(), *range(10, trial.rounds + 1, 10)}
     own = trial.problem.own
@@ -236,16 +236,16 @@ CHANCES = (1.0, 0.5, 0.2, 0.1)
 
 
 def participation(draws: int = 20_000) -> Iterator[Cell]:
-    """Yield so many rounds of each p; α is set by hand."""
+    """Yield ``draws`` rounds for each p; α is set by hand."""
     problem = Quadratics(own=3, off=3)
     for p in CHANCES:
         yield Cell("", p, Trial(problem, Variant("", "fedavg", {"participation": p}), draws, 0))
 
 
 def simulated(trial: Trial) -> dict[str, float]:
-    """Return mean and variance over z of the sum that the method makes, and the theory's.
+    """Return error of the mean, and variance, over z of the method's sum, with the theory's.
 
-    Each draw is a round with one set of gradients; α is ½ on the target and .1 on five peers.
+    Each draw is a round with the same gradients; α is ½ on the target and .1 on each of five peers.
     """
     draws, config = trial.rounds, trial.config()
     pool = Pool(trial.problem, config)
@@ -273,7 +273,7 @@ def simulated(trial: Trial) -> dict[str, float]:
 
 
 def drawn(cells: Sequence[Cell], workers: int) -> pd.DataFrame:
-    """Return mean and variance of G̃(α) for each p."""
+    """Return the mean's error and the variance of G̃(α) for each p."""
     return pd.DataFrame(spread(simulated, cells, workers))
 
 

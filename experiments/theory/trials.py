@@ -1,4 +1,4 @@
-"""Runs of this repository's methods on synthetic problems, plain SGD with known L; their means."""
+"""Runs of this repository's methods on synthetic problems, by plain SGD with known L, and means."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .problems import Array, Pool, Problem
 
 Result = TypeVar("Result")
 FACTOR = 2.0
-"""η as a multiple of the formula's, where it is not swept: for fixed α on the quadratics the best
-is 2.3, and 2 within 1 % of it."""
+"""η as a multiple of the formula's, if it is not swept. For fixed α on the quadratics 2.3 is best,
+and 2 is within 1 % of it."""
 ROUNDS, SEEDS = 1000, 10
 """T and seeds of a study that does not vary T."""
 HARMONIC = {"beta_schedule": "harmonic"}
@@ -35,13 +35,13 @@ LEARNED = {"update_every": 20}
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its keys, and the silos that its step size counts on."""
+    """A method with its keys, and the silos on which its step size relies."""
 
     label: str
     method: str
     keys: Mapping[str, Any] = field(default_factory=dict)
     helpers: str = "cluster"
-    """Whose noise averages out: target (n = 1), cluster (n = n₀) or all (n = M)."""
+    """The silos whose noise averages out: target (n = 1), cluster (n = n₀) or all (n = M)."""
 
 
 AUTARKY = Variant("Autarky", "local", helpers="target")
@@ -53,8 +53,8 @@ FTAL = Variant("SP-CACW, β = 1/t, FTAL", "spcacw", {**LEARNED, **HARMONIC, "sol
 
 
 def clustering(own: int, off: int) -> Variant:
-    """Return Federated Clustering that is told n₀: its τ is such that n₀ silos are within it."""
-    quantile = (own - 0.5) / (own + off)  # between two silos' places: rounding decides nothing
+    """Return Federated Clustering that knows n₀: n₀ silos are within its τ."""
+    quantile = (own - 0.5) / (own + off)  # between two silos' places: rounding has no effect
     return Variant("FC, told n₀", "fedcluster", {"fedcluster": {"quantile": quantile}})
 
 
@@ -89,7 +89,7 @@ class Trial:
         return self.factor * step_size(self.problem, self.rounds, helpers)
 
     def config(self) -> Config:
-        """Return a run configuration in which a step is w − ηg, with the noise of ``seed``."""
+        """Return a run configuration with steps w − ηg and the noise of ``seed``."""
         return Config.from_keys(
             method=self.variant.method, seed=self.seed, eta=self.eta, momentum=0.0,
             weight_decay=0.0, max_norm=0.0, batch_size=1, smoothness=self.problem.smoothness,
@@ -109,7 +109,7 @@ class Trial:
             yield round_, point, alpha, method
 
     def run(self) -> dict[str, float]:
-        """Run it; return err_T, and the rounds' means of Σ_off α and Σα².
+        """Run the trial; return err_T, and the means over rounds of Σ_off α and Σα².
 
         err_T = (1/T) Σ ‖∇f⁽⁰⁾(w_t)‖² over t = 1…T, as in the paper's case study.
         """
@@ -135,13 +135,13 @@ def repeated(
     x: float, problem: Problem, variant: Variant, rounds: int = ROUNDS, seeds: int = SEEDS,
     factors: Sequence[float] = (FACTOR,), label: str = "",
 ) -> Iterator[Cell]:  # fmt: skip
-    """Yield the runs of a variant for each factor and seed; they are called by its label."""
+    """Yield the runs of a variant for each factor and seed; the label is the variant's if empty."""
     for factor, seed in product(factors, range(seeds)):
         yield Cell(label or variant.label, x, Trial(problem, variant, rounds, seed, factor))
 
 
 def few_rounds(cells: Iterable[Cell], rounds: int = 20) -> Iterator[Cell]:
-    """Yield the cells of two seeds, with few rounds: enough to see that they run."""
+    """Yield the cells of two seeds, with few rounds: enough to test that they run."""
     for cell in cells:
         if cell.trial.seed < 2:
             trial = replace(cell.trial, rounds=min(cell.trial.rounds, rounds))
@@ -151,9 +151,9 @@ def few_rounds(cells: Iterable[Cell], rounds: int = 20) -> Iterator[Cell]:
 def spread(
     function: Callable[[Trial], Result], cells: Sequence[Cell], workers: int
 ) -> list[Result]:
-    """Return a function of each trial, in several processes of one thread each; in this one for 0.
+    """Return a function of each trial, from ``workers`` processes of one thread; 0 is this process.
 
-    A fork would inherit PyTorch's threads: the processes are spawned.
+    The processes are spawned: a fork would inherit PyTorch's threads.
     """
     trials = [cell.trial for cell in cells]
     if workers == 0:
@@ -167,7 +167,7 @@ def measured(
     cells: Sequence[Cell], workers: int, function: Callable[[Trial], dict[str, float]] = Trial.run,
     of: str = "error",
 ) -> pd.DataFrame:  # fmt: skip
-    """Return means over seeds: a row per label, x and factor, with a column's standard error."""
+    """Return means over seeds: a row per label, x and factor, with the standard error of ``of``."""
     rows = pd.DataFrame(
         {"label": cell.label, "x": cell.x, "factor": cell.trial.factor, **result}
         for cell, result in zip(cells, spread(function, cells, workers), strict=True)
@@ -187,8 +187,8 @@ def best(table: pd.DataFrame) -> pd.DataFrame:
 def fit(x: Iterable[float], y: Iterable[float]) -> dict[str, float]:
     """Fit log y = log c + slope · log x by least squares; 95 % t interval with n − 2 degrees.
 
-    The interval tells how far the points are from one line, seeds' noise included.
-    ValueError for fewer than three points, or one that is not positive.
+    The interval shows how far the points are from one line, including the noise of the seeds.
+    ValueError for fewer than three points, or for a point that is not positive.
     """
     across, up = np.array(list(x), dtype=float), np.array(list(y), dtype=float)
     if len(across) < 3 or not (across > 0).all() or not (up > 0).all():
