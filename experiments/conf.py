@@ -9,7 +9,7 @@ Without ``tuned`` every method has the paper's optimiser. The paper does not dis
 its rivals, so they have their authors' defaults: no method is fitted to our data. Such defaults
 suit other models and amounts of local work. So that table can show how near we are to the paper,
 and not which method is best. With ``tuned`` every method that has a choice, SP-CACW included, had
-the same number of candidates, and its keys were chosen on held-out training data.
+30 candidates or more, and its keys were chosen on held-out training data.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

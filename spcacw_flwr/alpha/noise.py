@@ -34,8 +34,8 @@ def differences(products: Matrix, silos: Sequence[int], target: int) -> Matrix:
 class NoiseTracker:
     """Running estimates of the products of biases, and of the noise of a round's gradients.
 
-    ``sums`` (M,) is s of each silo. ``pairs`` (M, M) is s² − c: 0 until both silos of a pair
-    reported in two rounds. Σ is a mean that forgets as b̂ does, because noise changes in training.
+    ``sums`` (M,) is s of each silo. ``pairs`` (M, M) is s² − c: above 0 once two different
+    rounds had reports of a pair. Σ is a mean that forgets as b̂ does, because noise changes.
     """
 
     def __init__(self, num_silos: int, target: int) -> None:

@@ -84,9 +84,10 @@ class CountSketch:
         E (⟨Sa, Sb⟩ − ⟨a, b⟩)² ≤ (⟨a, b⟩² + ‖a‖²‖b‖²) / k,
 
     because only pairs that meet leave terms in the square. An inner product is thus off by about
-    √(2/k) of ‖a‖‖b‖ or less. If S keeps the norms of all combinations of the silos' gradients and
-    biases to within a factor 1 ± ε, it keeps every αᵀHα within that factor too. The α that
-    minimises the sketched cost then has a true cost of at most (1 + ε)/(1 − ε) times the least.
+    √(2/k) of ‖a‖‖b‖ or less. If S keeps the squared norms of all combinations of the silos'
+    gradients and biases to within a factor 1 ± ε, it keeps every αᵀHα within that factor too. The
+    α that minimises the sketched cost then has a true cost of at most (1 + ε)/(1 − ε) times the
+    least.
 
     ``dimension`` is d, ``size`` k; ``rng`` draws signs and shifts. ValueError if k is not in 1…d.
     """

@@ -31,9 +31,8 @@ def spectral_norm(
     ValueError if ``start`` is zero, a product or ``start`` is not finite, or ``iterations`` < 1.
 
     ``matvec`` is v ↦ Hv for tensors of the shape of ``start``; H symmetric, of any signature.
-    ``start`` should not be orthogonal to the top eigenvector: draw it at random, or pass the
-    previous round's. There are at most ``iterations`` products, and fewer if ‖Hv‖ changes by less
-    than ``tolerance`` of itself.
+    ``start`` should not be orthogonal to the top eigenvector: draw it at random. There are at
+    most ``iterations`` products, and fewer if ‖Hv‖ changes by less than ``tolerance`` of itself.
     """
     length = float(start.norm())
     if iterations < 1 or not 0.0 < length < math.inf:
