@@ -1,6 +1,6 @@
-"""What a host's private silos have told in a run, kept on its disk: it outlives their programs.
+"""What a host's private silos have told in a run, kept on disk to outlive the host's programs.
 
-``spent/`` beside the host's audit log has a file for each run, by Flower's id of it.
+``spent/`` next to the host's audit log has a file for each run, named by Flower's run id.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ DIRECTORY = "spent"
 
 @contextmanager
 def counting(path: Path) -> Iterator[None]:
-    """Keep other programs from a file of what was told; SpcacwError if it cannot be counted in."""
+    """Keep other programs from a file of counts; SpcacwError if it cannot be read or written."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         place = os.open(path.parent, os.O_RDONLY)
@@ -41,7 +41,7 @@ def counting(path: Path) -> Iterator[None]:
 
 
 class Account(Ledger):
-    """A ledger whose counts are in a file before an answer goes out, and go on from there."""
+    """A ledger that saves its counts before an answer goes out, and goes on from saved counts."""
 
     def __init__(self, config: Config, federation: Federation, path: Path) -> None:
         super().__init__(config, federation)
@@ -51,7 +51,7 @@ class Account(Ledger):
             self._catch_up()
 
     def note(self, request: Request, silos: Sequence[int]) -> None:
-        """Count the answers of ``silos`` to a request, besides what other programs have counted."""
+        """Count the answers of ``silos`` to a request, on top of what other programs counted."""
         with counting(self._path):
             self._catch_up()
             super().note(request, silos)

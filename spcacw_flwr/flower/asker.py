@@ -1,11 +1,11 @@
-"""What the loop of training asks where silos answer in streams: the nodes that have one open.
+"""Ask silos the training loop's questions through the streams that their nodes hold open.
 
-A round goes on when every node that was asked has answered, when the streams of those that have not
-are known to be broken, or after ``round-timeout`` seconds. A silo that did not answer counts as
-silent. A node that is still busy with an older question is not asked another one until it has
-answered that (its late answer is thrown away). Without the target there is no round: the round
-waits for it to come back, for ``round-timeout`` seconds, and asks it again. A question can be sent
-before the round that it belongs to, while the method still learns from the answers to the last one.
+A round goes on when every node that was asked has answered, when the streams of the other nodes are
+known to be broken, or after ``round-timeout`` seconds. A silo that did not answer counts as silent.
+A node that is still busy with an older question gets no other one until it has answered (its late
+answer is thrown away). There is no round without the target: the round waits ``round-timeout``
+seconds for the target to come back, and asks it again. A question can be sent before its round
+begins, while the method still learns from the answers to the last one.
 """
 
 import logging
@@ -35,18 +35,18 @@ class Asked:
 
     question: Exchange
     data: list[Piece]
-    """Its models, which nodes share where all get the same."""
+    """Its models; nodes that get the same models share them."""
     link: Link | None = None
-    """The stream that it was sent in."""
+    """The stream in which the question was sent."""
     heard: Exchange | None = None
     open: bool = True
     """Whether an answer may still come."""
     wrong: str | None = None
-    """What was wrong with what came, where that ended the stream."""
+    """What was wrong with the node's message, if that ended the stream."""
 
 
 class Asker:
-    """Asks the silos of a federation, by ``nodes`` of each, through their streams to a service."""
+    """Asks the silos of a federation through a service's streams; ``nodes`` maps silo to node."""
 
     def __init__(
         self, config: Config, federation: Federation, service: Service, nodes: Mapping[int, int]
@@ -59,10 +59,10 @@ class Asker:
         self._rows = torch.empty(shape, device=find_device(run.device, run.precision))
 
     def wait_for_all(self, seconds: float) -> None:
-        """Wait until every node has a stream, but those that were revoked.
+        """Wait until every node that was not revoked has a stream.
 
-        SpcacwError if the target's has none after so many seconds; without another one, training
-        begins.
+        SpcacwError if the target's node has none after so many seconds. Training begins without
+        other nodes that have none.
         """
         deadline, revoked = time.monotonic() + seconds, members.here().revoked
         while missing := [
@@ -86,7 +86,7 @@ class Asker:
         self._send(self._early[1])
 
     def answer(self, request: Request) -> Answers:
-        """Return the answers that came in time, and what was wrong with others."""
+        """Return the answers that came in time, and the faults of other answers."""
         early, asked = self._early
         self._early = None, {}
         same = early and early.points is request.points and vars(early) == vars(request)
@@ -108,7 +108,7 @@ class Asker:
         return answers
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
-        """Return how good a model is on the target's test data; SpcacwError if it does not say."""
+        """Evaluate a model on the target's test data; SpcacwError if the target does not answer."""
         config = records.request_to_config(Request(0, (silo,), vector), [silo], silo)
         arrays, data = _encoded(vector)
         asked = {self.nodes[silo]: Asked(Exchange(EVALUATION, told=config, arrays=arrays), data)}
@@ -124,7 +124,7 @@ class Asker:
         return records.to_evaluation(one.heard.told, one.heard.arrays, self.config.run.metric)
 
     def _asked(self, request: Request) -> dict[int, Asked]:
-        """Return a question as it goes to each node."""
+        """Return a question in the form in which it goes to each node."""
         shares = records.by_node(request, self.nodes, self.federation.target, _encoded)
         return {
             node: Asked(Exchange(QUESTION, told=config, arrays=arrays), data)
@@ -132,14 +132,14 @@ class Asker:
         }
 
     def _send(self, asked: dict[int, Asked]) -> None:
-        """Send a question to the nodes that have a stream; the target's may get it later."""
+        """Send a question to the nodes that have a stream; the target's node may get it later."""
         self._id += 1
         for node, one in asked.items():
             one.question.id = self._id
             one.open = self._ask(node, one) or node == self.nodes[self.federation.target]
 
     def _wait(self, asked: dict[int, Asked], what: str) -> None:
-        """Wait for the answers to the question sent last, which come into ``asked``."""
+        """Wait for the answers to the last question, and put them into ``asked``."""
         vital, timeout = self.nodes[self.federation.target], self.config.run.round_timeout
         deadline = time.monotonic() + timeout
         while any(one.open for one in asked.values()):
@@ -158,7 +158,7 @@ class Asker:
                     deadline = time.monotonic() + timeout
                 else:  # it came back, or is done with an older question
                     self._ask(node, now)
-            elif event.link.broken or event.link is not now.link:  # or it is back in another one
+            elif event.link.broken or event.link is not now.link:  # or it opened another one
                 now.open, now.wrong = False, event.link.wrong
         for node, one in asked.items():
             if one.open:
@@ -166,7 +166,7 @@ class Asker:
                             what, node, timeout)  # fmt: skip
 
     def _ask(self, node: int, one: Asked) -> bool:
-        """Send a question if the node has a stream and nothing else to do."""
+        """Send a question if the node has a stream and is not busy; say whether it was sent."""
         link = self.service.alive(node)
         if link is None or link.waiting_for is not None:
             return False
@@ -182,6 +182,6 @@ class Asker:
 
 
 def _encoded(points: Tensor) -> tuple[records.Arrays, list[Piece]]:
-    """Return models as arrays and serialised, for a late node to read when the method goes on."""
+    """Return models as arrays, and as a copy that a late node can read after the method goes on."""
     arrays = {records.POINTS: points.cpu().numpy()}
     return arrays, [[b"".join(parts)] for parts in pieces(arrays)]

@@ -1,10 +1,10 @@
-"""What a host let out, took in and refused: a log that shows it if anybody has changed it.
+"""A log of what a host let out, took in and refused; any change to the log can be detected.
 
 A host of :mod:`~spcacw_flwr.flower.federation` keeps ``audit.jsonl``. Every line names the SHA-256
-of the line before it. A *seal* is a line with the signature of the host's key, which thereby covers
-all lines above it; there is one within :data:`SEAL_SECONDS` of each line and one when the program
-ends. ``audit.head`` is a copy of the last seal, so that a log cut off at a line's end is found too.
-All programs of a host write to one log. A host that cannot write it lets nothing out.
+of the line before it. A *seal* is a line with a signature by the host's key, which covers all lines
+above it. There is a seal within :data:`SEAL_SECONDS` of each line, and one when the program ends.
+``audit.head`` is a copy of the last seal, so a log cut off at a line's end is detected too. All
+programs of a host write to one log. A host that cannot write its log lets nothing out.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from spcacw_flwr.silos.protocol import Replies, Request
 log = logging.getLogger(__name__)
 LOG, HEAD = "audit.jsonl", ".head"
 SEAL, SEAL_SECONDS = "seal", 5.0
-"""Every second would cost 5 % of rounds a second where four hosts share a disk: it is flushed."""
+"""Seals flush the disk: one every second would cost four hosts on a disk 5 % of rounds a second."""
 SIGN_OF_SEAL = b'"event":"seal"'
-"""A text would have its quotes escaped."""
+"""Only a seal holds this: a text would have its quotes escaped."""
 FIRST = "0" * 64
-"""What the first line names in the place of a line before it."""
+"""The first line names this in the place of a SHA-256."""
 ALGORITHM = ec.ECDSA(hashes.SHA384())
 OPEN, ANSWER, HEARD, REFUSED, REJECTED, RUN, EPOCH, ADMITTED, REVOKED, KEY = (
     "open", "answer", "heard", "refused", "rejected", "run", "epoch", "admitted", "revoked", "key",
 )  # fmt: skip
-"""What happened: docs/trust.md says what each line holds."""
+"""The events; docs/trust.md says what the line of each holds."""
 _about: dict[str, Any] = {}
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def about(**fields: Any) -> None:
-    """Have each line that this process writes from now on say this: the run, who asks."""
+    """Add these fields to each line that this process writes from now on: the run, who asks."""
     _about.update(fields)
 
 
@@ -71,16 +71,16 @@ def seal() -> None:
 
 
 def refused(kind: str, why: str) -> None:
-    """Note what was asked for and is not let out, and the sentence that says why.
+    """Note a question that is refused, and the sentence that says why.
 
-    Where that cannot be written, nothing leaves either: the sentence of the refusal stands.
+    If the line cannot be written, the refusal still stands, and nothing leaves.
     """
     with suppress(SpcacwError):
         note(REFUSED, kind=kind, why=why)
 
 
 def told(kind: str, of: Mapping[int, Mapping[str, Any]], arrays: Arrays | None = None) -> None:
-    """Note what silos told besides rounds: numbers of each, and the arrays of a single one."""
+    """Note what silos told outside of rounds: each silo's numbers, and a single silo's arrays."""
     sizes = [(part.size, part.nbytes) for part in (arrays or {}).values()]
     floats, size = sum(n for n, _ in sizes), sum(b for _, b in sizes)
     shares = {}
@@ -91,7 +91,7 @@ def told(kind: str, of: Mapping[int, Mapping[str, Any]], arrays: Arrays | None =
 
 
 def question(request: Request) -> dict[str, Any]:
-    """Return what a line says of a question of a round: what both its sides know."""
+    """Return a line's fields about a question of a round; both sides know them."""
     return {
         "round": request.round, "draw": request.draw, "number": request.number,
         "want": request.want,
@@ -105,7 +105,7 @@ def here() -> Log | None:
 
 @lru_cache
 def of_home(home: str) -> Log | None:
-    """Return the log of the host with this Flower home: its directory has the host's key."""
+    """Return the log of the host with this Flower home; None if its directory has no host's key."""
     keys = [Path(home).parent / name for name in (certificates.SILO_KEY, certificates.SERVER_KEY)]
     return next((Log(key.with_name(LOG), key) for key in keys if home and key.is_file()), None)
 
@@ -116,10 +116,10 @@ def dumped(table: Mapping[str, Any]) -> bytes:
 
 
 def shares(replies: Replies, norms: Tensor, target: int, how: str) -> dict[str, dict[str, Any]]:
-    """Return what a line says of the answers of each silo: its gradient, and numbers beside it.
+    """Return a line's fields about each silo's answer: its gradient, and the numbers with it.
 
-    ``bytes`` are those of the gradient as it travels (``how``, the key ``wire``), and 8 of each
-    number: losses, and L of the ``target``.
+    ``bytes`` are those of the gradient as it travels (``how``, the key ``wire``), and 8 for each
+    number: the losses, and L of the ``target``.
     """
     found, dimension = {}, replies.gradients.shape[1]
     for k, (silo, norm) in enumerate(zip(replies.silos, norms.tolist(), strict=True)):
@@ -135,7 +135,7 @@ def shares(replies: Replies, norms: Tensor, target: int, how: str) -> dict[str, 
 class Log:
     """A log file that several processes of one host append to, signed with the host's ``key``.
 
-    SpcacwError if the key cannot be read, or the file is not one that ``audit.head`` belongs to.
+    SpcacwError if the key cannot be read, or ``audit.head`` does not belong to the file.
     """
 
     def __init__(self, path: Path, key: Path) -> None:
@@ -166,7 +166,7 @@ class Log:
     def _alone(self, file: int) -> Iterator[None]:
         """Keep the host's other threads and processes from the log, or from its head.
 
-        SpcacwError in the place of an OSError in the block.
+        An OSError in the block becomes a SpcacwError.
         """
         with self._locks[file]:
             try:
@@ -188,12 +188,12 @@ class Log:
             self._append({"event": event, **_about, **fields})
 
     def seal(self) -> None:
-        """Sign what no seal covers yet, and copy the seal beside the log."""
+        """Sign what no seal covers yet, and copy the seal to a file next to the log."""
         with self._alone(self._place):
             self._seal()
 
     def announce(self, key: Path) -> None:
-        """Sign that from some line on another key is this host's."""
+        """Sign that the host is about to use another key."""
         self.note(KEY, old=certificates.public_text(self._of), new=certificates.public_text(key))
         self.seal()
 
@@ -210,13 +210,13 @@ class Log:
                 body = self._body({"event": SEAL, "at": self._size})
                 body["signature"] = self._key.sign(dumped(body), ALGORITHM).hex()
                 line = dumped(body) + b"\n"
-                if not self._sealed:  # or a first seal would be without its head for a moment
+                if not self._sealed:  # else a first seal would have no head for a moment
                     os.fsync(self._file)
                     write_atomically(self.head, line, flush=True, mode=0o600)
                 self._write(line)
                 self._owed = True
-        if self._owed:  # since now, or since the disk was full
-            os.fsync(self._file)  # or a host that loses its power has a head without its line
+        if self._owed:  # for this seal, or for an earlier one: the disk was full
+            os.fsync(self._file)  # else a power cut may leave a head without its line
             write_atomically(self.head, self._seal_line, flush=True, mode=0o600)
             self._owed = False
 
@@ -254,11 +254,11 @@ class Log:
                 self._append({"event": "cut", "bytes": len(rest)})
 
     def _find_head(self) -> None:
-        """Go behind the last seal; SpcacwError if it is not where it was.
+        """Go to the end of the last seal; SpcacwError if the seal is not where it was.
 
         A log's first start may have been cut short before there was a head, or between the head
-        and the seal, which is then in the head alone. Whoever cut a log off cannot make it so: a
-        log that holds a seal has its head.
+        and the seal, which is then in the head only. Nobody can cut a log off to look like that,
+        because a log that holds a seal has its head.
         """
         size = os.fstat(self._file).st_size
         if not self.head.exists() and SIGN_OF_SEAL not in os.pread(self._file, size, 0):
@@ -294,7 +294,7 @@ class Log:
             time.sleep(SEAL_SECONDS)
             try:
                 self.seal()
-            except SpcacwError as error:  # the next line ends in it too
+            except SpcacwError as error:  # the next line fails by it too
                 log.error("%s", error)
 
 

@@ -1,4 +1,4 @@
-"""``spcacw audit``: see that a host's log is as it was written, and that two hosts' logs agree."""
+"""``spcacw audit``: check that a host's log is unchanged, and that two hosts' logs agree."""
 
 import json
 import math
@@ -25,7 +25,7 @@ Keys = Annotated[
     typer.Option("--key", help="silo.pub or server.crt; those beside the log by default"),
 ]
 ROUNDING = 1e-4
-"""By how much, relatively, two hosts' norms of the same gradient may differ."""
+"""The largest relative difference allowed between two hosts' norms of the same gradient."""
 SHOWN = 10
 """How many differences are printed one by one."""
 Line = dict[str, Any]
@@ -36,7 +36,7 @@ Answer = tuple[str, int, int, int, str, str]
 @app.command()
 @one_sentence()
 def verify(file: Annotated[Path, typer.Argument(help="audit.jsonl")], key: Keys = None) -> None:
-    """See that nobody has changed a log: its chain, its signatures, and its end."""
+    """Check that nobody has changed a log: its chain, its signatures, and its end."""
     lines = checked(file, key)
     seals = sum(line["event"] == audit.SEAL for line in lines)
     first, last = (lines[at]["time"] for at in (0, -1))
@@ -50,7 +50,7 @@ def compare(
     b: Annotated[Path, typer.Argument(help="that of the other")],
     key: Keys = None,
 ) -> None:
-    """See that what one host says it let out is what the other says came in."""
+    """Check that what one host let out, by its log, is what the other host's log took in."""
     found = [checked(path, key) for path in (a, b)]
     if any(line["event"] == audit.HEARD for line in found[0]):
         found, a, b = found[::-1], b, a
@@ -63,10 +63,10 @@ def compare(
 
 
 def checked(path: Path, keys: Sequence[Path] | None = None) -> list[Line]:
-    """Return the lines of a log that nobody changed.
+    """Return the lines of a log; SpcacwError if somebody changed it.
 
-    SpcacwError names the first line that is not as it was written, says that the end is missing or
-    not signed, or that there is no public key (``keys``, or one beside the log) to know it by.
+    The error names the first line that is not as it was written, or says that the end is missing or
+    not signed, or that there is no public key (``keys``, or one next to the log) to check it by.
     """
     public = [public_key(key) for key in keys or beside(path)]
     try:
@@ -112,10 +112,10 @@ def checked(path: Path, keys: Sequence[Path] | None = None) -> list[Line]:
 
 
 class Signers:
-    """The key that may sign a log's seals, and those that it vouches for, one after the other.
+    """The key that may sign a log's seals, and the later keys, each vouched for by the one before.
 
-    A log whose key was changed may be known by any of its keys: an old one has signed who comes
-    next, and a new one all that was there before it.
+    A log whose key was changed can be checked by any of its keys: an old key has signed the next
+    key, and a new key has signed all that was there before it.
     """
 
     def __init__(self, named: list[ec.EllipticCurvePublicKey], raw: Sequence[bytes]) -> None:
@@ -123,18 +123,18 @@ class Signers:
         self._announced: ec.EllipticCurvePublicKey | None = None
         self._next: list[ec.EllipticCurvePublicKey] = []
         self.strangers = False
-        """Whether all seals so far are of keys that were not ``named``."""
+        """Whether all seals so far were signed by keys that are not ``named``."""
         with suppress(StopIteration, ValueError, KeyError, TypeError, AttributeError):
             first = next(json.loads(line) for line in raw if b'"event":"key"' in line)
             old = certificates.public_key(first["old"].encode())
             self._now, self.strangers = [old], True
 
     def announce(self, line: Line) -> None:
-        """Take a line that says whose the next key is; it counts once it is signed."""
+        """Take a line that announces the next key; the key counts once the line is signed."""
         self._announced = certificates.public_key(line["new"].encode())
 
     def signed(self, seal: Line) -> bool:
-        """Say whether a seal is by the key in use, or by the next one, in use from now on."""
+        """Say whether a seal is by the key in use, or by the next key, which is then in use."""
         if is_signed(seal, self._next):
             self._now, self._next = self._next, []
         elif not is_signed(seal, self._now):
@@ -184,7 +184,7 @@ def public_key(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def answers(lines: Sequence[Line], event: str) -> Iterator[tuple[Answer, Line]]:
-    """Yield what left, or came from, each silo in each question of a round."""
+    """Yield each silo's answer to each question of a round, from the lines with this ``event``."""
     for line in lines:
         if line["event"] == event and "round" in line:
             question = line["run"], line["round"], line["draw"], line["number"], line["want"]
@@ -193,11 +193,11 @@ def answers(lines: Sequence[Line], event: str) -> Iterator[tuple[Answer, Line]]:
 
 
 def reconciled(silo: Sequence[Line], target: Sequence[Line]) -> tuple[int, int, list[str]]:
-    """Return how many answers are alike, how many were not heard, and what contradicts.
+    """Return how many answers agree, how many did not arrive, and the contradictions.
 
-    A question that was put twice is answered twice. Silos that the silo's log never names, and runs
-    that the target's does not, are left out. SpcacwError if the logs are not of one silo and its
-    target.
+    A question that was sent twice is answered twice. Silos that the silo's log never names, and
+    runs that the target's log never names, are left out. SpcacwError if the logs are not of one
+    silo and its target.
     """
     left, came = list(answers(silo, audit.ANSWER)), list(answers(target, audit.HEARD))
     runs = {question[0] for question, _ in came}

@@ -1,7 +1,7 @@
-"""A certificate authority of the federation's own, the server's certificate, and silos' keys.
+"""The federation's own certificate authority, the server's certificate, and silos' keys.
 
-All keys are elliptic-curve keys on P-384, which is what Flower takes for nodes. Silos prove who
-they are by signing with their key; the server by a certificate that the authority signed.
+All keys are elliptic-curve keys on P-384, which Flower accepts for nodes. A silo proves who it is
+by signing with its key, and the server by a certificate that the authority signed.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.flower.processes import host_and_port
 
 LOOPBACK = ("localhost", "127.0.0.1")
-"""Names that every server certificate is valid for: its own programs reach it by them."""
+"""Names that every server certificate is valid for: the server's own programs use them."""
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY, SERVER_SECRET = "server.crt", "server.key", "superexec.secret"
 SILO_KEY, SILO_PUBLIC_KEY = "silo.key", "silo.pub"
 CONNECT_SECONDS = 10.0
 _NOT_YET, _EXPIRED = 9, 10
-"""OpenSSL's codes of certificates outside of their time."""
+"""OpenSSL's error codes for certificates outside of their time."""
 RENEW = "renew it with 'spcacw deploy renew', and put it there"
 NEW_AUTHORITY = (
     "make an authority and a server anew with 'spcacw deploy ca', and send every silo its ca.crt"
@@ -51,7 +51,7 @@ def now() -> datetime:
 def write_private(path: Path, content: bytes) -> None:
     """Write a new file that only its owner may read.
 
-    SpcacwError if it exists already (a key in use is not to be lost), or cannot be written.
+    SpcacwError if it exists already (a key in use must not be lost), or cannot be written.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,16 +92,16 @@ def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -
     names = x509.SubjectAlternativeName([_general_name(h) for h in dict.fromkeys(hosts + LOOPBACK)])
     certificate = _signed(authority, key.public_key(), names)
     write_private(directory / SERVER_KEY, _pem(key))
-    # The SuperLink hands the ServerApp's task to whoever knows this.
+    # The SuperLink gives the ServerApp's task to any program that knows this secret.
     write_private(directory / SERVER_SECRET, secrets.token_hex(32).encode())
     write_atomically(directory / SERVER_CERTIFICATE, certificate)
     write_atomically(directory / CA_CERTIFICATE, (authority / CA_CERTIFICATE).read_bytes())
 
 
 def renew(authority: Path, certificate: Path) -> None:
-    """Write a server's certificate anew: the same key and names, valid from now on.
+    """Renew a server's certificate: the same key and names, valid from now on.
 
-    SpcacwError if there is none, or ``authority`` holds no authority, or another.
+    SpcacwError if there is no certificate, or ``authority`` holds no authority, or another one.
     """
     old, ca = _loaded(certificate), _loaded(authority / CA_CERTIFICATE)
     try:
@@ -139,7 +139,7 @@ def term_of(certificate: bytes, name: str, remedy: str) -> str:
 def in_use(directory: Path) -> int:
     """Return the serial number of a server's certificate.
 
-    SpcacwError if it is not of ``server.key``, or not valid.
+    SpcacwError if it does not belong to ``server.key``, or is not valid.
     """
     path = directory / SERVER_CERTIFICATE
     term(path, RENEW)
@@ -156,7 +156,7 @@ def hosts_of(certificate: Path) -> list[str]:
 
 
 def _loaded(path: Path, advice: str = "") -> x509.Certificate:
-    """Return the first certificate in a file, all of whose are read."""
+    """Return the first certificate in a file; all of them must be readable."""
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())[0]
     except (OSError, ValueError) as error:
@@ -248,11 +248,11 @@ def public_key(content: bytes) -> ec.EllipticCurvePublicKey:
 def served(address: str, authority: str | Path) -> bytes:
     """Return the certificate of the server at ``host:port``, which ``authority`` must have signed.
 
-    OSError, or ValueError for a host name that cannot be one, says why there is none.
+    OSError says why there is none; ValueError if the host name is not valid.
     """
     host, port = host_and_port(address)
     context = ssl.create_default_context(cafile=authority)
-    context.set_alpn_protocols(["h2", "http/1.1"])  # or gRPC hangs up
+    context.set_alpn_protocols(["h2", "http/1.1"])  # else gRPC hangs up
     with (
         socket.create_connection((host, port), timeout=CONNECT_SECONDS) as line,
         context.wrap_socket(line, server_hostname=host) as secured,

@@ -1,12 +1,12 @@
-"""The Flower ClientApp of a silo: a thin shell around the silo functions, a handler a question.
+"""The Flower ClientApp of a silo: a thin shell around the silo functions, a handler per question.
 
-A node's silos are named in its node config (``silos = "0"``, ``"3,4"``); without it, as in
-simulation, the nodes share the silos of the setting evenly by ``partition-id``. There, too, the
-owner of a real silo says how its data are kept private (``privacy-noise = 1.0``), whatever the run
-says; ``privacy-seeded = true`` makes the noise that of a simulation, which the target could
-subtract: for rehearsals only.
+A node config names the node's silos (``silos = "0"``, ``"3,4"``). If it does not, as in simulation,
+the nodes share the silos of the setting evenly by ``partition-id``. In the node config the owner of
+a real silo also sets how its data are kept private (``privacy-noise = 1.0``); no run can change
+that. ``privacy-seeded = true`` makes the noise that of a simulation, which the target could
+subtract: it is for rehearsals only.
 
-:func:`silo_app` is the same app around the data and the model of an app of one's own.
+:func:`silo_app` is the same app around a user's own data and model.
 """
 
 import functools
@@ -37,7 +37,7 @@ Handler = Callable[[SiloPool, Message, Context], RecordDict]
 
 @dataclass(frozen=True)
 class Own:
-    """What an app of one's own is made of; equal to its copies in other processes alone."""
+    """The parts of a user's own app; equal only to its copies in other processes."""
 
     load: Callable[[int], Any] = field(compare=False)
     model: Callable[[], Any] = field(compare=False)
@@ -45,7 +45,7 @@ class Own:
     name: str = field(default_factory=lambda: uuid4().hex)
 
     def put_into(self, config: Config, num_silos: int) -> Config:
-        """Return the configuration with these in the place of names."""
+        """Return the configuration with these objects in the place of names."""
         training = replace(config.training, model=Given(self.model))
         if self.loss is not None:
             training = replace(training, loss=Given(self.loss))
@@ -81,14 +81,14 @@ Flat = tuple[tuple[str, Any], ...]
 def _pool(
     run: Flat, told: Flat, own: Own | None = None, num_silos: int = 0, method: str = ""
 ) -> SiloPool:
-    """Return a node's silos; cached, for a worker process serves many rounds and nodes."""
+    """Return a node's silos; cached, because a worker process serves many rounds and nodes."""
     node_config, flat = dict(told), dict(run)
-    if own is None:  # an app of one's own may have keys of its own
+    if own is None:  # a user's own app may have keys of its own
         node.checked(
             {name: value for name, value in node_config.items() if name not in node.FLOWERS},
             node.KNOWN, "the node config",
         )  # fmt: skip
-    if "data-dir" in node_config:  # a real silo's data lies where its owner says
+    if "data-dir" in node_config:  # the owner of a real silo says where its data are
         flat["data-dir"] = str(node_config["data-dir"])
 
     def configured(owners: dict[str, Any]) -> Config:
@@ -99,11 +99,11 @@ def _pool(
     config = configured(owners)
     setting = setting_of(config)
     silos = silos_of_node(node_config, setting.num_silos)
-    if owners.get("privacy-noise"):  # whichever silos the run thinks of
+    if owners.get("privacy-noise"):  # whichever silos the run names
         owners["privacy-silos"] = ",".join(map(str, silos))
         config = configured(owners)
     if own:
-        for silo in silos[:1]:  # there may be no data of others here, or, of many nodes, of none
+        for silo in silos[:1]:  # others' data may not be here; a node may hold no silo
             setting.train(silo)
     else:
         setting.prepare()
@@ -125,7 +125,7 @@ def simulated() -> bool:
 def pool_of(own: Own | None, message: Message, context: Context) -> SiloPool:
     """Return the silos of the node that this context belongs to.
 
-    SpcacwError if an app of one's own is asked by another strategy than ours.
+    SpcacwError if a user's own app is asked by a strategy other than ours.
     """
     config: Mapping[str, Any] = message.content.config_records.get(records.CONFIG, {})
     run = {name: config[name] for name in records.TOLD if name in config}
@@ -162,7 +162,7 @@ def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], 
 def query(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Say which silos this node holds, and what it trains."""
     infos = pool.describe()
-    if "group" in context.node_config:  # of real silos only their owners may know it
+    if "group" in context.node_config:  # only the owner of a real silo may know it
         infos = [replace(info, group=float(context.node_config["group"])) for info in infos]
     told = {i.silo: records.info_to_record(i) for i in infos}
     audit.told("description", told)
@@ -172,10 +172,10 @@ def query(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 
 def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
-    """Return what the silos that are asked say at the models that came along.
+    """Return the answers of the silos that are asked, at the models of the message.
 
-    That is the clipped mini-batch gradient of each, with its loss and sample count, or its losses
-    at several models; and L where the target is asked for it.
+    Each silo answers with its clipped mini-batch gradient, loss and sample count, or with its
+    losses at several models; the target also with L, if it is asked for.
     """
     content = message.content
     config, points = content.config_records[records.CONFIG], records.content_to_points(content)
@@ -211,7 +211,7 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
         answered = talk(pool, channel, token, context.node_id, str(context.run_id))
     finally:
         if isinstance(pool, SitePool):
-            pool.target = ""  # a message that comes next does not say whose it is
+            pool.target = ""  # the next message does not prove who asks
     return records.to_content({"answered": answered}, {})
 
 
@@ -233,7 +233,7 @@ def compare(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 
 def _alone(pool: SiloPool) -> Alone:
-    """Return what trains alone, if the silo's policy allows it; its rounds stay here."""
+    """Return the target's training without peers, if its policy allows it; its rounds stay here."""
     if isinstance(pool, SitePool):
         pool.see(ALONE, pool.silos)
         pool = SiloPool(pool.config, pool.setting, pool.silos)
@@ -241,7 +241,7 @@ def _alone(pool: SiloPool) -> Alone:
 
 
 def app_of(own: Own | None = None, mods: list[Any] | None = None) -> ClientApp:
-    """Return a ClientApp of all that a silo is asked."""
+    """Return a ClientApp with a handler for each question to a silo."""
     made = ClientApp(mods=mods)
     made.query()(replying(query, own))
     made.train()(replying(train, own))
@@ -255,12 +255,12 @@ def app_of(own: Own | None = None, mods: list[Any] | None = None) -> ClientApp:
 def silo_app(
     load: Callable[[int], Any], model: Callable[[], Any], loss: Callable[..., Any] | None = None
 ) -> ClientApp:
-    """Return the ClientApp of an app of one's own, for :class:`~.server_app.SPCACW` to ask.
+    """Return the ClientApp of a user's own app, for :class:`~.server_app.SPCACW` to ask.
 
     ``load(silo)`` returns (train, test), each a pair of tensors or a PyTorch Dataset; ``model()``
     returns the ``nn.Module``; ``loss(outputs, labels)`` the loss of each sample, (n,), by default
-    cross-entropy. Labels are numbered from 0; how many there are the model's scores say. A node
-    holds the silos that its node config names, as ``silos = "0"``; in simulation nodes share them.
+    cross-entropy. Labels are numbered from 0; the model has one score for each. A node holds the
+    silos that its node config names, as ``silos = "0"``; in simulation the nodes share the silos.
     """
     return app_of(Own(load, model, loss))
 

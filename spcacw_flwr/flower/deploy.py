@@ -1,6 +1,6 @@
-"""``spcacw deploy``: a federation of real silos, one command for each thing that a person does.
+"""``spcacw deploy``: a federation of real silos, with one command for each step of a person.
 
-Each command prints the Flower command that it runs. ``demo`` is all of them on one machine.
+Each command prints the Flower command that it runs. ``demo`` runs all of them on one machine.
 """
 
 import time
@@ -32,9 +32,9 @@ app = typer.Typer(
 )  # fmt: skip
 console = new_console()
 told = one_sentence()
-"""Around a command: a user's error is told as its sentence."""
+"""Decorates a command: a user's error is printed as one sentence."""
 say = partial(console.print, soft_wrap=True)
-"""Prints a Flower command, ready to be copied, or a sentence; above what ``reported`` shows."""
+"""Prints a Flower command, ready to be copied, or a sentence, above the display of ``reported``."""
 CLOSED = "No program of it calls anybody else: no telemetry, no update check, no download."
 PORT = 9092
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
@@ -79,7 +79,7 @@ def renew(
     authority: Annotated[Path, typer.Argument(help="the directory ca/")],
     certificate: Annotated[Path, typer.Argument(help="server.crt, or a copy of it")],
 ) -> None:
-    """Write a server's certificate anew, for the same key and names; a running server takes it."""
+    """Renew a server's certificate for the same key and names; a running server picks it up."""
     certificates.renew(authority, certificate)
     say(certificates.term(certificate, ""))
 
@@ -111,7 +111,7 @@ def server(
 ) -> None:
     """Run the SuperLink, and the process that runs the ServerApp, until Ctrl-C."""
     place = Server(directory.resolve(), port)
-    place.superlink(host)  # it is a server's directory, or nothing is made in it
+    place.superlink(host)  # if it is no server's directory, end before anything is made in it
     start = partial(federation.start_server, place, host, say, json_logs)
     until_ctrl_c(place.home, start, metrics, lambda: listens(place.address))
 
@@ -127,7 +127,7 @@ def silo(
     metrics: Metrics = "",
     json_logs: JsonLogs = False,
 ) -> None:
-    """Run a silo's SuperNode until Ctrl-C; one that is not let in yet tries again."""
+    """Run a silo's SuperNode until Ctrl-C; it tries again until it is let in."""
     place, port = Silo(directory.resolve()), port or free_port()
     program = federation.silo_program(place, superlink, port, as_json=json_logs)
 
@@ -141,7 +141,7 @@ def silo(
 def until_ctrl_c(
     home: Path, start: Callable[[], list[Program]], metrics: str, ready: Callable[[], bool]
 ) -> None:
-    """Start a host's programs, start again what ends, and end at last all that they started.
+    """Start a host's programs, restart those that end, and at last end all that they started.
 
     Its figures are at the address ``metrics``, if there is one; ``ready`` says whether it can work.
     """
@@ -183,7 +183,7 @@ def revoke(
     public_key: Annotated[Path, typer.Argument(help="silo.pub of the silo to be shut out")],
     port: Port = PORT,
 ) -> None:
-    """Shut a silo out, for ever, by its public key; the server must be running."""
+    """Shut a silo out for ever by its public key; the server must be running."""
     node = federation.revoke(Server(directory.resolve(), port), public_key, say)
     say(f"Node {node} is shut out; a run that is on goes on without it.")
 
@@ -191,7 +191,7 @@ def revoke(
 @app.command()
 @told
 def rotate(directory: SiloDirectory) -> None:
-    """Give a silo that does not run a new key; its number, data and audit log go on."""
+    """Give a silo a new key while it does not run; its number, data and audit log stay."""
     place = Silo(directory.resolve())
     place.rotate()
     say(
@@ -214,7 +214,7 @@ def invite(
     ] = joining.PORT,
     minutes: Annotated[float, typer.Option(min=0, help="how long the tokens are good")] = 60.0,
 ) -> None:
-    """Let silos join by a token, which is good for once; the server must be running. Waits."""
+    """Let silos join, each by a one-time token, and wait; the server must be running."""
     end_like_ctrl_c()
     place = Server(directory.resolve(), port)
     place.check_certificates(say)
@@ -248,7 +248,7 @@ def export(
     data_dir: DataDirectory = None,
     set_: Keys = None,
 ) -> None:
-    """Write each silo's share of a setting into a file of its own, and run.toml beside them."""
+    """Write each silo's share of a setting into a file of its own, and run.toml next to them."""
     resolved, setting = checked(config, set_, data_dir)
     target = resolved.run.target
     federation.export(setting, target, lambda i: directory / f"silo-{i}" / "data")
@@ -307,7 +307,7 @@ def demo(
 def checked(
     config: Path | None, set_: list[str] | None, data_dir: Path | None
 ) -> tuple[Config, Setting]:
-    """Return a configuration and its setting, with data that are there."""
+    """Return a configuration and its setting, with the data on this host."""
     where = {"data-dir": data_dir and absolute(str(data_dir))}
     resolved = Config.from_flat({"exchange": STREAM} | flat_keys(config, set_, where))
     setting = checked_setting(resolved)
@@ -316,9 +316,9 @@ def checked(
 
 
 def claimed(config: Config) -> Config:
-    """Return a configuration that goes on if its output has a run that can; claim the directory.
+    """Claim the output directory; return a configuration that goes on with its run if it can.
 
-    SpcacwError if the directory cannot be written, or its run has finished, or is not ``resume``.
+    SpcacwError if the directory cannot be written, or its run has finished or is not ``resume``.
     """
     run_directory(config)
     resolved, output = federation.going_on(config), Path(config.run.output)

@@ -1,11 +1,11 @@
-"""Which node holds which silo: found by asking, never by order.
+"""Find which node holds which silo by asking the nodes, never by their order.
 
-Every node is sent a query as soon as it appears; answers are taken as they come, so that one silent
-node does not hold up the others, and nothing waits for ever.
+Every node gets a query as soon as it appears. Answers are taken as they come, so a silent node does
+not hold up the others, and nothing waits for ever.
 
-A node with a key keeps its id when it comes back, and is simply asked again. One without comes back
-as another node: while a silo does not answer, nodes that have appeared since are asked for it. A
-silo is never taken from a node that is there.
+A node with a key keeps its id when it comes back, and is asked again. A node without a key comes
+back as another node: while a silo does not answer, new nodes are asked whether they hold it. A silo
+is never taken from a node that is still there.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ POLL_SECONDS = 0.1
 
 
 class Found:
-    """What asking the nodes of a grid has brought to light so far.
+    """What the nodes of a grid have answered so far.
 
-    They are ``told`` some keys with each question. A node is asked once for as long as it is there.
+    Each question sends a node the keys ``told``. A node is asked once for as long as it is there.
     """
 
     def __init__(self, grid: Grid, told: Told | None = None) -> None:
@@ -39,17 +39,17 @@ class Found:
         self.nodes: dict[int, int] = {}
         """The node of each silo."""
         self.models: dict[int, Layout] = {}
-        """The parameters that each node trains; ClientApps of another make need not say."""
+        """The parameters that each node trains; other people's ClientApps need not report them."""
         self.answers: dict[int, Message | None] = {}
-        """By node that was asked; None is an answer that has not come yet."""
+        """The answer of each node that was asked; None if it has not come yet."""
         self._waiting: dict[str, int] = {}
         self._alone = False
-        """Whether answers are pulled one by one, for one could not be read."""
+        """Whether answers are pulled one by one, because one could not be read."""
         self.revoked: set[int] = set()
-        """The nodes that the server's owner was seen to have revoked."""
+        """The nodes that are known to be revoked by the server's owner."""
 
     def ask(self, nodes: set[int]) -> dict[int, Message]:
-        """Ask those of ``nodes`` that are new, or back; return what has come, and never wait."""
+        """Ask the ``nodes`` that are new or back; return the answers so far, without waiting."""
         self.answers = {node: said for node, said in self.answers.items() if node in nodes}
         if new := list(nodes - self.answers.keys()):
             messages = self.grid.push_messages([self._query(node) for node in new])
@@ -66,7 +66,7 @@ class Found:
             if isinstance(reply, str):
                 log.warning("Node %s does not take part: %s.", node, reply)
             elif node not in nodes or records.gone(reply):
-                self.answers.pop(node, None)  # to be asked again if it is there still, or again
+                self.answers.pop(node, None)  # to be asked again if it is there, or comes back
             else:
                 came[node] = self.answers[node] = reply
         return came
@@ -103,7 +103,7 @@ class Found:
         known.remember(node, [dict(record) for record in told])
 
     def recall(self) -> None:
-        """Take what silos had told that the server's owner has revoked since."""
+        """Restore what is known of silos that the server's owner has revoked since."""
         for node, told in members.here().lost().items():
             for info in (records.record_to_info(MetricRecord(record)) for record in told):
                 self.infos[info.silo], self.nodes[info.silo] = info, node
@@ -111,11 +111,11 @@ class Found:
     def look(
         self, gone: Callable[[int], bool] = lambda node: True
     ) -> list[tuple[int, int, list[int]]]:
-        """Look for silos among nodes that are new, or back; never wait.
+        """Look for silos on nodes that are new or back, without waiting.
 
-        Returns who has taken whose place: the new node, the old one, and their silos. ``gone`` says
-        whether a node that Flower does not see is gone. A node whose place is not free yet is tried
-        again each time, for Flower finds out up to a minute late that the one before it is gone.
+        Returns each replacement: the new node, the old node, and their silos. ``gone`` says whether
+        a node that Flower does not see is gone. If the place of a new node is not free yet, each
+        call tries again: Flower notices up to a minute late that the old node is gone.
         """
         self.shut_out()
         online, taken = set(self.grid.get_node_ids()), []
@@ -137,7 +137,7 @@ class Found:
         return taken
 
     def shut_out(self) -> None:
-        """Look which nodes the server's owner has revoked since; say so."""
+        """Find the nodes that the server's owner has revoked since, and log them."""
         holders = set(self.nodes.values()) - self.revoked
         fresh = [node for node in holders if members.here().revoked(node)]
         self.revoked.update(fresh)
@@ -148,10 +148,10 @@ class Found:
     def _take_over(
         self, node: int, reply: Message, gone: Callable[[int], bool]
     ) -> tuple[int, list[int]]:
-        """Let a node that has appeared take the place of one that is ``gone`` and held the same.
+        """Let a new node take the place of a node that is ``gone`` and held the same silos.
 
-        Returns the node that it replaces, and their silos. SpcacwError if it cannot take part, or
-        what it holds is not missing.
+        Returns the old node and their silos. SpcacwError if the new node cannot take part, or its
+        silos are not missing.
         """
         new = Found(self.grid)
         new.models = dict([*self.models.items()][:1])
@@ -171,9 +171,9 @@ class Found:
 def discover(
     grid: Grid, num_silos: int, timeout: float, told: Told | None = None, resumes: bool = False
 ) -> Found:
-    """Ask all nodes until silos 0…M−1 are found; they are ``told`` some keys with each question.
+    """Ask all nodes until silos 0…M−1 are found; each question sends a node the keys ``told``.
 
-    A run that ``resumes`` does so without those that have been revoked meanwhile. SpcacwError if
+    A run that ``resumes`` goes on without silos that have been revoked meanwhile. SpcacwError if
     silos are still missing after ``timeout`` seconds, if two nodes claim one silo, or if a node
     that answered cannot take part (its sentence is passed on).
     """

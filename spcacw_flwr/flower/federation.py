@@ -1,8 +1,8 @@
-"""A federation of real silos: it is laid out, started, joined and left, and trained on.
+"""Lay out and start a federation of real silos, admit and revoke silos, and train on them.
 
-:class:`Federation` is all of it on one machine, every host a directory (``hosts.py``), talking over
-the loopback interface. It runs the very commands that ``spcacw deploy server`` and ``spcacw deploy
-silo`` run on hosts of their own; only the addresses differ.
+:class:`Federation` is all of it on one machine: every host is a directory (``hosts.py``), and hosts
+talk over the loopback interface. It runs the same commands that ``spcacw deploy server`` and
+``spcacw deploy silo`` run on hosts of their own; only the addresses differ.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from spcacw_flwr.silos.setting import Setting, write_silo
 
 DATA, RUN_FILE = "data", "run.toml"
 THREADS = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-"""Several silos share one machine here: threads of PyTorch would wait for each other."""
+"""Several silos share one machine here: more threads of PyTorch would wait for each other."""
 LOOPBACK = "127.0.0.1:0"
 """Where silos on this machine open their streams: any free port."""
 ATTEMPTS = 5
-"""How often a run is submitted whose ServerApp dies without a word."""
+"""How often a run is submitted if its ServerApp dies without saying why."""
 SERVERAPP = "flwr-serverapp"
 
 
 def export(setting: Setting, target: int, directory_of: Callable[[int], Path]) -> None:
-    """Write each silo's data into ``directory_of(silo)``; of test data only the target's.
+    """Write each silo's training data, and the target's test data, into ``directory_of(silo)``.
 
-    SpcacwError if the data cannot be had, or the setting augments them anew for each mini-batch.
+    SpcacwError if the data cannot be obtained, or the setting augments them for each mini-batch.
     """
     if setting.augments:
         raise SpcacwError(
@@ -63,8 +63,8 @@ def export(setting: Setting, target: int, directory_of: Callable[[int], Path]) -
 def exported(config: Config, setting: Setting) -> Config:
     """Return the configuration of the same training on exported files.
 
-    Numbers of samples stay, by which the same command goes on. Those that a user's own setting does
-    not mind would cut its files: they become 0, all.
+    Numbers of samples stay, so that the same command can go on with a run. A user's own setting may
+    have more samples: a number that would cut its files becomes 0, which means all.
     """
     sizes, trains = config.partition, map(setting.train, range(setting.num_silos))
     files = {
@@ -79,7 +79,7 @@ def exported(config: Config, setting: Setting) -> Config:
 
 
 def lay_out(root: Path, config: Config, setting: Setting) -> Config:
-    """Make the directories of all hosts, with the silos' data, and ``run.toml``; return it."""
+    """Make the directories of all hosts, with the silos' data; write and return ``run.toml``."""
     server = Server(root / "server", 0)
     certificates.make_authority(root / "ca")
     certificates.make_server(root / "ca", server.directory)
@@ -103,7 +103,7 @@ def start_server(server: Server, host: str, say: Say, as_json: bool = False) -> 
         for log, command in commands.items()
     )
     superlink.version = partial(certificates.in_use, server.directory)
-    superlink.umask = 0o077  # its database; results, which the ServerApp writes, are the user's
+    superlink.umask = 0o077  # for its database; the ServerApp writes results with the user's
     return [superlink.start(say, server.port), superexec.start(say)]
 
 
@@ -111,7 +111,7 @@ def silo_program(
     place: Silo, superlink: str, port: int, more: Mapping[str, str] | None = None,
     as_json: bool = False,
 ) -> Program:  # fmt: skip
-    """Return a silo's SuperNode, whose own processes find it on ``port``."""
+    """Return a silo's SuperNode; its own processes find it on ``port``."""
     command, log = place.supernode(superlink, port), place.directory / "silo.log"
     return Program(command, place.home, log, more or {}, as_json, patient=True)
 
@@ -119,9 +119,9 @@ def silo_program(
 def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]:
     """Admit silos by their public keys, each once, and return their nodes' ids.
 
-    The running SuperLink keeps them in its database; ``registered/`` in the server's directory
-    shows who was admitted. SpcacwError if one is no silo's public key (none is admitted then), or
-    the SuperLink refuses it.
+    The running SuperLink keeps the keys in its database; ``registered/`` in the server's directory
+    shows the admitted keys. SpcacwError if a file is no silo's public key (then no key is
+    admitted), or the SuperLink refuses a key.
     """
     for path in public_keys:
         _see_public(path)
@@ -140,7 +140,7 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
         say(processes.shown(["flwr", *arguments], server.home))
         try:
             node = str(link.cli(*arguments)["node-id"])
-        except SpcacwError:  # perhaps the command before was cut short
+        except SpcacwError:  # an earlier command may have been cut short
             if not (node := server.registered(text)):
                 raise
         server.members.admit(node, text)
@@ -164,9 +164,9 @@ def _see_public(path: Path) -> None:
 
 
 def revoke(server: Server, public_key: Path, say: Say) -> str:
-    """Shut a silo out by its public key, for ever, and return its node's id.
+    """Revoke a silo's public key for ever, and return its node's id.
 
-    A run that is on goes on without it. SpcacwError if the key is not one that was admitted.
+    A run in progress goes on without the silo. SpcacwError if the key was never admitted.
     """
     key, text = members.key_in(public_key)
     states = members.REGISTERED, members.REVOKED
@@ -176,7 +176,7 @@ def revoke(server: Server, public_key: Path, say: Say) -> str:
             f"{public_key} is no key that {server.directory} has admitted: they are in "
             f"{server.directory / members.REGISTERED}."
         )
-    server.members.shut_out(node)  # first: the ServerApp ends its stream
+    server.members.shut_out(node)  # first, so that the ServerApp ends its stream
     server.note(audit.REVOKED, node=node, key=text)
     arguments = ["supernode", "unregister", node, CONNECTION]
     say(processes.shown(["flwr", *arguments], server.home))
@@ -185,7 +185,7 @@ def revoke(server: Server, public_key: Path, say: Say) -> str:
 
 
 class Federation:
-    """The processes of a federation of so many silos that was laid out in a directory."""
+    """The processes of a federation of ``num_silos`` silos that was laid out in ``root``."""
 
     def __init__(self, root: Path, num_silos: int, say: Say = lambda _: None) -> None:
         root = root.resolve()
@@ -196,7 +196,7 @@ class Federation:
 
     @contextmanager
     def running(self) -> Iterator[Federation]:
-        """Run server and silos for the duration of the block; then nothing is left of them."""
+        """Run server and silos for the duration of the block; no process is left afterwards."""
         with owning(self.server.home, *(place.home for place in self.silos)):
             try:
                 self._kept = start_server(self.server, "127.0.0.1", self._say)
@@ -205,7 +205,7 @@ class Federation:
                     program = silo_program(place, self.server.address, free_port(), THREADS)
                     self._kept.append(program.start(self._say))
                 yield self
-            finally:  # first those that are here by now, so that they can take their leave
+            finally:  # first the silos that have started, so that they can sign off
                 processes.end(*(place.home for place in self.silos))
 
     def train(self, config: Config, show: Show) -> None:
@@ -217,10 +217,10 @@ def train(
     server: Server, config: Config, show: Show, kept: Sequence[Program] = (),
     say: Say = lambda _: None,
 ) -> None:  # fmt: skip
-    """Submit a run to a server and follow it to its end, keeping its programs alive.
+    """Submit a run to a server and follow it to its end; keep the programs ``kept`` alive.
 
-    A run that its directory holds goes on there; so does one whose ServerApp is killed.
-    SpcacwError if training did not finish.
+    A run that is in the output directory goes on there, and so does a run whose ServerApp is
+    killed. SpcacwError if training did not finish.
     """
     output = Path(config.run.output)
 
@@ -253,7 +253,7 @@ def train(
 
 @contextmanager
 def alone(server: Server) -> Iterator[None]:
-    """Keep other runs from a server; SpcacwError if one is on."""
+    """Keep other runs from a server; SpcacwError if a run is in progress there."""
     server.home.mkdir(exist_ok=True)
     deadline = time.monotonic() + processes.STOP_SECONDS
     words = (
@@ -261,7 +261,7 @@ def alone(server: Server) -> Iterator[None]:
         "or end it with Ctrl-C where it was started."
     )
     with processes.locked(server.home / "run.lock", words):
-        while left := named(SERVERAPP, server.home):  # it ends just now, or nobody waits for it
+        while left := named(SERVERAPP, server.home):  # it is ending, or nothing waits for it
             if time.monotonic() > deadline:
                 raise SpcacwError(
                     f"A run whose command was killed is on at {server.directory}, and silos answer "
@@ -272,7 +272,7 @@ def alone(server: Server) -> Iterator[None]:
 
 
 def going_on(config: Config) -> Config:
-    """Return the configuration of a run that goes on, if its directory has one that can."""
+    """Return the configuration, with ``resume`` set if its directory has a run that can go on."""
     resume, output = config.run.resume, Path(config.run.output)
     with suppress(SpcacwError):
         if not checkpoint.exists(output / checkpoint.DIRECTORY):

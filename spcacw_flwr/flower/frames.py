@@ -1,10 +1,10 @@
 """Messages of a stream as frames of bounded size.
 
-A message is an :class:`Exchange`: what Flower's records would say (``records.py``), and the number
-of the question. Its first frame is the length of a head (4 bytes, big-endian), the head as JSON,
-and the first of the arrays' bytes; what does not fit follows in frames of data alone. Arrays are
-little-endian and in C order, one after the other. The version is part of the service's name:
-another version is another service, which a node of this one does not find.
+A message is an :class:`Exchange`: the content of Flower's records (``records.py``), and the number
+of the question. Its first frame has the length of the head (4 bytes, big-endian), the head as JSON,
+and the first bytes of the arrays; the other bytes follow in frames of data only. Arrays are
+little-endian and in C order, one after the other. The version is part of the service's name, so a
+node does not find a service of another version.
 """
 
 import json
@@ -33,17 +33,17 @@ OPTIONS = (
     ("grpc.max_send_message_length", FRAME_LIMIT),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # or else a silent other side has a minute
+    ("grpc.http2.ping_timeout_ms", 10_000),  # by default a silent other side has a minute
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
-"""Options of both ends: bounded frames, and a ping every 20 s: a dead line is noticed in 30 s."""
+"""Options of both ends: bounded frames, and a ping every 20 s to notice a dead line in 30 s."""
 
 QUESTION, EVALUATION, ANSWER, END = "question", "evaluation", "answer", "end"
 """The kinds of messages."""
 Piece = list[bytes | memoryview]
-"""What a frame of data alone consists of, one after the other."""
+"""The parts of a frame that has only data, one after the other."""
 
 
 class FrameError(Exception):
@@ -58,13 +58,13 @@ class Exchange:
     id: int = 0
     """The same for a question and its answer."""
     told: dict[str, Any] = field(default_factory=dict)
-    """The config of a question, the metrics of an answer, or why there is none."""
+    """The config of a question, the metrics of an answer, or why there is no answer."""
     arrays: Arrays = field(default_factory=dict)
-    """Those that came are writable, in memory of their own."""
+    """Arrays that were received are writable, in memory of their own."""
 
 
 def pieces(arrays: Arrays) -> Iterator[Piece]:
-    """Yield the frames of the arrays' data, not copied, as parts to be joined."""
+    """Yield the frames of the arrays' data as parts to be joined; the data are not copied."""
     parts: Piece = []
     room = PIECE
     for array in arrays.values():
@@ -94,8 +94,7 @@ def frames(message: Exchange, data: Iterable[Piece] | None = None) -> Iterator[b
 def heard(stream: Iterable[bytes], limit: int) -> Iterator[Exchange]:
     """Put the frames of a stream together and yield its messages.
 
-    FrameError if what comes is not of the protocol, or a message's arrays have more bytes than
-    ``limit``.
+    FrameError if a frame breaks the protocol, or a message's arrays have more bytes than ``limit``.
     """
     incoming = iter(stream)
     for raw in incoming:
@@ -112,7 +111,7 @@ def heard(stream: Iterable[bytes], limit: int) -> Iterator[Exchange]:
             have = _fill(data, have, more)
         try:
             message.arrays = dict(_cut(data, arrays))
-        except ValueError as error:  # no array has such a shape, be it empty
+        except ValueError as error:  # no array has such a shape, not even an empty one
             raise FrameError(f"an array cannot be made ({error})") from error
         yield message
 
@@ -122,7 +121,7 @@ Described = list[tuple[str, np.dtype[Any], tuple[int, ...]]]
 
 
 def _parsed(raw: bytes) -> tuple[Exchange, Described, memoryview]:
-    """Return a message without its arrays, what they are, and the data that came with it."""
+    """Return a message without its arrays, their description, and the data that came with it."""
     end = 4 + int.from_bytes(raw[:4])
     try:
         kind, id_, told, arrays = json.loads(raw[4:end])
@@ -154,7 +153,7 @@ def _cut(data: NDArray[np.uint8], arrays: Described) -> Iterator[tuple[str, NDAr
     start = 0
     for name, dtype, shape in arrays:
         end = start + math.prod(shape) * dtype.itemsize
-        # A copy where the part would not be aligned: PyTorch and NumPy want it so.
+        # A part that is not aligned is copied: PyTorch and NumPy want aligned data.
         part = data[start:end] if start % dtype.itemsize == 0 else data[start:end].copy()
         yield name, part.view(dtype).reshape(shape)
         start = end

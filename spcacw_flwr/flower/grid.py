@@ -1,7 +1,7 @@
-"""What nodes answer, and the silos behind Flower's messages, as the loop of training asks them.
+"""The answers of nodes, and the silos behind Flower's messages, for the training loop.
 
-Which node holds a silo ``discovery.py`` knows. Replies are looked for sooner than Flower would, and
-asked for again where one was lost.
+``discovery.py`` knows which node holds a silo. This module looks for replies more often than Flower
+does, and asks again if a reply was lost.
 """
 
 import math
@@ -34,25 +34,25 @@ from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Fault, Replies, Request
 
 WORDS = 200
-"""Most characters of a node's own words, which may be anything."""
+"""Most characters kept of a node's own words, which may be anything."""
 SIMULATED_SECONDS, PULL_SECONDS = 0.005, 0.1
-"""Between two looks for replies, which would be most of a round: a tenth of a second in Flower's
-simulation, three in its deployment."""
+"""Pause between two looks for replies. Flower's own pause would be most of a round: a tenth of a
+second in simulation, three seconds in deployment."""
 OVERDUE_FACTOR, OVERDUE_SECONDS = 2.0, 15.0
-"""A reply is overdue after twice the time in which the last of the others came, and seconds.
+"""A reply is overdue after twice the time that the latest other reply took, plus the seconds.
 
-Replies get lost where a SuperLink is busy: with 20 silos on two cores its database stayed locked
-for longer than its requests wait (five seconds), and a SuperNode whose reply is refused so does not
-try again.
+Replies get lost when a SuperLink is busy. With 20 silos on two cores its database stayed locked
+for longer than its requests wait (five seconds). A SuperNode whose reply is refused for that reason
+does not try again.
 """
 
 
 class Gathering:
     """The answers to a request, as they come from one node after the other.
 
-    It sees everything that can be seen without looking at the numbers. What the numbers are worth
-    is the gate's to judge (:mod:`spcacw_flwr.engine.gate`). ``target`` alone is asked for L, and
-    ``how`` is the key ``wire``: what gradients travel as.
+    It checks everything that can be checked without looking at the numbers. The gate judges the
+    numbers (:mod:`spcacw_flwr.engine.gate`). Only ``target`` is asked for L. ``how`` is the key
+    ``wire``: the form in which gradients travel.
     """
 
     def __init__(self, request: Request, target: int, how: str = wire.FLOAT32) -> None:
@@ -63,16 +63,16 @@ class Gathering:
         self._smoothness: float | None = None
 
     def wrong(self, silos: Sequence[int], reason: str, words: str) -> None:
-        """Note one fault of each of ``silos``, its words cut to a line that is fit for a log."""
+        """Note one fault for each of ``silos``; its words are cut to a line that fits a log."""
         line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
         fault = Fault(reason, line if len(line) <= WORDS else f"{line[:WORDS]}…")
         self.faults |= dict.fromkeys(silos, fault)
 
     def add(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:
-        """Take what a node says that was asked for the silos ``asked``.
+        """Take the answer of a node that was asked for the silos ``asked``.
 
-        A silo that is not there, or twice, costs the node only that silo; silos out of order cost
-        it all of them, for rows and names may be swapped.
+        A silo that is missing, or named twice, is a fault of that silo only. Silos out of order are
+        a fault of all of them, because rows and names may be swapped.
         """
         try:
             self._open(asked, metrics, arrays)
@@ -88,7 +88,7 @@ class Gathering:
                 self.wrong([self.target], "malformed", str(error))
 
     def answers(self, rows: Tensor) -> Answers:
-        """Return all answers in silo order; gradients in the first of ``rows`` (M, d)."""
+        """Return all answers in silo order; their gradients fill the first of ``rows`` (M, d)."""
         silos = tuple(sorted(self._found.keys() - self.faults.keys()))
         losses = [self._found[silo][1] for silo in silos]
         table = torch.stack(losses).to(rows.device) if losses else rows.new_empty(0)
@@ -105,7 +105,7 @@ class Gathering:
         return Answers(replies, self.faults, norms)
 
     def _note(self, replies: Replies, norms: Tensor) -> None:
-        """Add a line to the host's audit log, if it has one: who was sent what, who said what."""
+        """Add a line to the host's audit log, if any: what silos were sent and what they sent."""
         if log := audit.here():
             request = self.request
             shared = request.of([request.silos[0]]) if request.silos else request.points[:0]
@@ -135,29 +135,29 @@ class Gathering:
             self.wrong(asked, "shape", f"{words}{shape} and {count * columns} were expected")
             return
         times, place = Counter(silos), {silo: k for k, silo in enumerate(silos)}
-        at = {silo: place[silo] for silo in asked if times[silo] == 1}  # of two, neither
+        at = {silo: place[silo] for silo in asked if times[silo] == 1}  # not those named twice
         if list(at.values()) != sorted(at.values()):
             self.wrong(asked, "silo", f"it answers for silos {silos} in another order")
             return
         missing = [silo for silo in asked if silo not in at]
-        if missing:  # as good as never, and a line's words are looked at one by one
+        if missing:  # almost never; preparing the words of a fault takes time
             self.wrong(missing, "silo", f"its node answers for silos {silos}")
         rows, table = torch.from_numpy(gradients), torch.tensor(losses).float()
         if judging:  # a model whose loss is not a number is worse than any other
             table = table.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
             table = table.view(count, columns)
         self._found |= {silo: (rows[k], table[k]) for silo, k in at.items()}
-        with suppress(SpcacwError):  # what it is of a node may say, or not
+        with suppress(SpcacwError):  # a node need not report its sample counts
             samples = records.whole_numbers(metrics, "num-examples")
             self._samples |= {silo: samples[k] for silo, k in at.items() if k < len(samples)}
 
 
 class GridSilos:
-    """Silos that are asked by messages, a node with one message for all of its silos.
+    """Silos that are asked by messages: each node gets one message for all of its silos.
 
     ``found`` changes when a silo comes back on another node. A node has ``timeout`` seconds to
-    answer; 0 is the key ``round-timeout``. The ClientApps are told ``train_config`` and
-    ``evaluate_config`` besides our own words.
+    answer; 0 means the key ``round-timeout``. The ClientApps get ``train_config`` and
+    ``evaluate_config`` besides our own keys.
     """
 
     def __init__(
@@ -170,16 +170,16 @@ class GridSilos:
             MessageType.TRAIN: train_config or {}, MessageType.EVALUATE: evaluate_config or {}
         }  # fmt: skip
         self._silent: set[int] = set()
-        """The silos that were asked last and gave no answer that can be used."""
+        """The silos that gave no usable answer to the last question."""
 
     @cached_property
     def _rows(self) -> Tensor:
-        """(M, d) float32: where the gradients of a round are put together."""
+        """(M, d) float32: the memory in which the gradients of a round are collected."""
         device = find_device(self.config.run.device, self.config.run.precision)
         return torch.empty(len(self.found.nodes), self.layout.size, device=device)
 
     def answer(self, request: Request) -> Answers:
-        """Return the answers that came in time, unchecked, and what was wrong with others."""
+        """Return the answers that came in time, unchecked, and the faults of other answers."""
         self.found.shut_out()
         if self._silent:
             self.found.look()
@@ -187,7 +187,7 @@ class GridSilos:
         target, encode = self.config.run.target, partial(records.model_to_arrays, self.layout)
         shares = records.by_node(request, self.found.nodes, target, encode)
         for node, silos, arrays, config in shares:
-            if node not in self.found.revoked:  # Flower may know it a while longer
+            if node not in self.found.revoked:  # Flower may still list it for a while
                 asked[node] = silos
                 messages.append(self._message(MessageType.TRAIN, node, arrays, config))
         replies = self.grid.send_and_receive(messages, timeout=self.timeout)
@@ -199,16 +199,16 @@ class GridSilos:
         self, request: Request, asked: dict[int, list[int]], sent: list[Message],
         replies: Iterable[Message],
     ) -> Gathering:  # fmt: skip
-        """Read the replies; what is wrong with one is a fault of its node's silos, and no others'.
+        """Read the replies; a bad reply is a fault of its own node's silos only.
 
-        A reply must come from a node that was asked, to the message that it was sent.
+        A reply must come from a node that was asked, and answer the message that the node was sent.
         """
         nodes = {one.metadata.message_id: one.metadata.dst_node_id for one in sent}
         gathering = Gathering(request, self.config.run.target, self.config.transport.wire)
         answered = set()
         for message in replies:
             node = nodes.get(message.metadata.reply_to_message_id)
-            # An error may be the SuperLink's own, which then stands in for the node.
+            # An error may come from the SuperLink in place of the node.
             if node is None or not (message.has_error() or node == message.metadata.src_node_id):
                 stranger = message.metadata.src_node_id
                 log(WARNING, "Node %s answers in round %s and was not asked.",
@@ -240,7 +240,7 @@ class GridSilos:
         return Message(content, dst_node_id=node, message_type=kind)
 
     def evaluate(self, vector: Tensor, silo: int) -> Evaluation:
-        """Return how good a model is on the target's test data; SpcacwError if it does not say."""
+        """Evaluate a model on the target's test data; SpcacwError if the target does not answer."""
         content = self._ask(MessageType.EVALUATE, silo, vector, {"silo": silo}, self.timeout)
         said = records.from_content(content, records.BUFFERS)
         return records.to_evaluation(*said, self.config.run.metric)
@@ -276,9 +276,9 @@ class GridSilos:
 def hurry(grid: Grid) -> bool:
     """Let a grid look for replies more often; say whether its nodes are simulated.
 
-    Flower's simulation looks for questions each time that a wait for its end, of .1 s, is over. It
-    has no key for that, but gives the event to the thread of the ServerApp, which is this one;
-    where it is not found, rounds only take longer.
+    Before each look for questions, Flower's simulation waits .1 s for the event of its end. No key
+    shortens that wait, but the event is an argument of the ServerApp's thread, which is this one.
+    If it is not found there, rounds only take longer.
     """
     simulated = hasattr(grid, "pull_interval")
     if simulated:
@@ -300,9 +300,9 @@ def send_and_receive(
 ) -> Iterable[Message]:
     """Send messages and return the replies that come within ``timeout`` seconds.
 
-    A message whose reply is long overdue is sent once more, since Flower loses replies at times; it
-    asks the same, and silos have no state that being asked twice could change. Where a reply cannot
-    be read Flower loses whatever it pulled with it: all are asked again, and pulled one by one.
+    A message whose reply is long overdue is sent once more, because Flower sometimes loses replies.
+    To ask twice does no harm, because silos keep no state. If a reply cannot be read, Flower loses
+    all replies of that pull: all are asked for again, and pulled one by one.
     """
     messages, start = list(messages), time.monotonic()
     waiting = dict(zip(grid.push_messages(messages), messages, strict=True))
@@ -316,7 +316,7 @@ def send_and_receive(
             continue
         for id_, reply in came:
             asked = waiting.get(id_)
-            if asked is not None:  # the other of two replies to one question is not waited for
+            if asked is not None:  # a second reply to the same question is ignored
                 waiting = {id_: one for id_, one in waiting.items() if one is not asked}
                 if isinstance(reply, str):
                     reply = Message(Error(code=ErrorCode.UNKNOWN, reason=reply), reply_to=asked)
@@ -345,7 +345,7 @@ def _copy(message: Message) -> Message:
 
 
 def _as_reply_to(message: Message, reply: Message) -> Message:
-    """Return the reply to a message, or to its copy, as one to the message itself."""
+    """Return a reply to a message, or to its copy, as a reply to the message itself."""
     told, asked = reply.metadata, message.metadata
     if told.reply_to_message_id == asked.message_id or told.src_node_id != asked.dst_node_id:
         return reply

@@ -1,9 +1,9 @@
-"""The hosts of a federation: what lies in their directories, and the Flower commands they run.
+"""The hosts of a federation: the files in their directories, and the Flower commands they run.
 
 A server's directory holds its certificate and key, ``ca.crt``, the SuperLink's database, and
 ``flower/``, its Flower home. A silo's directory holds its key, ``ca.crt``, ``node.toml`` (which
 silo it is, and where its data are) and a Flower home of its own. Nothing in one directory refers to
-another, so that each may be moved to a host of its own.
+another, so each can be moved to a host of its own.
 """
 
 import sqlite3
@@ -28,11 +28,11 @@ LONGEST_PAUSE = 60.0
 """Seconds between two tries to reach a server."""
 NODE_FILE, OLD_KEY, STATE = "node.toml", "silo-old.pub", "state.db"
 IN_STATE = Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-"""How the SuperLink's database holds public keys."""
+"""The form of public keys in the SuperLink's database."""
 PATHS = ("data-dir", "root-certificates", "policy")
 """Keys of a node's config that are paths, relative to its directory."""
 RESERVED = "'\"\n"
-"""What a text in a node's config may not hold: Flower's command line has no way to quote it."""
+"""A text in a node's config may not hold these: Flower's command line has no way to quote them."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Server(Place):
             log.note(event, **fields)
 
     def check_certificates(self, say: Say) -> None:
-        """Say until when its certificates are valid; SpcacwError if one is not, or is another's."""
+        """Say until when its certificates are valid; SpcacwError if one is not, or not its own."""
         for name, remedy in (
             (certificates.CA_CERTIFICATE, certificates.NEW_AUTHORITY),
             (certificates.SERVER_CERTIFICATE, certificates.RENEW),
@@ -95,9 +95,9 @@ class Server(Place):
         ]  # fmt: skip
 
     def registered(self, public_key: str) -> str:
-        """Return the node that the SuperLink registered a key as; empty if it did not.
+        """Return the node as which the SuperLink registered a key; empty if it did not.
 
-        No command of Flower's tells it, but its database does.
+        No command of Flower reports it, but the SuperLink's database has it.
         """
         key = certificates.public_key(public_key.encode()).public_bytes(*IN_STATE)
         ask = "SELECT node_id FROM node WHERE public_key = ? AND status != 'unregistered'"
@@ -129,7 +129,7 @@ class Server(Place):
     def streaming(self, flat: dict[str, Any], address: str) -> dict[str, Any]:
         """Return run-config keys by which silos answer in streams to this host, with TLS.
 
-        Keys that choose another exchange, or name a certificate, are left as they are.
+        If the keys choose another exchange, or name a certificate, they stay as they are.
         """
         if flat.get("exchange", STREAM) != STREAM or flat.get("stream-certificate"):
             return flat
@@ -146,13 +146,13 @@ class Silo(Place):
 
     @property
     def public_key(self) -> Path:
-        """What the server registers."""
+        """The file of the public key, which the server registers."""
         return self.directory / certificates.SILO_PUBLIC_KEY
 
     def make(self, silo: int, authority: Path, data: str, **more: Any) -> None:
-        """Make its key, its copy of ``ca.crt``, and ``node.toml``: which silo this node holds.
+        """Make its key, its copy of ``ca.crt``, and ``node.toml``, which says what silo it is.
 
-        ``more`` is what else its app is to know.
+        ``more`` are further keys of ``node.toml``.
         """
         content = certificates.authority_in(authority)
         certificates.make_silo_key(self.directory, f"{members.FOR}{silo}")
@@ -163,10 +163,10 @@ class Silo(Place):
         write_atomically(self.directory / NODE_FILE, tomli_w.dumps(table | more).encode())
 
     def node_config(self) -> dict[str, Any]:
-        """Return what ``node.toml`` says, its paths absolute, and where the site's policy is.
+        """Return the keys of ``node.toml``, its paths absolute, and the path of the site's policy.
 
-        SpcacwError if one of both cannot be read, has an unknown key or a wrong value, names no
-        silo, or holds what Flower cannot be told.
+        SpcacwError if one of the two cannot be read or has an unknown key or a wrong value, or if
+        ``node.toml`` names no silo, or holds a text that Flower cannot take.
         """
         path = self.directory / NODE_FILE
         self._file(NODE_FILE, "make a silo's directory with 'spcacw deploy key'.")
@@ -206,7 +206,7 @@ class Silo(Place):
         ]  # fmt: skip
 
     def rotate(self) -> None:
-        """Give the silo a new key, for which the old one vouches in the audit log.
+        """Give the silo a new key; the old key vouches for it in the audit log.
 
         The old public key is kept as ``silo-old.pub``. SpcacwError if the silo runs.
         """
@@ -214,7 +214,7 @@ class Silo(Place):
         new, _ = key.with_suffix(".new"), self._file(certificates.SILO_PUBLIC_KEY, "it is needed.")
         if processes.family(self.home):
             raise SpcacwError(f"{self.directory} runs: end its 'spcacw deploy silo' first.")
-        if not new.exists():  # else a change of the key was cut short
+        if not new.exists():  # it exists if a change of the key was cut short
             certificates.make_private_key(new)
         comment = members.comment_in(self.public_key)
         log = audit.Log(self.directory / audit.LOG, key)
@@ -225,9 +225,9 @@ class Silo(Place):
         log.take(key)
 
     def wait_for(self, superlink: str, say: Say) -> None:
-        """Wait until the SuperLink shows the certificate that it should; say why it does not.
+        """Wait until the SuperLink shows the right certificate; say why it does not.
 
-        SpcacwError if its key is not one that the site's policy names.
+        SpcacwError if the site's policy names keys, and the SuperLink's key is none of them.
         """
         pause, authority = processes.PATIENCE, self.directory / certificates.CA_CERTIFICATE
         own = certificates.term(authority, "ask the server's owner for another")
@@ -257,10 +257,10 @@ class Silo(Place):
             return
 
     def _skewed(self, superlink: str) -> str:
-        """Say, if it is so, that Flower will not take what this host signs at this time."""
+        """Return why Flower would refuse what this host signs, by its clock; else empty."""
         theirs = certificates.clock_of(superlink, self.directory / certificates.CA_CERTIFICATE)
         ahead = (certificates.now() - theirs).total_seconds() if theirs else 0.0
-        # The other clock is told in whole seconds, rounded down.
+        # The other host reports its time in whole seconds, rounded down.
         if -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE + 1:
             return ""
         return (

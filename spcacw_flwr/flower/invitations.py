@@ -1,10 +1,10 @@
-"""Training in streams: how Flower brings nodes to the target's service, and back to it.
+"""Invite nodes through Flower to the target's service for streams, and back to it.
 
-Each node is sent one message for the run, with the service's address and a token of its own; its
-reply, or its error, ends the invitation. A thread looks after that, so that rounds wait for
-nothing: a node whose stream ended is sent a new message with a new token as soon as it is there
-again. A node that Flower knows by a new id (one without a key of its own, started again) is asked
-which silos it holds, and takes the place of the node that held them if that one is gone.
+Each node gets one message for the run, with the service's address and a token of its own. The
+node's reply, or its error, ends the invitation. A thread does this, so rounds wait for nothing: a
+node whose stream ended gets a new message with a new token as soon as it is there again. A node
+without a key that starts again has a new id for Flower. It is asked which silos it holds, and takes
+the place of the node that held them if that node is gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spcacw_flwr.silos.protocol import Federation
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 BROKEN_SECONDS = 3.0
-"""How long after its stream broke a node is invited anew, even if Flower has not noticed yet."""
+"""How long after its stream broke a node is invited again, even if Flower has not noticed yet."""
 LONGEST_PAUSE = 30.0
 END_SECONDS = 20.0
 """How long the end waits for the nodes' last replies."""
@@ -44,24 +44,24 @@ LIFE_SECONDS = 30 * 24 * 3600.0
 
 @dataclass
 class Guest:
-    """A node, and where its invitation is."""
+    """A node, and the state of its invitation."""
 
     silos: list[int]
     message: str | None = None
-    """The message that it has not replied to."""
+    """The message that the node has not replied to."""
     sent: float = 0.0
     broken: float | None = None
     """Since when its stream is known to be gone."""
     failures: int = 0
     again: float = 0.0
-    """Not to be invited before this moment."""
+    """The node is not invited before this moment."""
 
 
 class Invitations:
     """Invites nodes from the beginning of a ``with`` block to its end, which closes the service.
 
-    Within the block ``grid`` is used by one thread of this object alone. ``found`` is kept up to
-    date. A node that neither came nor replied for ``patience`` seconds is invited anew.
+    Within the block only one thread of this object uses ``grid``. ``found`` is kept up to date. A
+    node that neither opened a stream nor replied for ``patience`` seconds is invited again.
     """
 
     def __init__(self, grid: Grid, service: Service, found: Found, patience: float) -> None:
@@ -80,7 +80,7 @@ class Invitations:
         return self
 
     def __exit__(self, *reason: Any) -> None:
-        """End all streams and collect what Flower's messages are replied."""
+        """End all streams, and collect the replies to Flower's messages."""
         self._over.set()
         self._thread.join()
         self.service.close("training failed" if reason[0] else "training is over")
@@ -97,7 +97,7 @@ class Invitations:
             self._over.wait(POLL_SECONDS)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Work with the grid; streams live on while Flower's SuperLink is away."""
+        """Work with the grid and log errors; streams go on while Flower's SuperLink is away."""
         try:
             work()
         except Exception as error:  # of whatever kind Flower's connection raises
@@ -169,7 +169,7 @@ class Invitations:
 
 
 def check(config: Config, simulated: bool) -> None:
-    """See that the keys allow streams.
+    """Check that the keys allow streams.
 
     SpcacwError if the nodes are simulated, or the service could not be reached safely.
     """
@@ -183,7 +183,7 @@ def check(config: Config, simulated: bool) -> None:
 
 @contextmanager
 def streams(silos: GridSilos, federation: Federation) -> Iterator[Asker]:
-    """Yield silos as they answer in streams. SpcacwError if the target opens none."""
+    """Yield the silos, to be asked in streams. SpcacwError if the target opens none."""
     grid, found, config = silos.grid, silos.found, silos.config
     transport, run = config.transport, config.run
     service = Service(

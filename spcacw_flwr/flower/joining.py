@@ -1,9 +1,9 @@
-"""Joining by a one-time token, in the place of sending ``ca.crt`` and ``silo.pub`` by hand.
+"""Join by a one-time token, instead of sending ``ca.crt`` and ``silo.pub`` by hand.
 
-The server's owner has ``spcacw deploy invite`` listen for some minutes. Its token is
-``host:port/silo/secret/pin``. The pin is the SHA-256 of the file ``ca.crt``, which the silo fetches
-first and trusts for that; the secret it shows only over TLS that this authority has signed. Then
-its public key is admitted, for that number of a silo alone, and the token is worth nothing.
+The server's owner runs ``spcacw deploy invite``, which listens for some minutes. Its token is
+``host:port/silo/secret/pin``. The silo first fetches ``ca.crt``, and trusts it if the pin is its
+SHA-256. The silo shows the secret only over TLS that this authority has signed. Then the silo's
+public key is admitted for that silo number only, and the token is worth nothing any more.
 """
 
 import hashlib
@@ -33,9 +33,9 @@ AUTHORITY, JOIN = "/ca.crt", "/join"
 
 
 class Desk:
-    """Admits whoever shows a token, once for each, until the time is over.
+    """Admits each silo that shows a token, once for each token, until the time is over.
 
-    ``address`` is the host:port by which silos reach it, and ``superlink`` that of the SuperLink.
+    Silos reach the desk at the host:port ``address``, and the SuperLink at ``superlink``.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Desk:
         self._lock = threading.Lock()
 
     def admit(self, token: str, key: str) -> dict[str, str]:
-        """Admit a public key, and return what its silo needs to know; SpcacwError if it may not."""
+        """Admit a key and return what its silo needs; SpcacwError if token or key is not valid."""
         silo, digest = self._silos.get(digest_of(token)), digest_of(token)
         if silo is None:
             raise SpcacwError("the token is not one of this server's")
@@ -74,7 +74,7 @@ class Desk:
 
     @contextmanager
     def open(self, port: int) -> Iterator[int]:
-        """Listen in the block; yields the port. SpcacwError if it cannot be listened at."""
+        """Listen during the block; yield the port. SpcacwError if it cannot listen there."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         place = self.server.directory
         context.load_cert_chain(
@@ -85,7 +85,7 @@ class Desk:
         except OSError as error:
             raise SpcacwError(f"Port {port} cannot be listened at: {error}.") from error
         listener.desk = self
-        # Handshakes are the visits' own: one that is slow keeps nobody waiting.
+        # Each visit makes its own handshake: a slow one keeps no other visit waiting.
         listener.socket = context.wrap_socket(
             listener.socket, server_side=True, do_handshake_on_connect=False
         )
@@ -121,11 +121,11 @@ class _Visit(Visit):
         self.reply(200 if found else 404, self.server.desk.authority if found else b"")
 
     def do_POST(self) -> None:
-        """Admit who shows a token."""
+        """Admit a silo that shows a token."""
         desk = self.server.desk
         try:
             size = int(self.headers.get("content-length", 0))
-            if not 0 <= size <= MOST_BYTES:  # a negative one would be read for ever
+            if not 0 <= size <= MOST_BYTES:  # a negative size would be read for ever
                 raise ValueError(size)
             asked = json.loads(self.rfile.read(size))
             status, said = 200, desk.admit(str(asked["token"]), str(asked["key"]))
@@ -142,8 +142,8 @@ class _Visit(Visit):
 def join(place: Silo, token: str, data: str) -> str:
     """Make a silo's directory, have its key admitted, and return the SuperLink's address.
 
-    In a directory that there is, its key and its number stay as they are. SpcacwError if the token
-    is not good, or the server is not the one that it names.
+    A directory that exists keeps its key and its number. SpcacwError if the token is not valid, or
+    the server is not the one that the token names.
     """
     address, silo, pin = _parts(token)
     anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -179,7 +179,7 @@ def join(place: Silo, token: str, data: str) -> str:
 
 
 def _parts(token: str) -> tuple[str, int, str]:
-    """Return address, silo and pin; SpcacwError if it is no token."""
+    """Return a token's address, silo and pin; SpcacwError if it is no token."""
     parts = token.strip().split("/")
     silos = numbers_in(parts[1], MOST_SILOS) if len(parts) == 4 else None
     if not silos or len(silos) > 1:
@@ -197,7 +197,7 @@ def _asked(
             line.request(how, what, None if told is None else json.dumps(told))
             reply = line.getresponse()
             return reply.status, reply.read(MOST_BYTES)
-    except (OSError, ValueError, http.client.HTTPException) as error:  # of a name that is none, too
+    except (OSError, ValueError, http.client.HTTPException) as error:  # also for a bad name
         raise SpcacwError(
             f"{address} cannot be reached ({certificates.why_unknown(error)}): the token was used, "
             "or its time is over, or the address is wrong. Ask the server's owner for another."

@@ -1,7 +1,7 @@
-"""Writes each line of standard input to a file as a JSON object: its time, program, level, words.
+"""Write each line of standard input to a file as a JSON object: its time, program, level, words.
 
-A program of its own, so that Flower's programs can be heard whoever started them is gone:
-``python json_lines.py FILE PROGRAM``. It ends when nobody can write to it any more.
+This is a program of its own (``python json_lines.py FILE PROGRAM``), so that it still reads what
+Flower's programs print after their starter is gone. It ends when no program can write to it.
 """
 
 import json
@@ -15,11 +15,11 @@ from functools import partial
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LINE = re.compile(r"(?:\S+Z )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b[^:\[]*(?::|\[[\w.]+\])\s+(.*)")
-"""How loggers of Flower and of its web servers begin a line; one of a traceback has no level."""
+"""How loggers of Flower and of its web servers begin a line; a traceback's line has no level."""
 
 
 def as_object(line: str, program: str) -> dict[str, str]:
-    """Return what a line of a program's log says."""
+    """Return a line of a program's log as the fields of a JSON object."""
     words = COLOUR.sub("", line).rstrip()
     level = {}
     if found := LINE.match(words):
@@ -29,14 +29,14 @@ def as_object(line: str, program: str) -> dict[str, str]:
 
 
 def main(path: str, program: str) -> None:
-    """Copy until the end."""
+    """Copy standard input until its end."""
     for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(ending, signal.SIG_IGN)  # those that it listens to have last words
+        signal.signal(ending, signal.SIG_IGN)  # the programs that it reads have last words
     with open(path, "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as file:
         for raw in sys.stdin.buffer:
             line = as_object(raw.decode(errors="replace"), program)
             if line["message"]:
-                with suppress(OSError):  # the disk is full; whose words they are goes on
+                with suppress(OSError):  # the disk is full; the program that it reads goes on
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
                     file.flush()
 

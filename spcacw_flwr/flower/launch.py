@@ -1,9 +1,9 @@
-"""Start ``flwr run`` so that it works, wait, and say truthfully how it ended.
+"""Start ``flwr run`` so that it works, wait for its end, and report truthfully how it ended.
 
 Plain ``flwr run .`` installs dependencies on every run, keeps a SuperLink running for ever in the
-directory where it was first started, and exits with 0 when the run failed. Here each run gets a
-SuperLink of its own, on a free port, in a neutral directory with a Flower home of its own, and all
-of it is gone afterwards.
+directory where it was first started, and exits with 0 even when the run failed. Here each run gets
+its own SuperLink, on a free port, in a neutral directory with its own Flower home. All of it is
+gone afterwards.
 """
 
 import importlib
@@ -32,16 +32,16 @@ from spcacw_flwr.flower.processes import Program, environment, free_port, listen
 
 log = logging.getLogger(__name__)
 ROOMS = ("spcacw_flwr", "baselines", "partitions")
-"""What the Flower app ships of the package."""
+"""The parts of the package that the Flower app ships."""
 CONNECTION = "spcacw"
 ENDED = ("finished", "failed")
 MORE = "For more information, visit"
-"""How Flower's messages end, with the address of a page."""
+"""Flower's messages end with these words and the address of a page."""
 Show = Callable[[dict[str, Any]], None]
 
 
 class Died(SpcacwError):
-    """A run ended without a word of its own: its process is gone."""
+    """A run ended without saying how: its process is gone."""
 
 
 def write_app(directory: Path) -> None:
@@ -66,7 +66,7 @@ def write_app(directory: Path) -> None:
 class Link:
     """A SuperLink as Flower's CLI knows it: the connection CONNECTION in ``home``/config.toml.
 
-    ``how`` says how it is reached at its ``address``.
+    ``how`` has the settings by which it is reached at its ``address``.
     """
 
     def __init__(self, home: Path, address: str, **how: Any) -> None:
@@ -78,9 +78,9 @@ class Link:
         write_atomically(home / "config.toml", content)  # others may be reading it
 
     def cli(self, *arguments: str) -> dict[str, Any]:
-        """Run ``flwr … --format json`` and return what it says.
+        """Run ``flwr … --format json`` and return its answer.
 
-        SpcacwError if the command fails, with what it said.
+        SpcacwError, with the command's own words, if it fails.
         """
         done = self._flwr(*arguments, "--format", "json")
         said: dict[str, Any] = {}
@@ -105,7 +105,7 @@ class Link:
             return subprocess.CompletedProcess(command, 1, "", said)
 
     def submit(self, config: Config, *more: str) -> str:
-        """Submit a run of the app, laid out anew, and return its id."""
+        """Write the app again, submit a run of it, and return the run's id."""
         (Path(config.run.output) / "status.json").unlink(missing_ok=True)  # of a run that goes on
         app, overrides = self.home / "app", self.home / "run.toml"
         shutil.rmtree(app, ignore_errors=True)
@@ -115,7 +115,7 @@ class Link:
         return str(said["run-id"])
 
     def save_log(self, run_id: str, path: Path) -> None:
-        """Keep what the app logged, if there is room: how the run ended is said in any case."""
+        """Save the app's log, if there is room; how the run ended is reported in any case."""
         done = self._flwr("log", run_id, CONNECTION, "--show")
         try:
             write_atomically(path, (done.stdout + done.stderr).encode())
@@ -125,7 +125,7 @@ class Link:
 
 @contextmanager
 def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
-    """Run a SuperLink for the duration of the block, its words in the file ``log``.
+    """Run a SuperLink for the duration of the block; its output goes to the file ``log``.
 
     It simulates nodes, or waits for real ones.
     """
@@ -154,7 +154,7 @@ def run(config: Config, num_silos: int, show: Show) -> None:
             "it out, or give each node a share."
         )
     directory = Path(config.run.output)
-    # Messages are the larger part of a perceptron's small round: one node has the fewest.
+    # Messages take most of a perceptron's small round: with one node there are the fewest.
     small = config.training.model == "mlp" and num_silos * config.samples_per_round <= SMALL_ROUND
     nodes = config.run.nodes or (1 if small else min(num_silos, os.cpu_count() or 1))
     with flower(directory / "flower.log") as link:
@@ -170,7 +170,7 @@ def run(config: Config, num_silos: int, show: Show) -> None:
 
 
 def read_status(directory: Path) -> dict[str, Any]:
-    """Return the run's own word of where it is; empty before it has said anything."""
+    """Return the status that the run has written; empty before it has written one."""
     try:
         return dict(json.loads((directory / "status.json").read_text()))
     except FileNotFoundError:
@@ -183,9 +183,9 @@ def follow(
 ) -> None:  # fmt: skip
     """Show a run's status until it has ended or ``running`` says that its process is gone.
 
-    When training has finished that process has ``patience`` seconds to end. The app's log is left
-    in ``directory``, beside its results. SpcacwError if training did not finish: the sentence says
-    why. Died, if the app itself did not.
+    When training has finished, that process has ``patience`` seconds to end. The app's log is left
+    in ``directory``, next to its results. SpcacwError if training did not finish: the sentence says
+    why. Died if the app itself did not say why.
     """
     try:
         try:

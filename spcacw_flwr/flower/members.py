@@ -1,8 +1,8 @@
-"""Who may take part: the keys that a server has admitted, and those that it has shut out.
+"""Who may take part: the keys that a server has admitted, and the keys that it has revoked.
 
 The server's directory has ``registered/<node>.pub`` and ``revoked/<node>.pub``. A key's comment,
-``silo-3``, names the silo that it is for. Beside it, ``<node>.json`` is what the node last told of
-its silos: a run goes on without one that was revoked. The ServerApp finds them by its Flower home.
+such as ``silo-3``, names its silo. Next to the key, ``<node>.json`` has the node's last account of
+its silos: a run goes on without a revoked one. The ServerApp finds the files by its Flower home.
 """
 
 import json
@@ -45,7 +45,7 @@ def silos_in(comment: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Members:
-    """The members of the federation whose server's directory this is."""
+    """The members of a federation, by the directory of its server."""
 
     directory: Path
 
@@ -55,29 +55,29 @@ class Members:
         return {key_in(path)[0]: path.stem for path in paths}
 
     def admit(self, node: str, text: str) -> None:
-        """Note a key that is a node's."""
+        """Record the key of a node that is admitted."""
         (self.directory / REGISTERED).mkdir(exist_ok=True)
         write_atomically(self.directory / REGISTERED / f"{node}.pub", f"{text}\n".encode())
 
     def shut_out(self, node: str) -> None:
-        """Note that a node's key is worth nothing from now on."""
+        """Record that a node's key is revoked from now on."""
         (self.directory / REVOKED).mkdir(exist_ok=True)
         for path in [*(self.directory / REGISTERED).glob(f"{node}.*")]:
             path.replace(self.directory / REVOKED / path.name)
 
     def remember(self, node: int, told: Sequence[dict[str, Any]]) -> None:
-        """Note what a node that was admitted tells of its silos."""
+        """Record an admitted node's description of its silos."""
         path = self.directory / REGISTERED / f"{node}.json"
         if path.with_suffix(".pub").exists():
             write_atomically(path, json.dumps(told).encode())
 
     def lost(self) -> dict[int, list[dict[str, Any]]]:
-        """Return what each node that was shut out had told of its silos."""
+        """Return each revoked node's last description of its silos."""
         paths = (self.directory / REVOKED).glob("*.json")
         return {int(path.stem): json.loads(path.read_text()) for path in paths}
 
     def revoked(self, node: int) -> bool:
-        """Say whether a node was shut out."""
+        """Say whether a node was revoked."""
         return (self.directory / REVOKED / f"{node}.pub").exists()
 
     def silos_of(self, node: int) -> list[int]:
@@ -87,5 +87,5 @@ class Members:
 
 
 def here() -> Members:
-    """Return those of the server that this process belongs to; of none, if it belongs to none."""
+    """Return the members at this process's server; no members if it belongs to no server."""
     return Members(Path(os.environ.get("FLWR_HOME", "/nowhere")).parent)

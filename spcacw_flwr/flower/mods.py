@@ -1,17 +1,17 @@
-"""A Flower mod that keeps a silo private: for a ClientApp of somebody else that speaks our records.
+"""A Flower mod that keeps a silo private, for somebody else's ClientApp that uses our records.
 
     app = ClientApp(mods=[private_gradients(noise=1.0, max_norm=1.0)])
 
-Flower's own ``fixedclipping_mod`` and ``LocalDpMod`` take a reply for a model, and clip how far it
-is from the one that was sent: not for gradients. This one clips and noises each row of the array
-``gradients`` as our silos do with ``privacy-clip = "batch"`` (:mod:`spcacw_flwr.silos.privacy`),
-says so when nodes are asked which silos they hold, and lets nothing else of a reply pass that
-depends on data: losses become NaN, label counts stay at home, and questions for anything but
-gradients are refused. Rows that the app says have noise already (those of our own ClientApp) stay
-as they are.
+Flower's own ``fixedclipping_mod`` and ``LocalDpMod`` treat a reply as a model, and clip its
+distance from the model that was sent: they do not fit gradients. This mod clips and noises each row
+of the array ``gradients`` as our silos do with ``privacy-clip = "batch"``
+(:mod:`spcacw_flwr.silos.privacy`), and reports this when nodes are asked which silos they hold.
+Nothing else that depends on data passes: losses become NaN, label counts are removed, and questions
+for anything except gradients are refused. Rows that the app reports as noisy already (those of our
+own ClientApp) stay as they are.
 
-The mod cannot see which samples an app uses, nor clip each of them: ε is that of every sample in
-every answer.
+The mod cannot see which samples an app uses, and cannot clip each sample: its ε is that of a sample
+in every answer.
 """
 
 import math
@@ -34,7 +34,7 @@ def private_gradients(
 
     Each row is clipped to ``max_norm``, C > 0. The standard deviation of its noise is ``noise``,
     z > 0, in units of the sensitivity 2C. ``delta`` is δ of the (ε, δ) that the target reports.
-    ``chances`` are where noise comes from, other than the system's only to repeat a simulation.
+    ``chances`` is the source of the noise; replace the system's only to repeat a simulation.
     """
     if not (noise > 0 and max_norm > 0 and 0 < delta < 1):
         raise SpcacwError(
@@ -61,7 +61,7 @@ def private_gradients(
 
 
 def check_question(message: Message) -> None:
-    """See that a private silo is asked for nothing but its silos and gradients.
+    """Check that a private node is asked only for its silos and their gradients.
 
     SpcacwError if it is asked for losses or an evaluation, or to train as the target.
     """
@@ -78,7 +78,7 @@ def check_question(message: Message) -> None:
 
 
 def announced(content: RecordDict, mechanism: Mechanism) -> RecordDict:
-    """Return what a node says of its silos without label counts, and with their mechanism."""
+    """Return a node's description of its silos without label counts, and with their mechanism."""
     told = RecordDict()
     for name, record in content.metric_records.items():
         told[name] = own = MetricRecord({**record, "label-counts": []})

@@ -1,8 +1,8 @@
-"""What a host does, for Prometheus: read off its audit log, so that the two say the same.
+"""A host's figures for Prometheus, read from its audit log so that the two agree.
 
 ``/metrics`` has the figures below, ``/healthz`` says whether all programs of the host run, and
-``/readyz`` whether they can work (200, or 503). Counters count all that the log holds, so that
-neither a program nor a reader of it that starts again moves them back.
+``/readyz`` whether they can work (200, or 503). Counters count the whole log, so they do not go
+back when a program, or a reader of the log, starts again.
 """
 
 import json
@@ -23,7 +23,7 @@ from spcacw_flwr.flower.pages import Listener, Visit
 from spcacw_flwr.flower.processes import family, host_and_port
 
 OF_SILO = ("side", "silo")
-"""``side`` is who says it: the ``silo`` what it let out, the ``target`` what it heard."""
+"""``side`` is the source: the ``silo`` notes what it let out, the ``target`` what came in."""
 METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "answers_total": ("Answers of a silo, by what was asked for", (*OF_SILO, "want")),
     "floats_total": ("Numbers in them", OF_SILO),
@@ -46,16 +46,16 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "healthy": ("1 while all programs of the host run", ()),
     "ready": ("1 while they can work", ()),
 }
-"""What each figure is, and its labels; Prometheus knows it as ``spcacw_`` and the name."""
+"""What each figure is, and its labels; in Prometheus ``spcacw_`` stands before its name."""
 OF_RUN = frozenset(("alpha", "quarantined", "value", "loss", "epsilon", "round", "run_seconds"))
-"""What a new run begins without."""
+"""Figures that are dropped when a new run begins."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 Figure = tuple[str, tuple[str, ...]]
-"""A name, and its labels' values."""
+"""A name, and the values of its labels."""
 
 
 class Figures:
-    """What an audit log adds up to; :meth:`read` goes on where it was."""
+    """The figures of an audit log; :meth:`read` goes on where it stopped."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.Lock()
@@ -66,7 +66,7 @@ class Figures:
         self._at, self._last = 0, ("", 0)
 
     def read(self) -> Mapping[Figure, float]:
-        """Return the figures after all whole lines that are there by now."""
+        """Read all whole lines that are new, and return the figures."""
         with self._lock, suppress(FileNotFoundError), self.path.open("rb") as file:
             if self.path.stat().st_size < self._at:
                 self._begin()  # a new log in the place of the old one
@@ -137,9 +137,9 @@ class Figures:
 
 
 class Monitor:
-    """The figures of a host, whose Flower home is ``home``, as Prometheus collects them.
+    """The figures of the host with the Flower home ``home``, as Prometheus collects them.
 
-    ``healthy`` and ``ready`` say how its programs are.
+    ``healthy`` says whether its programs run, and ``ready`` whether they can work.
     """
 
     def __init__(self, home: Path, healthy: Callable[[], bool], ready: Callable[[], bool]) -> None:
@@ -147,7 +147,7 @@ class Monitor:
         self.figures = Figures(home.parent / audit.LOG)
 
     def collect(self) -> Iterator[Any]:
-        """Yield each figure, and its values."""
+        """Yield each figure with its values."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         now: dict[Figure, float] = {
@@ -189,7 +189,7 @@ def memory(home: Path) -> float:
 def serve(address: str, monitor: Monitor) -> Listener:
     """Serve a host's figures at ``host:port`` in threads of their own.
 
-    SpcacwError if prometheus-client is absent, or the address cannot be listened at.
+    SpcacwError if prometheus-client is absent, or the server cannot listen at the address.
     """
     try:
         import prometheus_client  # noqa: F401  the extra 'metrics'

@@ -1,4 +1,4 @@
-"""What the owner of a silo says of it: the keys of ``node.toml``, which no run changes."""
+"""The keys of ``node.toml``, which a silo's owner sets and no run changes."""
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
@@ -14,7 +14,7 @@ Known = dict[str, Field[Any]]
 
 @dataclass(frozen=True)
 class NodeKeys:
-    """The keys of a node's own; besides them it may have those of OWNERS."""
+    """The keys that only nodes have; a node may also have the keys of OWNERS."""
 
     silos: str = key("", 'Which silos the node holds, as "3" or "3,4".')
     data_dir: str = key("", "Where their data are.")
@@ -35,11 +35,11 @@ OWNERS: Known = by_name(PrivacyKeys) | {
 """Run-config keys in which the owner of the data has the last word."""
 KNOWN: Known = by_name(NodeKeys) | OWNERS
 FLOWERS = ("partition-id", "num-partitions")
-"""What Flower's simulation tells a node."""
+"""The keys that Flower's simulation gives a node."""
 
 
 def checked(table: Mapping[str, Any], known: Known, where: str) -> dict[str, Any]:
-    """Return a table whose keys are strict; SpcacwError for an unknown or wrong one."""
+    """Return a table with checked values; SpcacwError for an unknown key or a wrong value."""
     for name in table:
         if name not in known:
             raise SpcacwError(
@@ -53,5 +53,5 @@ def checked(table: Mapping[str, Any], known: Known, where: str) -> dict[str, Any
 
 
 def checked_file(path: Path, known: Known, what: str) -> dict[str, Any]:
-    """Return the strict keys of a TOML file; SpcacwError if one is wrong, or it cannot be read."""
+    """Return the checked table in a TOML file; SpcacwError if a key or the file is wrong."""
     return checked(read_toml(path, what), known, str(path))

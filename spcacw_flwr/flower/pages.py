@@ -1,21 +1,21 @@
-"""Small web servers that strangers may reach: who is slow, or hangs up, costs nothing."""
+"""Small web servers that strangers may reach: a visitor that is slow or hangs up does no harm."""
 
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 SECONDS = 10.0
-"""How long a visitor may say nothing."""
+"""How long a visitor may stay silent."""
 
 
 class Listener(ThreadingHTTPServer):
-    """Each visit has a thread of its own, which nobody waits for."""
+    """A web server with a thread for each visit; nothing waits for these threads."""
 
     def handle_error(self, *visit: Any) -> None:
-        """Say nothing: visitors may hang up."""
+        """Print nothing: visitors may hang up."""
 
 
 class Visit(BaseHTTPRequestHandler):
-    """What a visitor asks for."""
+    """A visitor's request."""
 
     timeout = SECONDS
 
@@ -28,4 +28,4 @@ class Visit(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *words: Any) -> None:
-        """Say nothing of who looked."""
+        """Print nothing about visits."""

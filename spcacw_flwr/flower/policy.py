@@ -1,9 +1,9 @@
-"""What a site lets out: a file of its own, over which no run and no target has a say.
+"""A site's policy: a file that says what may leave the site. No run and no target can change it.
 
-A node's config names it (``policy``; ``spcacw deploy silo`` takes ``policy.toml`` of the silo's
-directory). :class:`SitePool` holds each question against it, whichever way it came, and asks one
-function, :meth:`Policy.refusal`. ``told.json`` beside the file counts what each silo has told, all
-runs together; it is written before an answer goes out.
+A node's config names the file (``policy``; ``spcacw deploy silo`` takes ``policy.toml`` of the
+silo's directory). :class:`SitePool` checks each question, whichever way it came, by one function,
+:meth:`Policy.refusal`. ``told.json`` next to the file counts what each silo has told, all runs
+together; it is written before an answer goes out.
 """
 
 import json
@@ -40,7 +40,7 @@ SIZE, SMOOTHNESS, EVALUATION, ALONE, LABELS = (
     "size", "smoothness", "evaluation", "alone", "label-counts",
 )  # fmt: skip
 KINDS = (GRADIENTS, LOSSES, SMOOTHNESS, EVALUATION, ALONE, LABELS)
-"""What silos tell besides their size, without which nobody takes part."""
+"""What silos tell besides their size, which every silo must tell to take part."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Told:
     rounds: int = 0
     """Answers with gradients or losses."""
     epochs: float = 0.0
-    """Passes over its data that those took, at most."""
+    """Passes over its data that those answers took, at most."""
     mu2: float = 0.0
-    """μ² of the Gaussian mechanism that all its noisy gradients are (``silos/accounting.py``)."""
+    """μ² of all its noisy gradients as one Gaussian mechanism (``silos/accounting.py``)."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +63,25 @@ class Asked:
     kind: str
     """SIZE, or one of KINDS."""
     method: str
-    """In the target's own words; empty if it said none."""
+    """The name that the target gives; empty if it gives none."""
     parameters: int
     norm: float
-    """To which the silo clips its gradients; infinite if it does not."""
+    """The norm to which the silo clips its gradients; infinite if it does not clip."""
     at: time
-    """By the silo's clock."""
+    """The time of day by the silo's clock."""
     target: str = ""
-    """SHA-256 of the key that the target has shown to own; empty if it has shown none."""
+    """SHA-256 of the key that the target has proved to own; empty if it has proved none."""
     samples: float = math.inf
-    """Behind the answer; infinite where that is not known yet."""
+    """The number of samples behind the answer; infinite if it is not known yet."""
     told: Told = Told()
-    """With this answer."""
+    """What the silo has told, this answer included."""
     epsilon: float = math.inf
-    """With this answer; infinite if it has no noise."""
+    """ε, this answer included; infinite if the silo adds no noise."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The limits of a site; one that is left out is none."""
+    """The limits of a site; a limit that is left out does not apply."""
 
     methods: str = key("", "The methods that may ask, as 'spcacw,spcacw-plus': the target's word.")
     requests: str = key("", "What may be told besides sizes: some of " + ", ".join(KINDS) + ".")
@@ -162,16 +162,16 @@ HOUR = "([01][0-9]|2[0-3]):[0-5][0-9]"
 
 
 class SitePool(SiloPool):
-    """Silos whose site has a policy: they tell what it allows, and nothing else."""
+    """Silos whose site has a policy: they tell what the policy allows, and nothing else."""
 
     target = ""
-    """SHA-256 of the target's key, while it is known who asks."""
+    """SHA-256 of the target's key; empty while it is not known who asks."""
 
     def __init__(
         self, config: Config, setting: Setting, silos: Sequence[int], chances: Chances | None,
         policy: Path, method: str,
     ) -> None:  # fmt: skip
-        """Take the file of the policy, and the target's method by its own word."""
+        """Take the file of the policy, and the name of the method that the target gives."""
         super().__init__(config, setting, silos, chances)
         self.policy, self.method = policy, method
 
@@ -212,7 +212,7 @@ class SitePool(SiloPool):
             raise SpcacwError(why)
 
     def see(self, kind: str, silos: Sequence[int], request: Request | None = None) -> None:
-        """Count the request, if any; SpcacwError, the policy's sentence, where it forbids it."""
+        """Count the request, if any; SpcacwError with the policy's sentence if it is forbidden."""
         with self._counts(request is not None) as counts:
             before = {silo: counts.get(silo, Told()) for silo in silos}
             for silo in silos:
@@ -229,7 +229,7 @@ class SitePool(SiloPool):
                     counts[silo] = replace(counts[silo], mu2=mu2)
 
     def why(self, kind: str, silo: int, told: Told = Told(), samples: float = math.inf) -> str:
-        """Return the sentence that refuses what is asked of a silo; empty if it is allowed."""
+        """Return the sentence that refuses a question to a silo; empty if it is allowed."""
         norm, one = self.config.training.longest, self.private.mechanisms.get(silo)
         epsilon = gaussian_epsilon(told.mu2, 1.0, one.delta) if one else math.inf
         now = datetime.now().time()
@@ -258,7 +258,7 @@ class SitePool(SiloPool):
 
     @contextmanager
     def _counts(self, written: bool) -> Iterator[dict[int, Told]]:
-        """Yield what each silo has told; keep what the block makes of it if it is ``written``."""
+        """Yield what each silo has told; save the block's changes to it if ``written``."""
         path = self.policy.with_name(TOLD)
         with counting(path):
             found = json.loads(path.read_bytes() if path.exists() else "{}")

@@ -1,7 +1,7 @@
-"""Flower's programs: started with what they need, awaited, started again, and ended with theirs.
+"""Start, await and restart Flower's programs, and end them with their descendants.
 
 A program and its descendants share a Flower home (``FLWR_HOME``), a directory that no other family
-uses. That is how orphans are found too: Flower's programs outlive whoever started them.
+uses. Orphans are found by it too, because Flower's programs outlive the program that started them.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ ENVIRONMENT = {
     "RAY_ADDRESS": "local",
 }
 """What Flower and Ray need in order to use the installed packages and no network. Without an
-address Ray joins any cluster that has left a word of itself on this machine, and be it a dead one.
+address Ray joins any cluster that has left traces on this machine, even a dead one.
 """
 PROGRAMS = Path(sys.executable).parent
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 60.0, 10.0, 0.25
 SHORTEST_LIFE = 5.0
 """Seconds that a program must have lived to be started again: less is a mistake, not a crash."""
 LOG_END = 4000
-"""Bytes of a log in which a program's last words are."""
+"""Bytes at the end of a log that are searched for a program's last words."""
 PATIENCE = 5.0
-"""Seconds until a node that was not let in tries again. Flower believes a node that was killed to
-be there for up to a minute, and meanwhile refuses it; a new node may not be registered yet."""
+"""Seconds until a node that was not let in tries again. Flower takes a killed node to be there for
+up to a minute, and refuses it meanwhile; a new node may not be registered yet."""
 Say = Callable[[str], None]
 
 
@@ -73,15 +73,15 @@ class Program:
     home: Path
     log: Path
     more: Mapping[str, str] = field(default_factory=dict)
-    """What else its environment is to hold."""
+    """Further variables of its environment."""
     as_json: bool = False
     """Whether its log has a JSON object in each line."""
     patient: bool = False
     """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
     umask: int = -1
-    """What is taken from the modes of its files; -1: what the user's umask takes."""
+    """The permissions that its files do not get; -1: the user's umask."""
     version: Callable[[], object] = bool
-    """Says what it read at its start; it is started anew when that has changed."""
+    """Returns what the program read at its start; it is restarted when that has changed."""
     process: subprocess.Popen[bytes] | None = None
     _started: float = 0.0
     _ended: float | None = None
@@ -99,10 +99,10 @@ class Program:
         return self.process is not None and self.process.poll() is None
 
     def start(self, say: Say = lambda _: None, port: int = 0) -> Program:
-        """Say its command, and start it in its home; return it.
+        """Say its command, start it in its home, and return it.
 
-        With ``port`` that is when it listens there, on this machine. It has a session of its own,
-        so that Ctrl-C is ours to pass on. SpcacwError if it ends first, or takes longer than
+        With ``port``, wait until it listens there, on this machine. It has a session of its own, so
+        that Ctrl-C reaches it only through us. SpcacwError if it ends first, or takes longer than
         START_SECONDS.
         """
         if port and listens(f"127.0.0.1:{port}"):
@@ -124,7 +124,7 @@ class Program:
         return self
 
     def _heard(self) -> IO[bytes]:
-        """Return where its words go: its log, or what writes them there as JSON."""
+        """Return the file for its output: its log, or a pipe to a program that logs it as JSON."""
         if not self.as_json:
             return open(self.log, "ab", opener=partial(os.open, mode=0o600))
         writer = subprocess.Popen(
@@ -136,15 +136,15 @@ class Program:
 
     @property
     def last_words(self) -> str:
-        """Why it ended, in Flower's words, if its log has them: for a sentence, in brackets."""
+        """Why it ended, in Flower's words and in brackets; empty if its log does not say."""
         said = ""
-        with suppress(FileNotFoundError):  # somebody moved it away
+        with suppress(FileNotFoundError):  # the log was moved away
             said = self.log.read_bytes()[-LOG_END:].decode(errors="replace")
         reasons = re.findall(r"Exit Code: \d+\n(.*?)\n\n", said, re.DOTALL)
         return f" ({' '.join(reasons[-1].split())})" if reasons else ""
 
     def outdated(self) -> str:
-        """Return why it is ended now, if what it read at its start has changed for the better."""
+        """End it if what it read has a new valid version; return a sentence to say, or none."""
         if self.process is None or self.process.poll() is not None:
             return ""
         try:
@@ -159,7 +159,7 @@ class Program:
         return f"{self.name} is started again with its new certificate."
 
     def keep(self) -> bool:
-        """Start it again if it has ended; say whether it had.
+        """Start it again if it has ended; say whether it was started.
 
         SpcacwError if it ended right after its start, and is not patient.
         """
@@ -176,7 +176,7 @@ class Program:
 
 
 def keep(programs: Sequence[Program], say: Say) -> None:
-    """Start again what has died, and say so."""
+    """Start the programs again that have ended, and say so."""
     for program in programs:
         if why := program.outdated():
             say(why)
@@ -193,9 +193,9 @@ def free_port() -> int:
 
 
 def host_and_port(address: str, what: str = "stream-address") -> tuple[str, int]:
-    """Return the parts of ``host:port``; SpcacwError, of ``what`` it is, if it is of another form.
+    """Return the parts of ``host:port``; SpcacwError, which names ``what``, for another form.
 
-    A host of IPv6 is in brackets there, and has none here.
+    An IPv6 host has brackets in the address, and none in the result.
     """
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
@@ -206,7 +206,7 @@ def host_and_port(address: str, what: str = "stream-address") -> tuple[str, int]
 
 
 def listens(address: str) -> bool:
-    """Say whether anybody listens at ``host:port``."""
+    """Say whether a program listens at ``host:port``."""
     with suppress(OSError), socket.create_connection(host_and_port(address), timeout=1):
         return True
     return False
@@ -226,7 +226,7 @@ def connected(home: Path, address: str) -> bool:
 def family(*homes: Path) -> list[psutil.Process]:
     """Return the living processes of these Flower homes, orphans too."""
     names, members = {str(home) for home in homes}, []
-    for process in psutil.process_iter():  # asked for no attributes, which takes many times as long
+    for process in psutil.process_iter():  # no attributes: they take many times as long
         with suppress(psutil.Error):
             ours = process.environ().get("FLWR_HOME") in names
             if ours and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
@@ -262,7 +262,7 @@ def end(*homes: Path) -> None:
 
 @contextmanager
 def locked(path: Path, words: str) -> Iterator[None]:
-    """Hold a file for the block; SpcacwError, which says ``words``, if another process holds it."""
+    """Lock a file for the block; SpcacwError, which says ``words``, if another process has it."""
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -273,7 +273,7 @@ def locked(path: Path, words: str) -> Iterator[None]:
 
 @contextmanager
 def owning(*homes: Path) -> Iterator[None]:
-    """Own these homes for the block: end what a dead owner has left, and at last what runs there.
+    """Own these homes for the block: end a dead owner's programs first, and all programs at last.
 
     SpcacwError if another command owns one of them; then nothing is ended.
     """

@@ -1,12 +1,12 @@
-"""The words of the conversation between the target and the silos, as Flower records.
+"""The protocol between the target and the silos, as Flower records.
 
 Flower's conventions hold: records are named ``arrays``, ``config`` and ``metrics``. A question's
 ``arrays`` hold the shared model by the names of its parameters, or one array ``points`` of several
-models, a flat row each: one for each silo of the node, or, where losses are wanted, those that
-every silo, or each of them, is to judge. A reply's ``arrays`` hold one array ``gradients`` (k, d):
-a row for each silo that was asked, its columns in the order of the model's parameters (and
-``scales`` where the key ``wire`` asks for them). Losses are metrics, and so are the round and draw
-of the question, and the silos that the rows are of.
+models, each a flat row. For gradients there is one model for each silo of the node. For losses
+either all silos judge the same models, or each silo judges its own. A reply's ``arrays`` hold one
+array ``gradients`` (k, d): a row for each silo that was asked, its columns in the order of the
+model's parameters (and ``scales`` where the key ``wire`` asks for them). A reply's metrics hold the
+losses, the round and draw of the question, and the silos of the rows.
 """
 
 import logging
@@ -40,45 +40,45 @@ log = logging.getLogger(__name__)
 
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
-"""With metrics: what the model holds besides its parameters (BatchNorm's statistics)."""
+"""Sent with metrics: what the model holds besides its parameters (BatchNorm's statistics)."""
 SMOOTHNESS = "smoothness"
-"""What the target's silo is asked for besides its gradient: L."""
+"""L, which only the target's silo is asked for, besides its gradient."""
 FIGURES = (CASES, *METRIC_NAMES)
-"""What the names of figures in an evaluation begin with."""
+"""The name of each figure in an evaluation begins with one of these."""
 GONE = (
     ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE,
     ErrorCode.CLIENT_APP_CRASHED,
 )  # fmt: skip
-"""Flower's codes of a node that was killed, or whose answer was lost on its way."""
+"""Flower's error codes for a node that was killed, or an answer that was lost on its way."""
 ERROR = "error"
-"""Key of a reply's config that carries the one sentence of a silo that cannot take part."""
+"""Key of a reply's config: the one sentence that says why a silo cannot take part."""
 POINTS = "points"
 """Several models, flat."""
 STREAM = "stream"
 """Flower action ``train.stream``: the node opens a stream to the target and answers there."""
 PRIVACY, PRIVATE = "privacy", "private"
-"""What a silo does for its privacy; and which rows of a reply have their noise already."""
+"""A silo's privacy mechanism, and the silos of a reply whose rows have noise already."""
 TOLD = (
     "seed", "target", "epochs", "holdout", "metric", "device", "precision", "eta", "momentum",
     "weight-decay", "max-norm", "clip", "batch-size", "curvature", "smoothness-iterations", "wire",
     "local-batches",
     "privacy-noise", "privacy-silos", "privacy-clip", "privacy-batches", "privacy-delta",
 )  # fmt: skip
-"""The keys that :class:`~.server_app.SPCACW` tells the silos with each message."""
+"""The keys that :class:`~.server_app.SPCACW` sends the silos with each message."""
 VERSION, PROTOCOL = "version", 3
-"""What both sides must have alike: the package's version, and that of the words in this module."""
+"""Both sides must have the same version of the package, and of the protocol in this module."""
 NUM_SILOS, METHOD = "num-silos", "asks"
-"""M, and the method's name, which :class:`~.server_app.SPCACW` tells besides its keys."""
+"""M and the method's name, which :class:`~.server_app.SPCACW` sends besides its keys."""
 ALONE = "alone"
 """Flower action ``train.alone``: the target's silo trains without peers."""
 Told = Mapping[str, Any]
 Arrays = Mapping[str, NDArray[Any]]
-"""What a record of numbers and one of arrays say: a Flower message's, or a stream's."""
+"""The content of a record of numbers, and of a record of arrays, in a message or a stream."""
 Encoded = TypeVar("Encoded")
 
 
 def version() -> str:
-    """Return what is installed on this host; an app that Flower ships may be of another version."""
+    """Return the version installed on this host; an app that Flower ships may have another."""
     try:
         installed = metadata.version("spcacw-flwr")
     except metadata.PackageNotFoundError:  # a checkout
@@ -87,7 +87,7 @@ def version() -> str:
 
 
 def same_version(config: Told) -> None:
-    """SpcacwError if the target runs another version than this host, or says none."""
+    """Check that the target has this host's version; SpcacwError if not, or if it names none."""
     theirs, own = config.get(VERSION, "an older one"), version()
     if theirs != own:
         raise SpcacwError(
@@ -96,16 +96,16 @@ def same_version(config: Told) -> None:
 
 
 def model_to_arrays(layout: Layout, points: Tensor) -> ArrayRecord:
-    """Return one model (d,) by the names of its parameters, or several (k, d) as they are."""
+    """Return one model (d,) as arrays named by parameter, or several (k, d) as ``points``."""
     parts = layout.unflatten(points) if points.ndim == 1 else {POINTS: points}
     return ArrayRecord({name: Array(part.cpu().numpy()) for name, part in parts.items()})
 
 
 def arrays_to_model(arrays: ArrayRecord, trained: Layout | None = None) -> tuple[Layout, Tensor]:
-    """Return the layout and the flat vector (d,) of named arrays, or of those that are trained.
+    """Return the layout and the flat vector (d,) of named arrays, or of the ``trained`` ones.
 
-    SpcacwError if one is not float32, such as a buffer in a ``state_dict``, or those that are
-    trained are not there.
+    SpcacwError if an array is not float32, such as a buffer in a ``state_dict``, or an array of
+    ``trained`` is missing or has another shape.
     """
     names = list(arrays) if trained is None else [n for n, _ in trained.shapes if n in arrays]
     for name in names:
@@ -124,13 +124,13 @@ def arrays_to_model(arrays: ArrayRecord, trained: Layout | None = None) -> tuple
 
 
 def layout_to_config(layout: Layout) -> ConfigRecord:
-    """Return names and shapes of what a node trains as a record."""
+    """Return the names and shapes of the parameters that a node trains, as a record."""
     shapes = [",".join(map(str, shape)) for _, shape in layout.shapes]
     return ConfigRecord({"names": [name for name, _ in layout.shapes], "shapes": shapes})
 
 
 def config_to_layout(config: Told) -> Layout:
-    """Return what a node says that it trains; SpcacwError for nonsense."""
+    """Return the parameters that a node says it trains; SpcacwError if they cannot be read."""
     try:
         pairs = zip(config["names"], config["shapes"], strict=True)
         found = Layout(tuple(
@@ -144,7 +144,7 @@ def config_to_layout(config: Told) -> Layout:
 
 
 def info_to_record(info: SiloInfo) -> MetricRecord:
-    """Return what a silo tells about itself as a record."""
+    """Return a silo's description of itself as a record."""
     record = MetricRecord({
         "silo": info.silo, "num-examples": info.size, "label-counts": list(info.label_counts),
         "oracle": list(info.oracle),
@@ -159,10 +159,10 @@ def info_to_record(info: SiloInfo) -> MetricRecord:
 
 
 def record_to_info(record: MetricRecord) -> SiloInfo:
-    """Return what a silo told about itself; SpcacwError if it told nonsense."""
+    """Return a silo's description of itself; SpcacwError if it cannot be read."""
     try:
         (silo,), (size,) = numbers(record, "silo"), numbers(record, "num-examples")
-        if size < 1:  # weights are made of it, and batches
+        if size < 1:  # weights and batches are made from it
             raise ValueError(f"num-examples of silo {silo} is {size}")
         return SiloInfo(
             silo=int(silo),
@@ -187,7 +187,7 @@ def _number(record: MetricRecord, name: str) -> float | None:
 
 
 def mechanism_to_numbers(one: Mechanism) -> list[float]:
-    """Return what a silo does for its privacy as numbers."""
+    """Return a silo's privacy mechanism as numbers."""
     batches = BATCHES.index(one.batches)
     return [one.noise, one.max_norm, one.delta, float(one.per_sample), float(batches)]
 
@@ -209,7 +209,7 @@ def numbers(record: Told, name: str) -> list[float]:
 
 
 def whole_numbers(record: Told, name: str) -> list[int]:
-    """Return the whole numbers under ``name`` of a record; SpcacwError for others."""
+    """Return the whole numbers under ``name`` of a record; SpcacwError for anything else."""
     found = numbers(record, name)
     if not all(type(number) is int for number in found):
         raise SpcacwError(f"a record's {name} is {found!r} where whole numbers were expected")
@@ -219,9 +219,9 @@ def whole_numbers(record: Told, name: str) -> list[int]:
 def by_node(
     request: Request, nodes: Mapping[int, int], target: int, encode: Callable[[Tensor], Encoded]
 ) -> Iterator[tuple[int, list[int], Encoded, dict[str, Any]]]:
-    """Yield each node that is asked, its silos, its points, and what else the request says.
+    """Yield each node that is asked, its silos, its points, and the rest of the request.
 
-    Points travel as ``encode`` returns them; those that all nodes get are encoded once.
+    Points travel as ``encode`` returns them; points that all nodes get are encoded once.
     """
     shares: dict[int, list[int]] = defaultdict(list)
     for silo in request.silos:
@@ -235,7 +235,7 @@ def by_node(
 
 
 def request_to_config(request: Request, silos: list[int], target: int) -> dict[str, Any]:
-    """Return what a request says besides its points, for some of its silos; L is the target's."""
+    """Return a request without its points, for some of its silos; L is asked of the target only."""
     record: dict[str, Any] = {
         "round": request.round, "silos": silos, "want": request.want, "draw": request.draw,
         "number": request.number, SMOOTHNESS: request.smoothness and target in silos,
@@ -250,11 +250,11 @@ def request_to_config(request: Request, silos: list[int], target: int) -> dict[s
 
 
 def config_to_request(config: Told, points: Tensor) -> Request:
-    """Return what a node is asked, at the models that came along; SpcacwError for nonsense."""
+    """Return the request to a node at the models ``points``; SpcacwError if it cannot be read."""
     (round_,), (draw,) = whole_numbers(config, "round"), whole_numbers(config, "draw")
     fold = whole_numbers(config, "fold") if "fold" in config else None
     silos, want = whole_numbers(config, "silos"), config.get("want")
-    # A kind or a silo that accounts and policies do not see would be told for nothing.
+    # Accounts and policies would not count an unknown kind, or a silo that is named twice.
     if want not in (GRADIENTS, LOSSES) or silos != sorted(set(silos)):
         raise SpcacwError(f"a question for {want!r} of silos {silos} is not one")
     return Request(
@@ -267,7 +267,7 @@ def config_to_request(config: Told, points: Tensor) -> Request:
 
 
 def content_to_points(content: RecordDict) -> Tensor:
-    """Return the models of a message: (d,) by the names of its parameters, or (k, d)."""
+    """Return a message's models: (d,) from arrays named by parameter, or (k, d) from ``points``."""
     arrays = content.array_records[ARRAYS]
     if POINTS in arrays:
         return torch.from_numpy(arrays[POINTS].numpy().copy())
@@ -275,7 +275,7 @@ def content_to_points(content: RecordDict) -> Tensor:
 
 
 def to_content(told: Told, arrays: Arrays, name: str = ARRAYS) -> RecordDict:
-    """Return what a node says in metrics, and in arrays, if there are any."""
+    """Return a node's metrics, and its arrays if there are any, as a message's content."""
     content = RecordDict({METRICS: MetricRecord(dict(told))})
     if arrays:
         named = {part: Array(np.asarray(array, order="C")) for part, array in arrays.items()}
@@ -284,9 +284,9 @@ def to_content(told: Told, arrays: Arrays, name: str = ARRAYS) -> RecordDict:
 
 
 def from_content(content: RecordDict, name: str) -> tuple[Told, Arrays]:
-    """Return what a node says in metrics, and the arrays of a record; empty if not there.
+    """Return a node's metrics, and the arrays of the record ``name``; empty if not there.
 
-    Of ``arrays`` only what gradients travel as: what else a node sends there costs it nothing.
+    From ``arrays`` only the parts of gradients are read: any other array there is no fault.
     """
     arrays = content.array_records.get(name, ArrayRecord())
     told = content.metric_records.get(METRICS, MetricRecord())
@@ -295,7 +295,7 @@ def from_content(content: RecordDict, name: str) -> tuple[Told, Arrays]:
 
 
 def to_evaluation(told: Told, arrays: Arrays, metric: str) -> Evaluation:
-    """Return what a node says of a model; SpcacwError for nonsense, or without the run's metric."""
+    """Return a node's evaluation; SpcacwError if it cannot be read or lacks the run's metric."""
     figures = {}
     for name in (metric, *(other for other in told if other.startswith(FIGURES))):
         (figures[name],) = map(float, numbers(told, name))
@@ -309,10 +309,10 @@ def error_content(sentence: str) -> RecordDict:
 
 
 def pull(grid: Grid, ids: list[str], alone: bool) -> list[tuple[str, Message | str]] | None:
-    """Return the replies that have come, by the ids of what they answer.
+    """Return the replies that have come, each with the id of the message that it answers.
 
-    Where one cannot be read Flower loses what it pulled with it: None then, and all are to be asked
-    again. If each is pulled ``alone``, that one is why it cannot be read.
+    If a reply cannot be read, Flower loses all replies of that pull: the result is None, and all
+    must be asked again. If replies are pulled ``alone``, the reason takes that reply's place.
     """
     came: list[tuple[str, Message | str]] = []
     for some in [[id_] for id_ in ids] if alone else [ids]:
@@ -331,9 +331,9 @@ def pull(grid: Grid, ids: list[str], alone: bool) -> list[tuple[str, Message | s
 
 
 def gone(reply: Message) -> bool:
-    """Say whether a reply is Flower's own word that the node, or its answer, is lost.
+    """Say whether a reply is Flower's own error: the node, or its answer, is lost.
 
-    That is no fault of the silo: it counts as silent.
+    That is no fault of the silo, which counts as silent.
     """
     return reply.has_error() and reply.error.code in GONE
 

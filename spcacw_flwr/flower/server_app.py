@@ -1,13 +1,13 @@
-"""The Flower ServerApp beside the target: read the configuration, train, leave the results.
+"""The Flower ServerApp of the target: read the configuration, train, leave the results.
 
-:class:`SPCACW` does it for an app of one's own, whose ClientApp is that of
+:class:`SPCACW` does this for a user's own app, with the ClientApp of
 :func:`~.client_app.silo_app`::
 
     strategy = SPCACW(num_silos=7, target=0, eta=0.05, beta=0.1)
     result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=350)
     print(strategy.method.alpha)
 
-A ClientApp of another make must speak our records (``records.py``; docs/app.md).
+Any other ClientApp must use our records (``records.py``; docs/app.md).
 """
 
 import logging
@@ -61,7 +61,7 @@ def absolute_directory(config: Config) -> Path | None:
 
 
 def ending_plainly(function: Callable[P, T]) -> Callable[P, T]:
-    """Log a user's error; Flower prints the traceback of what ends a ServerApp: let it be short."""
+    """Log a user's error and raise it with a short traceback, because Flower prints it."""
 
     @wraps(function)
     def guarded(*args: P.args, **more: P.kwargs) -> T:
@@ -75,12 +75,12 @@ def ending_plainly(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def show_log() -> None:
-    """Let what the core logs be seen as well: Flower shows its own logger's lines only."""
+    """Show the core's log lines too: Flower shows only those of its own logger."""
     logging.getLogger("spcacw_flwr").parent = logging.getLogger("flwr")
 
 
 class Audited(Recorder):
-    """A recorder that notes what was decided and refused in the audit log, if there is one."""
+    """A recorder that also notes decisions and rejections in the audit log, if there is one."""
 
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
         """Note what is trained, and where its results go."""
@@ -96,7 +96,7 @@ class Audited(Recorder):
             audit.note(audit.REJECTED, round=round_, silo=silo, **vars(fault))
 
     def epoch(self, round_: int, *args: Any) -> None:
-        """Note what an epoch ended with."""
+        """Note the result of an epoch."""
         super().epoch(round_, *args)
         line, told = self.epochs[-1], self.figures.get("epsilon", np.empty(0))
         audit.note(
@@ -110,7 +110,7 @@ class Audited(Recorder):
 
 @contextmanager
 def reported(history: History) -> Iterator[None]:
-    """Finish a run's artefacts, if it leaves any, or note what ended it; write the report."""
+    """Finish a run's artefacts, if it leaves any, or note its error; then write the report."""
     try:
         with history.failing():
             yield
@@ -121,7 +121,7 @@ def reported(history: History) -> Iterator[None]:
 
 
 def output_directory(config: Config, flower_run: str = "") -> Path:
-    """Return where the results go: where they went before, if Flower starts the run again."""
+    """Return the directory of the results, the same one if Flower starts the run again."""
     if (path := absolute_directory(config)) is not None:
         return path
     runs = Path.home() / "spcacw-runs"
@@ -140,10 +140,10 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
 
 
 def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
-    """Train as configured and return the directory of the results, which a failure leaves too.
+    """Train as configured and return the directory of the results; a failure leaves it too.
 
-    ``flower_run`` is Flower's id of the run. A ServerApp that was killed, and that Flower starts
-    again, finds by it the directory that it wrote, and goes on from its last checkpoint.
+    ``flower_run`` is Flower's id of the run. If Flower starts a killed ServerApp again, the
+    ServerApp finds its directory by this id, and goes on from its last checkpoint.
     """
     simulated = hurry(grid)
     directory, engine = output_directory(config, flower_run), "ray" if simulated else "deployment"
@@ -159,9 +159,9 @@ class SPCACW(GradientStrategy):
     """SP-CACW (Algorithm 1): M = ``num_silos``, the ``target``, and any run-config key by name.
 
     Keys are in snake_case: ``eta``, ``beta``, ``participation``, … (``spcacw keys`` lists them);
-    ``method="spcacw-reg"`` adds the cubic term. The silos are told those that they need: batch size
-    and clipping have one place, here. ``output`` is a directory for all artefacts and report.html;
-    the target then trains alone as well (``compare_alone``). SpcacwError if a key is unknown or out
+    ``method="spcacw-reg"`` adds the cubic term. The silos get the keys that they need: batch size
+    and clipping are set only here. ``output`` is a directory for all artefacts and report.html;
+    with it the target also trains alone (``compare_alone``). SpcacwError if a key is unknown or out
     of range.
     """
 
@@ -181,7 +181,7 @@ class SPCACW(GradientStrategy):
 
     @property
     def keys(self) -> Mapping[str, Any]:
-        """What every message tells the silos besides its question."""
+        """The keys that every message sends the silos besides its question."""
         flat = self.config.to_flat()
         told = {name: flat[name] for name in records.TOLD}
         return told | {records.NUM_SILOS: self.num_silos, records.METHOD: self.config.run.method}
@@ -190,7 +190,7 @@ class SPCACW(GradientStrategy):
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *args: Any, **more: Any
     ) -> Result:
-        """Train for so many rounds, as Flower's Strategy does, and leave the artefacts."""
+        """Train for ``num_rounds`` rounds, as Flower's Strategy does, and leave the artefacts."""
         show_log()
         engine, place = "ray" if hurry(grid) else "deployment", self._directory
         self.history = Audited(place, self.config, engine) if place else History(self.config)
@@ -204,7 +204,7 @@ class SPCACW(GradientStrategy):
 @app.main()
 @ending_plainly
 def main(grid: Grid, context: Context) -> None:
-    """Train the target as the run config says; raise after saying why when that fails."""
+    """Train the target as the run config says; log why and raise if that fails."""
     show_log()
     audit.about(run=str(context.run_id))
     config = Config.from_flat(context.run_config)

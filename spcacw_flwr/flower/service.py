@@ -1,8 +1,8 @@
 """The target's end of all streams: a gRPC service that lets in the nodes that Flower invited.
 
-A token is made for one node of one run, travels in an authenticated Flower message, opens one
-stream and is worth nothing afterwards. Whatever a stream brings is put into :attr:`Service.inbox`
-by a thread of its own; nothing here waits for a silo.
+A token is made for one node of one run. It travels in an authenticated Flower message, opens one
+stream, and is worth nothing afterwards. Each stream has a thread, which puts the messages that come
+into :attr:`Service.inbox`; nothing here waits for a silo.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from spcacw_flwr.flower.processes import host_and_port
 
 log = logging.getLogger(__name__)
 BESIDE = 1 << 20
-"""Bytes an answer may have besides a gradient of float32: losses, and small models' buffers."""
+"""Bytes that an answer may have besides a float32 gradient: losses, and small models' buffers."""
 GRACE_SECONDS = 5.0
-"""How long streams have to end by themselves when one is broken, or the service closes."""
+"""How long a stream may take to end by itself when it breaks, or when the service closes."""
 
 
 def is_loopback(address: str) -> bool:
@@ -43,11 +43,11 @@ def is_loopback(address: str) -> bool:
 
 
 def server_credentials(keys: TransportKeys) -> grpc.ServerCredentials | None:
-    """Return the credentials of the service; None is plaintext.
+    """Return the credentials of the service; None means plaintext.
 
-    The files are read anew for each handshake, so that a certificate can be renewed in a run.
-    SpcacwError if a file cannot be read, one of the two is missing, or both are and the address is
-    not a loopback one.
+    The files are read again for each handshake, so a certificate can be renewed during a run.
+    SpcacwError if a file cannot be read, if only one of the two is named, or if none is named and
+    the address is not a loopback address.
     """
     certificate, private = keys.stream_certificate, keys.stream_key
     if bool(certificate) != bool(private):
@@ -74,7 +74,7 @@ def server_credentials(keys: TransportKeys) -> grpc.ServerCredentials | None:
 
 
 class Event(NamedTuple):
-    """What happened on a stream: a message came, or (None) it opened or broke."""
+    """What happened on a stream: a message came, or (None) the stream opened or broke."""
 
     link: Link
     heard: frames.Exchange | None
@@ -82,21 +82,21 @@ class Event(NamedTuple):
 
 @dataclass(eq=False)
 class Link:
-    """One stream, which a node was invited to open, or has opened."""
+    """A stream that a node was invited to open, or has opened."""
 
     node: int
     silos: tuple[int, ...]
     peer: str = ""
-    """Where it comes from, once it is open."""
+    """The address from which the node opened it, once it is open."""
     cancel: Callable[[], object] = bool
-    """Ends it, whether or not the node reads."""
+    """Ends the stream, whether or not the node reads."""
     outgoing: SimpleQueue[Iterable[bytes] | None] = field(default_factory=SimpleQueue)
     waiting_for: int | None = None
-    """The question that has not been answered yet; a stream is asked one at a time."""
+    """The question that has no answer yet; a stream carries one question at a time."""
     broken: str | None = None
-    """Why it can no longer be used."""
+    """Why the stream can no longer be used."""
     wrong: str | None = None
-    """What was wrong with what came, if that is why."""
+    """What was wrong with the node's message, if that is why."""
 
     def ask(self, id_: int, message: Iterable[bytes]) -> None:
         """Send a question."""
@@ -107,9 +107,9 @@ class Link:
 class Service:
     """Listens from the moment it is made until :meth:`close`.
 
-    Port 0 of ``address`` (host:port) is any free one: :attr:`address` has it. ``credentials`` None
-    is plaintext. So many ``nodes`` are expected, and ``limit`` is the most bytes of the arrays of
-    one answer, for each silo of a node. SpcacwError if the address cannot be listened at.
+    Port 0 of ``address`` (host:port) means any free port: :attr:`address` has it. ``credentials``
+    None means plaintext. ``nodes`` is how many nodes are expected, ``limit`` the most bytes of an
+    answer's arrays for each silo of its node. SpcacwError if it cannot listen at the address.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class Service:
         self.inbox: SimpleQueue[Event] = SimpleQueue()
         self._limit, self._lock = limit, threading.Lock()
         self._invited: dict[str, Link] = {}
-        """By the digests of tokens."""
+        """The streams that are not open yet, by the digests of their tokens."""
         self._used: set[str] = set()
-        room = 2 * nodes + 8  # a thread for each stream; a new one may come before the old one goes
+        room = 2 * nodes + 8  # a thread for each stream; a new one may open before the old one ends
         handler = grpc.stream_stream_rpc_method_handler(self._talk)
         _, service, name = frames.METHOD.split("/")
         self._server = grpc.server(
@@ -159,7 +159,7 @@ class Service:
         return link if link and not link.broken else None
 
     def shut_out(self, node: int) -> None:
-        """End the stream of a node whose key is worth nothing now, and forget its token."""
+        """End the stream of a node whose key was revoked, and forget its token."""
         with self._lock:
             self._invited = {d: link for d, link in self._invited.items() if link.node != node}
         if link := self.links.get(node):
@@ -167,7 +167,7 @@ class Service:
             audit.refused("stream", f"{link.peer}: node {node} was revoked")
 
     def close(self, reason: str) -> None:
-        """Tell every node that it is over, let the streams end, and stop listening."""
+        """Send every node the ``reason`` for the end, let the streams end, and stop listening."""
         for link in self.links.values():
             message = frames.Exchange(frames.END, told={"reason": reason})
             link.outgoing.put(frames.frames(message))
@@ -184,7 +184,7 @@ class Service:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, link.broken)
 
     def _admit(self, context: grpc.ServicerContext) -> Link:
-        """Open a stream, or end it with the reason why not."""
+        """Open a stream, or refuse it with the reason."""
         shown = {name: str(value) for name, value in context.invocation_metadata()}
         peer = context.peer()
         with self._lock:
@@ -203,7 +203,7 @@ class Service:
         return link
 
     def _invitation(self, shown: Mapping[str, str]) -> Link | str:
-        """Use up the token that is shown, or say why it is not good."""
+        """Use up the token that a node shows, or return why the token is not valid."""
         if not shown.get(frames.TOKEN):
             return "it shows no token"
         digest = digest_of(shown[frames.TOKEN])
@@ -235,7 +235,7 @@ class Service:
             link.wrong = str(error)
             sentence = f"it broke the protocol: {error}"
             log.warning("The stream of node %s from %s was ended: %s.", link.node, link.peer, error)
-        except Exception:  # what gRPC raises when the other side is gone, of no common type
+        except Exception:  # gRPC raises various types when the other side is gone
             sentence = "it was disconnected"
         else:
             sentence = "the node ended it"
@@ -259,5 +259,5 @@ def silos_text(silos: Iterable[int]) -> str:
 
 
 def digest_of(token: str) -> str:
-    """Return what is kept of a token: looking up a digest tells nothing by its time."""
+    """Return the digest that is kept of a token: the time to look it up reveals nothing."""
     return hashlib.sha256(token.encode()).hexdigest()

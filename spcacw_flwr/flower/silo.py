@@ -1,4 +1,4 @@
-"""What a node says: to a Flower message, or in a stream until the target says that it is over."""
+"""A node's answers: to a Flower message, or in a stream until the target ends the training."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -29,14 +29,14 @@ Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 
 def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Said:
-    """Return what a node says to a request: metrics and gradients, and which rows bear noise.
+    """Return a node's answer to a request: metrics, gradients, and which rows have noise.
 
-    ``ledger`` is what its private silos have told, this answer included.
+    ``ledger`` counts what its private silos have told, this answer included.
     """
     replies, norms = pool.replies(request)
     parts, how = pool.packed(request, replies), pool.config.transport.wire
     if log := audit.here():
-        if how != wire.FLOAT32 and request.want != LOSSES:  # what leaves is what is noted
+        if how != wire.FLOAT32 and request.want != LOSSES:  # the log has the norm of what leaves
             shape = len(replies.silos), replies.gradients.shape[1]
             norms = norms_of(wire.unpack(parts, how, shape))
         shares = audit.shares(replies, norms, pool.config.run.target, how)
@@ -57,7 +57,7 @@ def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Sa
 
 
 def evaluation(pool: SiloPool, silo: int, model: Tensor) -> Said:
-    """Return what a node says of a model (d,): metrics, and the buffers that it used."""
+    """Return a node's evaluation of a model (d,): metrics, and the buffers that it used."""
     figures, buffers = pool.evaluate(model, silo)
     return figures, {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
 
@@ -74,7 +74,7 @@ def ledger_of(pool: SiloPool, run: str = "") -> Ledger:
 
 
 def log_told(ledger: Ledger) -> None:
-    """Log what each private silo has told so far."""
+    """Log the answers of each private silo so far, and its ε."""
     for silo, line in ledger.summary().items():
         log(INFO, "Silo %s has answered with %s gradients in this run: ε = %.3g at δ = %g.",
             silo, line["answers"], line["epsilon"], line["delta"])  # fmt: skip
@@ -94,9 +94,9 @@ def note_told(pool: SiloPool, request: Request, context: Context) -> Ledger:
 
 
 def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Iterator[bytes]:
-    """Return the frames of the answer to a question; a mistake in it is answered as a sentence.
+    """Return the frames of the answer to a question, or of a sentence if the question is wrong.
 
-    What private silos tell with it is noted in ``ledger``.
+    The answers of private silos are counted in ``ledger``.
     """
     try:
         told, arrays = _answered(pool, message, ledger)
@@ -125,10 +125,10 @@ def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
 
 
 def channel_of(address: str, root_certificates: str, tls: bool, only: bytes = b"") -> grpc.Channel:
-    """Return a channel to the target's service: to the one with the certificate ``only``, if any.
+    """Return a channel to the target's service; ``only``, if any, is its certificate.
 
-    SpcacwError if the service has TLS and the node no CA to know it by, or the other way round, or
-    plaintext would leave the machine.
+    SpcacwError if the service has TLS and the node has no CA to check it by, or the other way
+    round, or if plaintext would leave the machine.
     """
     if tls != bool(root_certificates):
         told = (
@@ -160,7 +160,7 @@ def talk(pool: SiloPool, channel: grpc.Channel, token: str, node: int, run: str)
     answers = chain.from_iterable(iter(outgoing.get, None))
     silos = silos_text(pool.silos)
     metadata = ((frames.TOKEN, token), (frames.NODE, str(node)), (frames.SILOS, silos))
-    # A question has one model, one for each silo, or some for each, as many as clusters or silos.
+    # A question has one model, one for each silo, or, for each, as many as clusters or silos.
     models = max(64, pool.setting.num_silos) + 8
     limit = 4 * pool.layout.size * models * len(pool.silos)
     answered, ledger = 0, ledger_of(pool, run)

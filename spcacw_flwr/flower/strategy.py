@@ -1,8 +1,8 @@
-"""A Flower Strategy that runs any method of the registry, or of the user's own.
+"""A Flower Strategy that runs any method of the registry, or one of the user's own.
 
-``start`` hands the nodes to the loop of training that every engine shares (``engine/loop.py``): a
-method may ask several questions in a round, which Flower's own loop, one message a node, does not
-know. The strategy for other people's apps is :class:`~.server_app.SPCACW`.
+``start`` hands the nodes to the training loop that every engine shares (``engine/loop.py``). A
+method may ask several questions in a round, but Flower's own loop sends each node one message. The
+strategy for other people's apps is :class:`~.server_app.SPCACW`.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,12 +31,12 @@ from spcacw_flwr.silos.protocol import Federation
 
 
 class GradientStrategy(Strategy):
-    """Runs any method with M = ``num_silos`` silos; ``history`` notes what happens."""
+    """Runs any method with M = ``num_silos`` silos; ``history`` records what happens."""
 
     method: Method
-    """The method with its state, since training has started."""
+    """The method with its state; set when training starts."""
     nodes: GridSilos
-    """The silos behind their nodes, since training has started."""
+    """The silos behind their nodes; set when training starts."""
 
     def __init__(self, config: Config, num_silos: int, history: History | None = None) -> None:
         self.config, self.num_silos = config, num_silos
@@ -45,11 +45,11 @@ class GradientStrategy(Strategy):
 
     @property
     def keys(self) -> Mapping[str, Any]:
-        """What every message tells the silos besides its question."""
+        """The keys that every message sends the silos besides its question."""
         return {}
 
     def find(self, grid: Grid) -> Found:
-        """Return what asking all nodes, once, has found; SpcacwError if a silo is held by none."""
+        """Ask all nodes once and return what they hold; SpcacwError if no node holds some silo."""
         if self._found is None:
             timeout, resumes = self.config.run.node_timeout, self.history.resumes
             self._found = discover(grid, self.num_silos, timeout, self.keys, resumes)
@@ -66,11 +66,11 @@ class GradientStrategy(Strategy):
         train_config: ConfigRecord | None = None, evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:  # fmt: skip
-        """Train for so many rounds; parameters are those of Flower's Strategy.
+        """Train for ``num_rounds`` rounds; the parameters are those of Flower's Strategy.
 
-        ``initial_arrays`` may be a whole ``state_dict``: what the silos do not train is left as it
-        is. ``timeout`` 0 is the key ``round-timeout``. A run that goes on from a checkpoint counts
-        its rounds from the first one's beginning.
+        ``initial_arrays`` may be a whole ``state_dict``: arrays that the silos do not train stay as
+        they are. ``timeout`` 0 means the key ``round-timeout``. A run that goes on from a
+        checkpoint counts its rounds from the beginning of the first run.
         """
         self.summary()
         federation, found = self.discover(grid), self.find(grid)
