@@ -1,6 +1,6 @@
-"""The command ``spcacw``: run the app, and list what it knows.
+"""The command ``spcacw``: run the app, and list its methods, settings, keys and runs.
 
-Each command imports what it needs, for PyTorch takes seconds that ``--help`` need not wait for.
+Each command imports what it needs: PyTorch takes seconds to import, and ``--help`` must not wait.
 """
 
 import json
@@ -22,7 +22,7 @@ from spcacw_flwr.console import end_like_ctrl_c, new_console, one_sentence, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 ELSEWHERE = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Settings of a command whose arguments another module reads."""
+"""Typer's options for a command whose arguments another module reads."""
 
 
 @app.command()
@@ -49,7 +49,7 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any run-config key")
     ] = None,
 ) -> None:
-    """Train the target silo and wait; exit with 0 only when training really finished."""
+    """Train the target silo and wait; exit with 0 only if training finished."""
     named = {
         "setting": setting, "method": method, "seed": seed, "target": target,
         "epochs": epochs, "engine": engine, "device": device,
@@ -63,7 +63,7 @@ def run(
 def train(flat: dict[str, Any]) -> None:
     """Check the configuration, run it and print the report.
 
-    Raises SpcacwError if anything is wrong with the configuration, the data or the run.
+    Raises SpcacwError if the configuration, the data or the run has an error.
     """
     from spcacw_flwr.engine.directory import claim_directory, default_output, run_directory
     from spcacw_flwr.engine.simulate import simulate
@@ -124,7 +124,7 @@ def runs(
         typer.Option(metavar="KEY=VALUE", help="only runs with this key, or state=finished"),
     ] = None,
 ) -> None:
-    """List the runs of a folder: how good, how much better than alone, weights, cost."""
+    """List the runs of a folder: metric, gain over training alone, weights, cost."""
     from spcacw_flwr.report.runs import listing, runs_below
 
     new_console().print(listing(runs_below(folder, where or [], sort), folder))
@@ -136,7 +136,7 @@ def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="A B …", help="runs' directories")],
     output: Annotated[Path, typer.Option(help="picture to draw")] = Path("compare.png"),
 ) -> None:
-    """Compare runs: metrics, weights, keys that differ; and draw them into a picture."""
+    """Compare runs: metrics, weights, differing keys, and a picture."""
     from spcacw_flwr.report.runs import check_picture, comparison, difference, draw, read_run
 
     check_picture(output)
@@ -229,7 +229,7 @@ def keys(
     method: Annotated[str, typer.Option(help="a method's own")] = "",
     all_: Annotated[bool, typer.Option("--all", help="every key")] = False,
 ) -> None:
-    """List run-config keys: where they live, their default, what they may be and mean."""
+    """List run-config keys: their table, default, allowed values and meaning."""
     console, above = new_console(), ""
     found = asked_keys(name, setting, method, all_)
     for key, (table, default, field) in found.items():
@@ -263,11 +263,11 @@ def main(
     ] = False,
 ) -> None:
     """SP-CACW for Flower: one silo learns from its peers without being harmed by them."""
-    # PyTorch's threads (GNU OpenMP) spin for milliseconds after each operation, and would keep
-    # NumPy's BLAS from the cores; read when PyTorch is imported, which no command has done yet.
+    # PyTorch's threads (GNU OpenMP) spin for milliseconds after each operation, and would keep the
+    # cores from NumPy's BLAS. PyTorch reads this at its import, which no command has done yet.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     with one_sentence():
         try:
-            os.environ["SPCACW_PATH"] = os.getcwd()  # where a method of one's own may lie
+            os.environ["SPCACW_PATH"] = os.getcwd()  # may hold a user's own method
         except FileNotFoundError as error:
             raise SpcacwError("The directory that you are in is gone: go to another.") from error

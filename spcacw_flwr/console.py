@@ -1,4 +1,4 @@
-"""How every command prints, and how it ends; it imports nothing slow."""
+"""Printing and ending of all commands; this module imports nothing slow."""
 
 import signal
 from collections.abc import Iterator
@@ -13,36 +13,36 @@ from spcacw_flwr.config.declare import SpcacwError
 
 
 def new_console(**how: Any) -> Console:
-    """Return a console that prints a text as it is: what users typed may have [brackets] in it."""
+    """Return a console that prints text unchanged: users' text may contain [brackets]."""
     return Console(markup=False, emoji=False, highlight=False, **how)
 
 
 def say(text: str | Text) -> None:
-    """Print a sentence or a path on one line, however long, so that it can be copied."""
+    """Print a sentence or a path on one line of any length, so that it can be copied."""
     new_console().print(text, soft_wrap=True)
 
 
 @contextmanager
 def one_sentence(stopped: str = "stopped.") -> Iterator[None]:
-    """End the command with a user's or the disk's error as its sentence and 1.
+    """On an error of a user or the disk, print its message and end the command with 1.
 
-    On Ctrl-C say ``stopped``, and end with 130.
+    On Ctrl-C print ``stopped``, and end with 130.
     """
     try:
         yield
     except (SpcacwError, OSError, KeyboardInterrupt) as error:
         ends = isinstance(error, KeyboardInterrupt)
         sentence = stopped if ends else str(error)
-        if isinstance(error, OSError):  # the disk is full, say
+        if isinstance(error, OSError):  # for example, the disk is full
             sentence = f"A file could not be used: {error}."
         say(Text.assemble(("spcacw:", "bold red"), " ", sentence))
         raise typer.Exit(130 if ends else getattr(error, "exit_code", 1)) from None
 
 
 def end_like_ctrl_c() -> None:
-    """Let the signals that end a program do what Ctrl-C does: end everything that it started.
+    """Let SIGTERM and SIGHUP act like Ctrl-C: end everything that the program started.
 
-    One that is ignored stays so: ``nohup`` means that the end of the terminal is not ours.
+    An ignored signal stays ignored: under ``nohup`` the program outlives its terminal.
     """
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is not signal.SIG_IGN:

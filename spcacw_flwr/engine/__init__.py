@@ -1,1 +1,1 @@
-"""What runs a method: the loop, the gate, and what a run leaves behind."""
+"""The parts that run a method: the loop, the gate, and the files of a run."""

@@ -1,13 +1,13 @@
-"""Checkpoints of a run: what is in one, when one is made, and how the run goes on from it.
+"""Checkpoints of a run: their content, when they are made, and how a run goes on from one.
 
-A checkpoint is made between two rounds, where no question is on its way. It holds every object that
-the run named when it started (``{"method": method, …}``) and what identifies the run: resolved
-configuration, the model's tensors, what the silos told of themselves, versions.
+A checkpoint is made between two rounds, when no request is open. It holds every object that the
+run named when it started (``{"method": method, …}``). It also holds what identifies the run: the
+resolved configuration, the model's tensors, the silos' descriptions of themselves, versions.
 
 A directory ``checkpoint`` holds ``checkpoint.json`` and the file of states that it names
-(:mod:`spcacw_flwr.engine.state`), each with its checksum. Both are written beside the ones before
-and flushed to the disk; the rename of the JSON file is the moment at which the new checkpoint
-replaces the old, which is deleted only then. A crash at any moment leaves a complete checkpoint.
+(:mod:`spcacw_flwr.engine.state`), each with its checksum. Both are written next to the old files
+and flushed to the disk. The new checkpoint replaces the old one when the JSON file is renamed; the
+old states are deleted after that. A crash at any moment leaves a complete checkpoint.
 """
 
 import dataclasses
@@ -38,17 +38,17 @@ FREE = (
     "compare-alone", "tensorboard", "mlflow", "wandb", "node-timeout", "round-timeout",
     "checkpoint-every", "exchange", "stream-address", "stream-certificate", "stream-key",
 )  # fmt: skip
-"""Keys that say where and how fast a run is made, or what is made besides it."""
+"""Keys that set where and how fast a run computes, or its extra outputs."""
 SECONDS, SHARE = 10.0, 0.05
-"""With ``checkpoint-every = 0``: least time between two checkpoints, and most of a run's time."""
+"""With ``checkpoint-every = 0``: least seconds between two, and their largest share of the time."""
 ROOM = 2 * 2
-"""Free space wanted, in first checkpoints: for two, which may grow to twice their first size."""
+"""Free space needed, in sizes of the first checkpoint: two that may each double in size."""
 
 
 def save(directory: Path, states: bytes, content: Mapping[str, Any]) -> None:
     """Replace the checkpoint in ``directory``.
 
-    Raises OSError if the disk is full or cannot be written; the checkpoint before is still there.
+    Raises OSError if the disk is full or cannot be written. The old checkpoint is then kept.
     """
     directory.mkdir(exist_ok=True)
     digest = _digest(states)
@@ -67,15 +67,15 @@ def _digest(content: bytes) -> str:
 
 
 def exists(directory: Path) -> bool:
-    """Say whether there is a checkpoint, whole or not, in ``directory``."""
+    """Return whether ``directory`` holds a checkpoint, complete or not."""
     return (directory / NOTES).exists()
 
 
 def load(directory: Path) -> tuple[dict[str, Any], Path]:
-    """Return the content of the checkpoint in ``directory``, and its file of states.
+    """Return the content of the checkpoint in ``directory``, and the path of its file of states.
 
-    Raises SpcacwError if a file is missing, cut off or altered, or of another version of this
-    package.
+    Raises SpcacwError if a file is missing, cut off or altered, or if another version of this
+    package wrote it.
     """
     notes = directory / NOTES
     with _intact(notes):
@@ -108,9 +108,9 @@ def _intact(path: Path) -> Iterator[None]:
 
 
 def identity_of(federation: Federation) -> dict[str, list[list[Any]]]:
-    """Return the names and shapes of the model's tensors, and what each silo told, as JSON.
+    """Return the names and shapes of the model's tensors, and the silos' descriptions, for JSON.
 
-    A silo has its number of samples there, and a digest of all the rest.
+    A silo's description is its number of samples, and a digest of everything it reports.
     """
     shapes = federation.layout.shapes if federation.layout else ()
     return {
@@ -120,7 +120,7 @@ def identity_of(federation: Federation) -> dict[str, list[list[Any]]]:
 
 
 def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a phrase for each key that must not change and did; ``epochs`` may grow."""
+    """Return a phrase for each key that must not change but did; ``epochs`` may grow."""
     phrases = []
     for name in dict.fromkeys((*before, *now)):
         old, new = before.get(name), now.get(name)
@@ -156,8 +156,8 @@ def differing_identity(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 class Keeper:
     """Keeps the checkpoint of the run in ``home``.
 
-    ``objects`` has by name what has state, ``objects["method"]`` the method, all fresh; an
-    :class:`SpcacwError` says if some of it cannot be kept.
+    ``objects`` maps names to fresh objects with state; ``objects["method"]`` is the method.
+    Raises SpcacwError if a part of their state cannot be saved.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Keeper:
         self._written, self._cost = time.perf_counter(), 0.0
 
     def check_room(self) -> None:
-        """See, before training, that checkpoints can be written; SpcacwError if not."""
+        """Check, before training, that checkpoints can be written; SpcacwError if not."""
         try:
             self.directory.mkdir(exist_ok=True)
             (self.directory / "part").write_bytes(b"")
@@ -188,7 +188,7 @@ class Keeper:
             )
 
     def due(self, round_: int, rounds: int) -> bool:
-        """Say whether a checkpoint is to be made after round t of ``rounds``."""
+        """Return whether to make a checkpoint after round t of ``rounds``."""
         if round_ == rounds:
             return True
         if every := self.config.run.checkpoint_every:
@@ -198,9 +198,9 @@ class Keeper:
         return ends_epoch and waited >= max(SECONDS, self._cost / SHARE)
 
     def save(self, round_: int, history: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
-        """Make the checkpoint after round t; if that fails, say so, and keep the one before.
+        """Make the checkpoint after round t; if that fails, warn, and keep the old one.
 
-        ``history`` is kept like an object, ``notes`` as they are.
+        ``history`` is saved like an object. ``notes`` are saved as JSON, unchanged.
         """
         start = time.perf_counter()
         try:
@@ -217,15 +217,15 @@ class Keeper:
             self._cost = self._written - start
 
     def resume(self) -> dict[str, Any] | None:
-        """Put the objects into the state of the checkpoint and return its other content.
+        """Restore the objects from the checkpoint and return its other content.
 
-        None if the run was ended before its first checkpoint.
+        Return None if the run ended before its first checkpoint.
 
-        Raises SpcacwError if the checkpoint is damaged, or of another run; the objects are then as
-        they were.
+        Raises SpcacwError if the checkpoint is damaged or belongs to another run. The objects are
+        then unchanged.
         """
         if not exists(self.directory):
-            # It begins anew; and an app of one's own learns late how many epochs there are.
+            # The run starts again. A user's own app learns the number of epochs late.
             epochs = {"epochs": self.config.run.epochs}
             self._see_same(unfinished(self.home) | epochs, [])
             return None
@@ -252,7 +252,7 @@ class Keeper:
             )
 
     def _see_growing(self, before: int) -> None:
-        """See that the method's state is the same, had it known of all epochs from the start."""
+        """Check that a fresh method has the same state for the old and new number of epochs."""
         method = self.objects["method"]
         run = dataclasses.replace(self.config.run, epochs=before)
         shorter = dataclasses.replace(self.config, run=run)
@@ -267,7 +267,7 @@ class Keeper:
 
 
 def unfinished(home: Path) -> dict[str, Any]:
-    """Return the keys of a run that was ended before its first checkpoint, from config.toml.
+    """Return the keys in config.toml of a run that ended before its first checkpoint.
 
     Raises SpcacwError if there is no such run.
     """

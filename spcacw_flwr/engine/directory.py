@@ -1,9 +1,9 @@
-"""A run's directory: which it is, whose it is, the files in it that grow, and the wish to end.
+"""A run's directory: its path, its owner, its growing files, and requests to stop the run.
 
-A run ends after the round that it is in, and leaves a checkpoint, by Ctrl-C, SIGTERM or SIGHUP
-where training runs in a process's main thread; or by a file ``stop`` in its directory, which
-reaches a ServerApp in a thread, in another process, on another machine. A second signal acts as it
-would without us: it ends the process at once.
+A stopped run finishes its current round and leaves a checkpoint. Ctrl-C, SIGTERM or SIGHUP stops
+it if training runs in a process's main thread. A file ``stop`` in its directory stops any run,
+also one of a ServerApp in a thread, in another process, or on another machine. A second signal has
+its usual effect: it ends the process at once.
 """
 
 import errno
@@ -28,17 +28,17 @@ from spcacw_flwr.config.declare import SpcacwError
 log = logging.getLogger(__name__)
 
 FLOWER_RUN = "flower_run"
-"""Where ``status.json`` has Flower's id of the run."""
+"""The key of ``status.json`` that holds Flower's id of the run."""
 GROWING = ("metrics.jsonl", "alpha.csv", "silos.csv")
-"""Files to which a run appends."""
+"""The files that a run appends to."""
 STOP = "stop"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
 def run_directory(config: Config) -> Path | None:
-    """Return the directory of the run that goes on, or of the new one; None if none is named.
+    """Return the directory of the resumed or new run; None if the keys name none.
 
-    Raises SpcacwError if ``output`` names another directory than ``resume``.
+    Raises SpcacwError if ``output`` and ``resume`` name different directories.
     """
     run = config.run
     output, resume = (Path(path).expanduser() for path in (run.output, run.resume))
@@ -61,10 +61,10 @@ def default_output(config: Config, base: Path) -> Path:
 
 
 def claim_directory(directory: Path, resumes: bool = False) -> None:
-    """Make a directory for a run's results, or see that there is one if the run goes on in it.
+    """Make the directory of a new run, or check that the directory of a resumed run exists.
 
-    Raises SpcacwError if it cannot be made or written, or holds a run already (or none, if one is
-    to go on).
+    Raises SpcacwError if it cannot be made or written, if it already holds a run (for a new run),
+    or if it holds none (for a resumed run).
     """
     try:
         if not resumes:
@@ -87,11 +87,11 @@ def claim_directory(directory: Path, resumes: bool = False) -> None:
 def write_atomically(
     path: Path, content: bytes, flush: bool = False, mode: int = 0o666, *, new: bool = False
 ) -> None:
-    """Replace a file in one step, so that a reader or a crash never sees half of it.
+    """Replace a file in one step, so that no reader and no crash finds half a file.
 
-    With ``flush`` the file and its name are on the disk when this returns. ``mode`` is who may read
-    it, less the umask. If the disk is full or cannot be written, OSError, the file before is still
-    there; where it is to be ``new``, FileExistsError if there is one.
+    With ``flush`` the file and its name are on the disk when this returns. ``mode`` gives the
+    file's permissions, less the umask. Raises OSError if the disk is full or cannot be written; the
+    old file is then kept. With ``new``, raises FileExistsError if the file exists.
     """
     if path.exists() and not path.is_file():  # a device, or a pipe
         path.write_bytes(content)
@@ -116,19 +116,19 @@ def write_atomically(
 
 
 def sweep(directory: Path, name: str = "*") -> None:
-    """Delete what writers left that were killed while they wrote a file of this name."""
+    """Delete the temporary files left by writers that were killed while writing ``name``."""
     for half in directory.glob(f".{name}.*[0-9]"):
         half.unlink(missing_ok=True)
 
 
 def whole_lines(path: Path) -> list[str]:
-    """Return the lines of a file, without one at its end that a killed writer has not finished."""
+    """Return the lines of a file, without an unfinished last line (of a killed writer)."""
     text = path.read_bytes().decode(errors="replace")
     return io.StringIO(text[: text.rfind("\n") + 1], newline="").readlines()
 
 
 def append(path: Path, text: str) -> None:
-    """Add lines to a file, all of them or, if the disk is full (OSError), none."""
+    """Append lines to a file: all of them, or none if the disk is full (OSError)."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         before, content = os.fstat(file).st_size, text.encode()
@@ -144,7 +144,7 @@ def append(path: Path, text: str) -> None:
 
 
 def is_own(directory: Path, flower_run: str) -> bool:
-    """Say whether a directory holds the run that Flower knows by this id."""
+    """Return whether a directory holds the run that has this id in Flower."""
     with suppress(OSError, ValueError):
         status = json.loads((directory / "status.json").read_text())
         return bool(flower_run) and status.get(FLOWER_RUN) == flower_run
@@ -152,9 +152,9 @@ def is_own(directory: Path, flower_run: str) -> bool:
 
 
 def held(directory: Path) -> FileLock:
-    """Return a lock on a directory, which the end of the process opens, however it comes.
+    """Lock a directory, made if it is missing; the lock opens when the process ends in any way.
 
-    It makes the directory if there is none. Raises SpcacwError if another process is at work there.
+    Raises SpcacwError if another process holds the lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
     lock = FileLock(directory / ".lock")
@@ -169,7 +169,7 @@ def held(directory: Path) -> FileLock:
 
 
 def lengths(directory: Path) -> dict[str, int]:
-    """Return the bytes of each growing file that there is, after flushing it to the disk."""
+    """Flush each growing file that exists to the disk, and return its length in bytes."""
     found = {}
     for path in (directory / name for name in GROWING):
         if path.exists():
@@ -180,9 +180,9 @@ def lengths(directory: Path) -> dict[str, int]:
 
 
 def cut(directory: Path, lengths: Mapping[str, int]) -> None:
-    """Take from the growing files what came after they had these lengths.
+    """Cut the growing files back to these lengths.
 
-    Raises SpcacwError if a file is shorter; no file is then changed.
+    Raises SpcacwError if a file is shorter. No file is then changed.
     """
     for name, length in lengths.items():
         path = directory / name
@@ -200,7 +200,7 @@ def cut(directory: Path, lengths: Mapping[str, int]) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let no signal end the block in the main thread: what it ends would be left half-ended."""
+    """Ignore signals in a block of the main thread, which must not be left half done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -217,13 +217,13 @@ def _give_back(handlers: Mapping[signal.Signals, Any]) -> None:
 
 
 class Stopped(SpcacwError):
-    """Training ended because somebody asked for it; the sentence says how to go on."""
+    """Training ended by request; the message says how to go on."""
 
     exit_code = 130
 
 
 class Stop:
-    """Whether somebody wants the run in ``directory`` to end; a wish for an earlier run is not."""
+    """The request to end the run in ``directory``; it drops a request made before the run."""
 
     def __init__(self, directory: Path) -> None:
         self.file, self._signalled = directory / STOP, False
@@ -231,17 +231,17 @@ class Stop:
 
     @property
     def wanted(self) -> bool:
-        """Whether a signal or the file has come."""
+        """Whether a signal or the file has arrived."""
         return self._signalled or self.file.exists()
 
     def clear(self) -> None:
-        """Forget the wish."""
+        """Delete the file ``stop``."""
         with suppress(OSError):
             self.file.unlink(missing_ok=True)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Take signals as a wish for the duration of the block, in the main thread."""
+        """Take signals during the block as a request to end, in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -252,7 +252,7 @@ class Stop:
 
         before = {number: signal.getsignal(number) for number in SIGNALS}
         for number, handler in before.items():
-            if handler is not signal.SIG_IGN:  # by nohup, say, or by a sweep
+            if handler is not signal.SIG_IGN:  # nohup or a sweep may ignore it
                 signal.signal(number, wish)
         try:
             yield

@@ -1,12 +1,12 @@
 """The gate between a method and any engine: no reply reaches a method's state unchecked.
 
-An engine gives :meth:`Gate.play` the function that asks the silos. The method is given the answers
-that can be used; what cannot is left out, as if that silo had stayed silent for the rest of the
-round. A silo that goes on sending such answers is put into quarantine: it is not asked, but for a
-probe now and then, and has no weight until its probes are good.
+An engine gives :meth:`Gate.play` the function that asks the silos. The method receives the usable
+answers. The gate rejects any other answer, as if that silo were silent for the rest of the round. A
+silo that keeps sending such answers goes into quarantine: it gets only an occasional probe, and
+has no weight until its probes are good.
 
-What is wrong with a message the transport has found (:attr:`Answers.faults`). :func:`judge` finds
-here whether an answer can be a gradient at all: finite, and no longer than an honest one can be.
+The transport reports faults of the messages (:attr:`Answers.faults`). :func:`judge` checks whether
+an answer can be a gradient: finite, and no longer than an honest gradient can be.
 """
 
 import logging
@@ -29,18 +29,18 @@ log = logging.getLogger(__name__)
 
 
 class Gate:
-    """Checks what M silos answer, and remembers who answered badly (keys of :class:`TrustKeys`).
+    """Checks the answers of M silos, and counts bad ones (keys of :class:`TrustKeys`).
 
     Attributes
     ----------
     counts : array
-        (M, len(REASONS)) answers that were left out, by silo and reason.
+        (M, len(REASONS)) numbers of rejected answers, by silo and reason.
     strikes : array
-        (M,) rounds with such an answer, less those with good ones; 0 … ``max-strikes``.
+        (M,) rounds with a rejected answer, less rounds with good ones; 0 … ``max-strikes``.
     quarantined : array
         (M,) of bool. A silo goes in when its strikes are ``max-strikes``, out when they are 0.
     faults : dict
-        What was left out in this round, by silo.
+        The faults of the answers rejected in this round, by silo.
     """
 
     def __init__(self, config: Config, num_silos: int) -> None:
@@ -53,14 +53,14 @@ class Gate:
         self._sized: set[int] = set()
 
     def play(self, method: Method, round_: int, ask: Callable[[Request], Answers]) -> None:
-        """Run round t of a method: ``ask`` its questions, judge what comes back.
+        """Run round t of a method: ``ask`` its requests, and judge the answers.
 
-        Raises SpcacwError if the target was asked and there is no answer that can be used.
+        Raises SpcacwError if the target was asked and gave no usable answer.
         """
         faulty, good = (np.zeros(len(self.strikes), dtype=bool) for _ in range(2))
         self.faults = {}
         hushed = self.quarantined.copy()
-        if hushed.any():  # whom a probe reaches is a pure function of (seed, round)
+        if hushed.any():  # the choice of probed silos is a pure function of (seed, round)
             draws = stream(self.seed, PARTICIPATION, round_, 2).random(len(hushed))
             hushed &= draws >= self.keys.quarantine_probe
 
@@ -91,15 +91,15 @@ class Gate:
         self._count_strikes(method, round_, faulty, good & ~faulty)
 
     def _bounds_of_noise(self, method: Method, request: Request) -> dict[int, float]:
-        """Return how long answers of private silos may be, unless ``norm-bound`` says it."""
+        """Return the largest norms of private silos' answers; ``norm-bound`` overrides them."""
         bounds = method.ledger.bounds(request)
         own = self.keys.norm_bound > 0
         return {silo: self.bound if own else (1 + ROUNDING) * b for silo, b in bounds.items()}
 
     def _compare_sizes(self, method: Method, request: Request, replies: Replies) -> None:
-        """Say that a silo's first mini-batch has another size than was asked for.
+        """Warn if a silo's first mini-batch has another size than the request asked for.
 
-        Its gradient is as good as any. A whole one is no other where a pass ends.
+        The gradient is used. Where a pass ends, a whole mini-batch is accepted as well.
         """
         if len(self._sized) == len(self.strikes):
             return
@@ -116,7 +116,7 @@ class Gate:
                 )  # fmt: skip
 
     def _reject(self, round_: int, silo: int, fault: Fault) -> None:
-        """Count an answer that cannot be used, and say so: the first three times, then rarely."""
+        """Count a rejected answer, and warn: the first three times, then rarely."""
         self.counts[silo, list(REASONS).index(fault.reason)] += 1
         times = int(self.counts[silo].sum())
         if times <= 3 or times & (times - 1) == 0:
@@ -126,7 +126,7 @@ class Gate:
     def _count_strikes(
         self, method: Method, round_: int, faulty: NDArray[np.bool_], good: NDArray[np.bool_]
     ) -> None:
-        """Add the round's strikes, take away those that good answers forgive, and tell the method.
+        """Add the round's strikes, subtract good answers, and report quarantine to the method.
 
         The target is never in quarantine: without it there is nothing to learn.
         """
@@ -153,7 +153,7 @@ class Gate:
         return {"rejected": int(self.counts.sum()), "quarantined": int(self.quarantined.sum())}
 
     def rejections(self) -> dict[str, dict[str, int]]:
-        """Return the counts of each silo by reason, where there are any."""
+        """Return the counts by reason of each silo that has rejected answers."""
         names = list(REASONS)
         return {
             str(silo): {names[k]: int(row[k]) for k in np.flatnonzero(row)}
@@ -167,15 +167,15 @@ REASONS = {
     "shape": "of another shape", "dtype": "of another type", "round": "to another question",
     "silo": "for another silo", "malformed": "incomplete", "error": "an error instead",
 }  # fmt: skip
-"""Why an answer is left out, and what came, in words."""
+"""Why an answer is rejected, and a description of the answer in words."""
 ROUNDING = 1e-4
-"""By how much, relatively, a clipped gradient may be longer than the clipping norm."""
+"""The relative excess that a clipped gradient may have over the clipping norm."""
 LONGEST = 1e18
-"""Beyond this norm squares of gradients overflow in float32, which no method could bear."""
+"""Beyond this norm the squares of gradients overflow in float32, and every method fails."""
 
 
 def sizes_asked(method: Method, request: Request, silo: int) -> tuple[int, int]:
-    """Return of how many samples a silo's gradient is in a round, and where no pass ends."""
+    """Return the samples of a silo's gradient in this round, and in a round where no pass ends."""
     own, config, fold = method.federation.silos[silo].size, method.config, request.fold
     if fold is not None and silo == config.run.target:
         own = len(fold.rows(config.run.seed, silo, own))
@@ -186,7 +186,7 @@ def sizes_asked(method: Method, request: Request, silo: int) -> tuple[int, int]:
 
 
 def norm_bound(config: Config) -> float:
-    """Return the largest norm of a gradient that is used."""
+    """Return the largest norm that a gradient may have."""
     longest = config.trust.norm_bound or min(config.training.longest, LONGEST)
     return longest * (1 + ROUNDING + slack(config.transport.wire))
 
@@ -194,10 +194,10 @@ def norm_bound(config: Config) -> float:
 def judge(
     request: Request, answers: Answers, bound: float, private: Mapping[int, float] | None = None
 ) -> tuple[Replies, dict[int, Fault]]:
-    """Return the answers that can be used, and what is wrong with the others.
+    """Return the usable answers, and the faults of the others.
 
-    ``bound`` is the largest norm of a gradient; ``private`` is that of silos whose gradients have
-    noise, which tell no losses.
+    ``bound`` is the largest norm of a gradient. ``private`` has the largest norm for each silo
+    that adds noise to its gradients; these silos report no losses.
     """
     replies, norms = answers.replies, answers.norms
     faults = {silo: fault for silo, fault in answers.faults.items() if silo in request.silos}
@@ -205,7 +205,7 @@ def judge(
         return replies, faults
     if norms is None:
         norms = norms_of(replies.gradients)
-    # A few numbers for each silo: NumPy's functions of so few cost less than PyTorch's.
+    # Each silo has few numbers: NumPy is faster than PyTorch for so few.
     losses = replies.losses.cpu().numpy().reshape(len(replies.silos), -1)
     judging = request.want == LOSSES  # a model may be so bad that its loss is infinite
     usable: NDArray[np.bool_] = losses > -np.inf if judging else np.isfinite(losses)
@@ -226,7 +226,7 @@ def judge(
 
 
 def _fault(row: Tensor, usable: bool, bound: float) -> Fault | None:
-    """Say what is wrong with a gradient; a norm that overflows need not be."""
+    """Return the fault of a gradient; None if only its norm in float32 overflowed."""
     if not usable:
         return Fault("not-finite", "its loss is not finite")
     if not bool(row.isfinite().all()):
@@ -250,6 +250,6 @@ def without(replies: Replies, silos: Collection[int]) -> Replies:
 
 
 def nothing(request: Request) -> Replies:
-    """Return the answers of nobody."""
+    """Return replies that hold no answer."""
     wide = 0 if request.want == LOSSES else request.points.shape[-1]
     return Replies((), request.points.new_empty(0, wide), request.points.new_empty(0))

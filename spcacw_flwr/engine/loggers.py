@@ -1,7 +1,7 @@
-"""Where a run's scalars go besides its own files: TensorBoard, MLflow, Weights & Biases.
+"""Optional logs of a run's scalars: TensorBoard, MLflow, Weights & Biases.
 
-Each is a key of the run, and imported when it is wanted. A run that goes on from its checkpoint
-goes on with its logs: ``loggers.json`` in its directory has what each service calls it.
+Each has a key of the run, and is imported only when the key is set. A resumed run continues its
+logs: ``loggers.json`` in its directory holds the name of the run in each service.
 """
 
 import importlib
@@ -23,18 +23,18 @@ NOTES = "loggers.json"
 
 
 class Log(NamedTuple):
-    """A place for scalars that has begun."""
+    """An open log for scalars."""
 
     known: str
-    """What the service calls the run."""
+    """The service's name for the run."""
     note: Callable[[Mapping[str, float], int], object]
     """Note some values of a round."""
     end: Callable[[bool], object]
-    """End the log of a run that finished, or did not."""
+    """End the log; the argument is whether the run finished."""
 
 
 def tensorboard(directory: Path, config: Config, done: int, known: str) -> Log:
-    """Files in ``tensorboard/``, for TensorBoard."""
+    """Open a log of TensorBoard, in ``tensorboard/``."""
     known = str(directory / "tensorboard")
     make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
     writer = make(known, purge_step=done + 1 if done else None)
@@ -47,7 +47,7 @@ def tensorboard(directory: Path, config: Config, done: int, known: str) -> Log:
 
 
 def mlflow(directory: Path, config: Config, done: int, known: str) -> Log:
-    """A run of MLflow: at MLFLOW_TRACKING_URI, or in ``mlflow.db`` beside the run's directory."""
+    """Open a run of MLflow: at MLFLOW_TRACKING_URI, or in ``mlflow.db`` next to the directory."""
     service = importlib.import_module("mlflow")
     if not service.is_tracking_uri_set():
         service.set_tracking_uri(f"sqlite:///{directory.absolute().parent / 'mlflow.db'}")
@@ -62,13 +62,13 @@ def mlflow(directory: Path, config: Config, done: int, known: str) -> Log:
 
 
 def wandb(directory: Path, config: Config, done: int, known: str) -> Log:
-    """A run of Weights & Biases: in WANDB_PROJECT, or in ``spcacw``."""
+    """Open a run of Weights & Biases: in WANDB_PROJECT, or in ``spcacw``."""
     run = importlib.import_module("wandb").init(
         project=os.environ.get("WANDB_PROJECT", "spcacw"), name=directory.name,
         dir=str(directory), config=config.to_flat(), id=known or None,
         resume="allow" if known else None,
     )  # fmt: skip
-    run.define_metric("*", step_metric="round")  # its own steps may not go back
+    run.define_metric("*", step_metric="round")  # the steps of wandb cannot go back
     return Log(
         run.id,
         lambda values, round_: run.log({**values, "round": round_}),
@@ -77,11 +77,11 @@ def wandb(directory: Path, config: Config, done: int, known: str) -> Log:
 
 
 KINDS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
-"""By the name of the key, and of the package."""
+"""The functions that open a log, by name: of the key and of the package."""
 
 
 def need(config: Config) -> None:
-    """See that the packages of all that a run wants are there; SpcacwError for one that is not."""
+    """Check that the packages of a run's logs are installed; SpcacwError if one is missing."""
     for name in KINDS:
         try:
             if getattr(config.run, name):
@@ -94,9 +94,9 @@ def need(config: Config) -> None:
 
 
 class Loggers:
-    """All that a run wants, none by default; one that fails is left out, for training goes on.
+    """The logs of a run, none by default; a log that fails is dropped and training goes on.
 
-    Raises SpcacwError if one cannot begin.
+    Raises SpcacwError if a log cannot begin.
     """
 
     def __init__(self, directory: Path, config: Config, done: int) -> None:
@@ -108,7 +108,7 @@ class Loggers:
                 continue
             try:
                 self._logs[name] = kind(directory, config, done, known.get(name, ""))
-            except Exception as error:  # a service that is not there, a key that is not known
+            except Exception as error:  # for example no service, or an unknown key
                 self.close(False)
                 raise SpcacwError(f"{name} = true: its log cannot begin ({error}).") from error
         if self._logs:
@@ -116,7 +116,7 @@ class Loggers:
             write_atomically(notes, json.dumps(found).encode())
 
     def scalars(self, values: Mapping[str, float], round_: int) -> None:
-        """Note some values of a round; those that are not numbers are left out."""
+        """Log some values of a round, without those that are not finite."""
         numbers = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         if numbers:
             self._tell_all(lambda one: one.note(numbers, round_))
@@ -129,6 +129,6 @@ class Loggers:
         for name, one in list(self._logs.items()):
             try:
                 tell(one)
-            except Exception as error:  # the network, a full disk: nothing to end a run for
+            except Exception as error:  # the network, a full disk: no reason to end a run
                 del self._logs[name]
                 log.warning("The log of %s ends here, training goes on (%s).", name, error)

@@ -1,7 +1,7 @@
-"""The loop of training: ask silos, let the method fold their answers, note each epoch.
+"""The loop of training: ask silos, give the answers to the method, record each epoch.
 
-It is the only one. Whom it asks differs: a pool that holds the data of all silos in this process
-(``silos/pool.py``), Flower's nodes by messages (``flower/grid.py``) or by streams
+All engines use this loop. They differ in what answers: a pool with the data of all silos in this
+process (``silos/pool.py``), or Flower's nodes by messages (``flower/grid.py``) or by streams
 (``flower/asker.py``).
 """
 
@@ -30,21 +30,21 @@ from spcacw_flwr.silos.protocol import Federation, SiloInfo, Silos
 log = logging.getLogger(__name__)
 
 AHEAD, EARLY = 3, 1 / 4
-"""Epochs in a row that training alone must be ahead before it is said, and the share of a run in
-which nothing is said: averages of many silos start slowly."""
+"""Epochs in a row that training alone must be ahead before a warning, and the first share of a run
+without a warning: averages of many silos start slowly."""
 
 
 class History:
-    """What a run has done so far: epochs, weights, who took part."""
+    """The record of a run so far: epochs, weights, federation."""
 
     directory: Path | None = None
-    """Where its artefacts are; None if it leaves none."""
+    """The directory of its artefacts; None if it writes none."""
     resumes = False
-    """Whether the run was begun before."""
+    """Whether the run goes on from an earlier start."""
     federation: Federation
-    """Who takes part, since training has started."""
+    """The federation; set when training starts."""
     method: Method
-    """What was trained, with its state; and who answered badly: since training has started."""
+    """The method with its state, and the gate with its counts; set when training starts."""
     gate: Gate
 
     def __init__(self, config: Config) -> None:
@@ -52,14 +52,14 @@ class History:
         self.epochs: list[dict[str, float]] = []
         """A table per epoch: metrics (accuracy in percent), loss, L, … as in metrics.jsonl."""
         self.figures: Mapping[str, NDArray[np.float64]] = {}
-        """What the method says of each silo, (M,) each, after the last epoch."""
+        """The method's figures of the silos, (M,) each, after the last epoch."""
         self.alphas: list[tuple[int, NDArray[np.float64]]] = []
         """Round and weights (M,) at every update; empty for a method without weights."""
         self.rounds = self.round = 0
         self.alone: dict[str, list[float]] = {}
-        """Figures of training alone, see :class:`Alone`; empty without that."""
+        """Figures of training alone, see :class:`Alone`; empty without training alone."""
         self.parameters: Mapping[str, Tensor] = {}
-        """The model after the last epoch: parameters, and the buffers it was evaluated with."""
+        """The model after the last epoch: parameters, and the buffers of its evaluation."""
         self._started = time.perf_counter()
 
     @property
@@ -69,7 +69,7 @@ class History:
 
     @property
     def privacy(self) -> dict[str, dict[str, float | int | str]]:
-        """What each private silo does, and has told so far; see :class:`~.accounting.Ledger`."""
+        """Each private silo's mechanism, answers and ε so far; see :class:`~.accounting.Ledger`."""
         return self.method.ledger.summary()
 
     @property
@@ -88,23 +88,23 @@ class History:
         return self.alphas[-1][1] if self.alphas else None
 
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
-        """Note who takes part and how many rounds there will be; return how many are done already.
+        """Record the federation and the number of rounds; return the number of rounds already done.
 
-        ``objects`` has by name whatever changes from round to round: ``{"method": method, …}``. A
-        run that goes on finds them here in the state in which it left them.
+        ``objects`` maps names to the objects that change from round to round:
+        ``{"method": method, …}``. If the run goes on, a recorder restores their state here.
         """
         self.federation, self.rounds = federation, rounds
         return 0
 
     def keep(self, round_: int) -> None:
-        """After all that round t did: leave a checkpoint if it is time, end if somebody asked."""
+        """Called at the end of round t: save a checkpoint if one is due, end if requested."""
 
     def ending(self) -> AbstractContextManager[None]:
-        """Return a block of rounds, in which a wish to end is heard by :meth:`keep`."""
+        """Return a context for the rounds, in which :meth:`keep` sees requests to end."""
         return nullcontext()
 
     def memory(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of this history."""
+        """Return the parts of this history that a checkpoint keeps."""
         return {
             "epochs": self.epochs, "figures": dict(self.figures), "round": self.round,
             "rounds": [round_ for round_, _ in self.alphas],
@@ -120,18 +120,18 @@ class History:
         self._started = time.perf_counter() - memory["seconds"]
 
     def weights(self, round_: int, alpha: NDArray[np.float64]) -> None:
-        """Note α (M,) as it is after round ``round_``."""
+        """Record α (M,) after round ``round_``."""
         self.alphas.append((round_, alpha.copy()))
 
     def progress(self, round_: int) -> None:
-        """Note that a round is over."""
+        """Record the end of a round."""
         self.round = round_
 
     def epoch(
         self, round_: int, report: Mapping[str, float],
         figures: Mapping[str, NDArray[np.float64]], parameters: Mapping[str, Tensor],
     ) -> None:  # fmt: skip
-        """Note the epoch that ended with round t: its report, figures of silos, and model."""
+        """Record the epoch that ended with round t: its report, figures of silos, and model."""
         self.figures, self.parameters = figures, parameters
         seconds = round(self.seconds, 3)
         line = {"epoch": len(self.epochs) + 1, "round": round_, **report, "seconds": seconds}
@@ -142,7 +142,7 @@ class History:
         self._look(metric)
 
     def _look(self, metric: Metric) -> None:
-        """Say, once, that training alone has been ahead for some epochs, and mark the last one."""
+        """Warn, once, if training alone has been ahead for some epochs; mark the last epoch."""
         ours, early = self.epochs[-AHEAD:], max(AHEAD, EARLY * self.config.run.epochs)
         said = any("behind" in line for line in self.epochs)
         if said or len(self.epochs) < early or "alone" not in ours[0]:
@@ -161,17 +161,17 @@ class History:
             )  # fmt: skip
 
     def waits(self, state: str) -> None:
-        """Note what happens before the first round."""
+        """Record what the run does before the first round."""
 
     def finish(self) -> None:
-        """Note that the run is complete."""
+        """Record that the run is complete."""
 
     def fail(self, sentence: str) -> None:
-        """Note the sentence that ended the run."""
+        """Record the message of the error that ended the run."""
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Note whatever ends the block early, and let it go on; a full disk as a sentence."""
+        """Record an error of the block and raise it, as SpcacwError if memory or a file fails."""
         try:
             yield
         except SpcacwError as error:
@@ -192,7 +192,7 @@ class History:
             raise SpcacwError(sentence) from error
         except BaseException as error:
             words = f": {error}" if str(error) else ""
-            if isinstance(error, Exception):  # the word may be read before a traceback is
+            if isinstance(error, Exception):  # a user may read this before the traceback
                 frames = extract_tb(error.__traceback__)
                 own = [one for one in frames if "site-packages" not in one.filename]
                 place = (own or frames)[-1]
@@ -202,13 +202,13 @@ class History:
 
 
 def play(silos: Silos, method: Method, round_: int, gate: Gate | None = None) -> None:
-    """Run round t of a method with ``silos``; the gate is a fresh one by default."""
+    """Run round t of a method with ``silos``, by default with a fresh gate."""
     gate = gate or Gate(method.config, method.federation.num_silos)
     gate.play(method, round_, silos.answer)
 
 
 def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> None:
-    """Run a method for so many rounds, or the configured epochs, and note them in ``history``."""
+    """Run a method for ``rounds``, or the configured epochs if 0; record them in ``history``."""
     federation = method.federation
     rounds = rounds or method.config.run.epochs * federation.rounds_per_epoch
     history.method = method
@@ -228,9 +228,9 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
 
 
 def see_classes(federation: Federation) -> None:
-    """Say so where half of the model's outputs, or more, stand for labels that no silo has."""
+    """Warn if at least half of the model's outputs are for labels that no silo has."""
     counts = [info.label_counts for info in federation.silos]
-    if not all(counts):  # of a private silo nobody knows
+    if not all(counts):  # a private silo does not report its labels
         return
     largest = int(np.flatnonzero(np.sum(counts, axis=0)).max())
     if 2 * (largest + 1) <= len(counts[0]):
@@ -241,7 +241,7 @@ def see_classes(federation: Federation) -> None:
 
 
 def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> None:
-    """Evaluate the model that an epoch ended with, and note it; the method's figures start anew."""
+    """Evaluate the model at an epoch's end, and record it; the method's figures are reset."""
     assert method.federation.layout is not None  # every engine knows its model
     report = method.epoch_report() | history.gate.report()
     figures = method.figures()
@@ -256,7 +256,7 @@ def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> N
 
 
 class Alone:
-    """Training alone: the target's own data only, by the method Local and the run's own seed."""
+    """Training alone: only the target's data, with the method Local and the run's seed."""
 
     def __init__(self, pool: SiloPool) -> None:
         self.pool, self.config, self.target = pool, pool.config, pool.config.run.target
@@ -264,7 +264,7 @@ class Alone:
     def train_alone(self, start: Tensor, rounds: int = 0) -> tuple[dict[str, list[float]], Tensor]:
         """Return each figure of the test cases after each epoch, and the model (d,).
 
-        It begins with the model ``start`` (d,), and takes as many rounds as :func:`train` does.
+        Training starts with the model ``start`` (d,), for as many rounds as :func:`train`.
         """
         (info,) = (info for info in self.pool.describe() if info.silo == self.target)
         silos = (*(SiloInfo(i, 0, ()) for i in range(self.target)), info)
@@ -277,31 +277,31 @@ class Alone:
         return {name: [line[name] for line in history.epochs] for name in names}, local.personal
 
     def gains(self, models: Tensor) -> dict[str, list[float]]:
-        """Return, as ``<metric>-gain``, by how much the first of two models (2, d) is better.
+        """Return the gain of the first of two models (2, d) over the second, as ``<metric>-gain``.
 
-        It is the difference on the same test cases, and its paired 95 % interval. Models are
-        compared where the cases are, so that none leaves its silo.
+        It is the difference on the same test cases, and its paired 95 % interval. The models are
+        compared where the test cases are, so no case leaves its silo.
         """
         ours, theirs = (self.pool.cases(model, self.target)[0] for model in models)
         return {f"{name}-gain": gain for name, gain in ours.gains(theirs).items()}
 
 
 class Beside(Protocol):
-    """Who trains alone: :class:`Alone`, or the node that holds the target's data."""
+    """The side that trains alone: :class:`Alone`, or the node with the target's data."""
 
     def train_alone(self, start: Tensor, rounds: int = 0) -> tuple[dict[str, list[float]], Tensor]:
-        """As :meth:`Alone.train_alone`."""
+        """Train as :meth:`Alone.train_alone` does."""
 
     def gains(self, models: Tensor) -> dict[str, list[float]]:
-        """As :meth:`Alone.gains`."""
+        """Compare as :meth:`Alone.gains` does."""
 
 
 @contextmanager
 def compared(beside: Beside, method: Method, history: History, rounds: int = 0) -> Iterator[None]:
-    """Let the target train alone before a block that trains, and compare the models after it.
+    """Let the target train alone before the block, which trains; compare both models after it.
 
-    Both begin with one model and take as many rounds. It comes first, so that each epoch can be
-    compared. A comparison that fails costs no training.
+    Both start with the same model and take as many rounds. Training alone comes first, so that
+    each epoch can be compared. If the comparison fails, training goes on.
     """
     run = history.config.run
     if not run.compare_alone or run.method == "local":

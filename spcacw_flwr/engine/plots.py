@@ -1,7 +1,7 @@
 """The two pictures of a run: the target's metric over epochs, and α over time.
 
-They are drawn without a display (Matplotlib's Agg canvas, no pyplot state), so that a worker thread
-can write them. :func:`heat` draws every heat-map of weights, here, in reports and in experiments.
+They need no display (Matplotlib's Agg canvas, no pyplot state), so a worker thread can write them.
+:func:`heat` draws every heat-map of weights: here, in reports and in experiments.
 """
 
 import io
@@ -24,10 +24,10 @@ from spcacw_flwr.silos.metrics import Metric
 from spcacw_flwr.silos.protocol import Federation
 
 HEAT = ListedColormap(matplotlib.colormaps["magma_r"](np.linspace(0.1, 1, 256)))
-"""Without the lightest tints, which look like the white of no weight."""
+"""The colour map, without the lightest tints: they look like white, which means no weight."""
 BLUE, ORANGE = "#0072B2", "#D55E00"
 MOST_POINTS = 400
-"""Epochs or updates that are drawn; of more, an even choice."""
+"""Most epochs or updates that are drawn; of more, an even choice is drawn."""
 
 
 def new_figure(width: float, height: float, dpi: int = 100) -> Figure:
@@ -41,11 +41,11 @@ def heat(
     axes: Axes, table: ArrayLike, rounds: Sequence[float] | None = None, *, top: float = 1.0,
     colours: Colormap = HEAT,
 ) -> QuadMesh:  # fmt: skip
-    """Draw weights, an array (rows, columns), as colours, the first row above the others.
+    """Draw weights, an array (rows, columns), as colours, with the first row at the top.
 
-    A weight of exactly 0 is white, one of ``top`` the last of the ``colours``, which grow with
-    √weight: the target's own large weight would leave its peers' all alike. A column begins at one
-    of ``rounds``, at 0, 1, … by default, and holds until the next one.
+    A weight of exactly 0 is white; ``top`` has the last of the ``colours``. The scale is √weight:
+    otherwise the target's large weight would make all peers look alike. ``rounds`` has the left
+    edge of each column, 0, 1, … by default; a column ends where the next one begins.
     """
     values = np.ma.masked_equal(np.asarray(table, dtype=np.float64), 0.0)
     edges = np.arange(values.shape[1]) if rounds is None else np.asarray(rounds)
@@ -60,7 +60,7 @@ def heat(
 
 
 def thin(count: int) -> list[int]:
-    """Return at most MOST_POINTS places among ``count``, the first and the last among them."""
+    """Return at most MOST_POINTS indices below ``count``, with the first and the last."""
     return sorted({round(x) for x in np.linspace(0, count - 1, min(count, MOST_POINTS))})
 
 
@@ -68,9 +68,9 @@ def draw_metric(
     axes: Axes, metric: Metric, epochs: Sequence[float], values: Sequence[float],
     alone: Sequence[float],
 ) -> None:  # fmt: skip
-    """Draw a metric over epochs, beside training alone where that is known.
+    """Draw a metric over epochs, with training alone if that is known.
 
-    ``alone`` is by epoch; a single value is that after the last one.
+    ``alone`` has a value per epoch; a single value is the one after the last epoch.
     """
 
     def line(x: Sequence[float], y: Sequence[float], what: str, **style: Any) -> None:
@@ -103,7 +103,7 @@ def save_metric(
     path: Path, metric: Metric, epochs: Sequence[Mapping[str, float]],
     alone: Mapping[str, Sequence[float]],
 ) -> None:  # fmt: skip
-    """Save the picture of a metric of the target over epochs."""
+    """Save the picture of the target's metric over epochs."""
     figure = new_figure(6.4, 4.0, dpi=120)
     numbers, values = ([line[name] for line in epochs] for name in ("epoch", metric.name))
     draw_metric(figure.add_subplot(), metric, numbers, values, alone.get(metric.name, ()))
@@ -111,7 +111,7 @@ def save_metric(
 
 
 def some_rows(order: Sequence[int], target: int, most: int) -> range:
-    """Return at most about so many rows to be labelled, at even distances, the target's too."""
+    """Return about ``most`` evenly spaced rows to label, with the target's row."""
     step = max(1, len(order) // most)
     return range(order.index(target) % step, len(order), step)
 
@@ -124,8 +124,8 @@ def save_alpha(
 ) -> None:
     """Draw α over rounds as a heat-map; white is a weight of exactly 0.
 
-    Silos are in the order of their true clusters or, where ``circular`` says that the groups are
-    angles in degrees, along the circle around the target.
+    Silos are in the order of their true clusters. If the groups are angles in degrees
+    (``circular``), silos are in the order of their angle relative to the target.
     """
     target, known = federation.target, [info.group for info in federation.silos]
     place = [group or 0.0 for group in known]

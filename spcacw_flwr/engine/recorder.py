@@ -1,7 +1,7 @@
-"""What a run leaves behind, written as it happens so that a crash loses at most one epoch.
+"""The files of a run, written during the run so that a crash loses at most one epoch.
 
-docs/run.md lists the files. When a run goes on from its checkpoint, those that grow are first cut
-to where they were (:mod:`spcacw_flwr.engine.checkpoint`).
+docs/run.md lists the files. When a run goes on from its checkpoint, the growing files are first
+cut back to their length at the checkpoint (:mod:`spcacw_flwr.engine.checkpoint`).
 """
 
 import csv
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 PACKAGES = ("spcacw-flwr", "flwr", "torch", "numpy", "ray")
 PROGRESS_SECONDS = 0.2
-"""How often the round counter on disk may move; a display needs no more."""
+"""Least seconds between updates of the round counter on disk; a display needs no more."""
 
 
 def as_json(table: Mapping[str, Any], indent: int | None = None) -> str:
@@ -54,7 +54,7 @@ def as_json(table: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def as_toml(table: Mapping[str, Any]) -> str:
-    """Return a flat table of strings, numbers and booleans as TOML, which writes them as JSON."""
+    """Return a flat table of strings, numbers and booleans as TOML; JSON writes them alike."""
     lines = (f"{name} = {json.dumps(v, ensure_ascii=False)}\n" for name, v in table.items())
     return "".join(lines)
 
@@ -69,19 +69,19 @@ def versions() -> dict[str, str]:
 
 
 def best_and_last(accuracy: Sequence[float]) -> dict[str, float]:
-    """Return the two accuracies that every summary had before there were other metrics."""
+    """Return the two accuracies that summaries had before there were other metrics."""
     return {"best_accuracy": max(accuracy), "last_accuracy": accuracy[-1]}
 
 
 class Recorder(History):
-    """A history that writes the run's artefacts into a directory of its own.
+    """A history that writes the run's artefacts into the run's directory.
 
-    The summary names the ``engine``; ``show`` is called with the content of status.json whenever
-    that changes. By ``flower_run``, Flower's id of the run, a ServerApp that was started again
-    knows its directory.
+    The summary names the ``engine``. ``show`` is called with the content of status.json whenever
+    that changes. ``flower_run`` is Flower's id of the run: by this id, a restarted ServerApp
+    recognizes its directory.
 
-    Raises SpcacwError if the directory cannot be made or written, already holds another run, or
-    another process is at work in it.
+    Raises SpcacwError if the directory cannot be made or written, if it already holds another run,
+    or if another process works in it.
     """
 
     directory: Path
@@ -100,7 +100,7 @@ class Recorder(History):
         own = places.is_own(directory, flower_run)
         self.resumes = bool(config.run.resume) or own
         self._asks = self.resumes and not own
-        """Whether it is still to be seen that the run can go on: until then its word stays."""
+        """Whether it is still unknown if the run can go on; until then status.json stays."""
         claim_directory(directory, self.resumes)
         self._lock = places.held(directory)
         places.sweep(directory)
@@ -113,16 +113,16 @@ class Recorder(History):
         write_atomically(self.directory / name, text.encode())
 
     def _write_config(self) -> None:
-        # Without the directory, so that the file repeats the run in a fresh one.
+        # Without the directory, so that the file can repeat the run in a new one.
         self._write("config.toml", as_toml(self.config.to_flat() | {"output": "", "resume": ""}))
 
     def waits(self, state: str) -> None:
-        """Say so in status.json, unless it is not known yet whether the run can go on."""
+        """Write the state to status.json, but not of a resumed run: it may be unable to go on."""
         if not self.resumes:
             self._status(state)
 
     def start(self, federation: Federation, rounds: int, objects: Mapping[str, Any]) -> int:
-        """Open the growing files, or cut them to where they were when the run goes on."""
+        """Open the growing files; if the run goes on, cut them back to the checkpoint."""
         done, checkpoints = None, self.config.run.checkpoint_every >= 0
         if checkpoints or self.resumes:
             keeper = Keeper(self.directory, self.config, federation, objects)
@@ -131,7 +131,7 @@ class Recorder(History):
             self._go_on(done)
         else:
             self._open(federation)
-        self._write_config()  # of a run that goes on, epochs may have grown
+        self._write_config()  # a resumed run may have more epochs than before
         if checkpoints:
             keeper.check_room()
             self._keeper = keeper
@@ -153,7 +153,7 @@ class Recorder(History):
         places.append(self.directory / name, text.getvalue())
 
     def _go_on(self, content: Mapping[str, Any]) -> None:
-        """Recall what a checkpoint holds; what files have beyond it is of rounds to come again."""
+        """Restore a checkpoint's content; cut lines of later rounds, which will be repeated."""
         places.cut(self.directory, content["lengths"])
         self.recall(content["history"])
         then = content["versions"]
@@ -164,9 +164,9 @@ class Recorder(History):
         log.info("The run in %s goes on after round %s.", self.directory, self.round)
 
     def keep(self, round_: int) -> None:
-        """Leave a checkpoint if it is time; end if somebody asked.
+        """Save a checkpoint if one is due or the run is to end.
 
-        Raises Stopped if somebody asked.
+        Raises Stopped if somebody asked the run to end.
         """
         stops = self._stop.wanted and round_ < self.rounds
         if self._keeper and (stops or self._keeper.due(round_, self.rounds)):
@@ -176,7 +176,7 @@ class Recorder(History):
             raise Stopped(f"It was stopped after round {round_} of {self.rounds}.")
 
     def ending(self) -> AbstractContextManager[None]:
-        """Take Ctrl-C, SIGTERM, or a file ``stop``, as a wish to end after the round."""
+        """Take Ctrl-C, SIGTERM or a file ``stop`` as a request to end after the round."""
         return self._stop.watching()
 
     def weights(self, round_: int, alpha: NDArray[np.float64]) -> None:
@@ -190,7 +190,7 @@ class Recorder(History):
             self._loggers.scalars(values, round_)
 
     def progress(self, round_: int) -> None:
-        """Note the round on disk, at most five times a second."""
+        """Write the round to disk, at most five times a second."""
         super().progress(round_)
         if time.perf_counter() - self._told >= PROGRESS_SECONDS:
             self._status("training")
@@ -221,7 +221,7 @@ class Recorder(History):
 
     def finish(self) -> None:
         """Write summary.json and the pictures."""
-        from spcacw_flwr.engine import plots  # not before: Matplotlib takes a second
+        from spcacw_flwr.engine import plots  # late: importing Matplotlib takes a second
 
         self._write("summary.json", as_json(self.summary(), indent=2))
         metric = METRICS[self.config.run.metric]
@@ -232,10 +232,10 @@ class Recorder(History):
         self._close("finished")
 
     def fail(self, sentence: str) -> None:
-        """Note the sentence that ended the run; what was learned so far stays on disk.
+        """Write the message of the error to status.json; results so far stay on disk.
 
-        If a run could not go on, its status.json stays as it was; a launcher that waits for a word
-        has taken it away.
+        If a resumed run could not go on, its status.json does not change. A launcher that waits for
+        a new status.json has removed the old one, and then this writes one.
         """
         if self._asks and (self.directory / "status.json").exists():
             self._lock.release()
@@ -251,7 +251,7 @@ class Recorder(History):
             self._lock.release()
 
     def summary(self) -> dict[str, Any]:
-        """Return the run in a few figures; accuracies in percent."""
+        """Return a summary of the run; accuracies are in percent."""
         run, last = self.config.run, self.epochs[-1]
         setting = setting_class(run.setting)
         accuracy = best_and_last(self.accuracy) if "accuracy" in last else {}
@@ -274,9 +274,9 @@ class Recorder(History):
         }  # fmt: skip
 
     def _metrics(self) -> dict[str, dict[str, Any]]:
-        """Return of each metric its best and last value, 95 % intervals, and the gain over alone.
+        """Return the best and last value of each metric, 95 % intervals, and the gain over alone.
 
-        A gain is better than 0 where more of the metric is worse, too.
+        A gain above 0 is an improvement, also for a metric where lower is better.
         """
         found, last = {}, self.epochs[-1]
         for name, metric in METRICS.items():

@@ -1,7 +1,7 @@
 """The in-process engine: all silos in one process, their data stacked on one device.
 
-It runs the method and the silo functions that Flower's strategy and ClientApp run, without their
-messages, and needs PyTorch and the scientific stack alone::
+It runs the same method and silo functions as Flower's strategy and ClientApp, without messages. It
+needs only PyTorch and the scientific stack::
 
     from spcacw_flwr.config.config import Config
     from spcacw_flwr.engine.simulate import simulate
@@ -30,23 +30,23 @@ from spcacw_flwr.silos.protocol import Federation, SiloInfo
 from spcacw_flwr.silos.setup import checked_setting
 
 SMALL_ROUND = 512
-"""Samples of a round, M·b, up to which a second thread gains nothing (docs/engine.md)."""
+"""Most samples of a round, M·b, at which a second thread gains nothing (docs/engine.md)."""
 
 
 def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = None) -> History:
-    """Run a configuration in this process and return what it did.
+    """Run a configuration in this process and return its history.
 
     Parameters
     ----------
     config : Config
-        The artefacts go to its key ``output``; when that is empty nothing is written.
+        The artefacts go to its key ``output``; if that is empty, nothing is written.
     show : callable, optional
         Called with the content of status.json whenever that changes (with ``output`` only).
 
     Raises
     ------
     SpcacwError
-        If the configuration, the data or the run is wrong; what was learned so far is on disk.
+        If the configuration, the data or the run has an error; results so far are on disk.
     """
     setting = checked_setting(config)
     setting.prepare()
@@ -67,12 +67,12 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
 
 @contextmanager
 def logged(directory: Path) -> Iterator[None]:
-    """Keep in a run's ``run.log`` what is logged in the block; who shows it already goes on."""
+    """Write the log messages of the block to a run's ``run.log``; other handlers stay."""
     log, file = logging.getLogger("spcacw_flwr"), logging.FileHandler(directory / "run.log")
     file.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     level, alone = log.level, not log.hasHandlers()
     added = [file, *([logging.lastResort] if alone and logging.lastResort else [])]
-    if alone:  # nobody has said what is to be logged
+    if alone:  # no other code has configured logging
         log.setLevel(logging.INFO)
     for handler in added:
         log.addHandler(handler)
@@ -86,7 +86,7 @@ def logged(directory: Path) -> Iterator[None]:
 
 
 def method_for(config: Config, silos: Iterable[SiloInfo], pool: SiloPool) -> Method:
-    """Return the configured method of the target, for a federation of some silos of a pool."""
+    """Return the target's configured method for a federation of ``silos`` of a pool."""
     size = config.samples_per_round
     federation = Federation(tuple(silos), config.run.target, size, pool.layout)
     return make_method(config, federation, pool.initial_parameters())
@@ -94,11 +94,11 @@ def method_for(config: Config, silos: Iterable[SiloInfo], pool: SiloPool) -> Met
 
 @contextmanager
 def threads(wanted: int, samples: int, pool: SiloPool | None = None) -> Iterator[None]:
-    """Compute with ``wanted`` threads, or by the size of a round when that is 0.
+    """Compute with ``wanted`` threads; if that is 0, the size of a round decides.
 
-    They are a crew's (:mod:`spcacw_flwr.alpha.crew`) where ``pool``, if any, can use one, else
-    PyTorch's: when two processes share the cores, each of those waits for threads that do not run,
-    and two small runs side by side take ten times as long.
+    The threads are a crew's (:mod:`spcacw_flwr.alpha.crew`) if ``pool``, if any, can use a crew,
+    else PyTorch's. If two processes share the cores, PyTorch's threads wait for threads that do not
+    run: two small runs side by side then take ten times as long.
     """
     before = torch.get_num_threads()
     cores = wanted or (1 if samples <= SMALL_ROUND else before)

@@ -1,9 +1,9 @@
 """The state of objects in a file, by ``torch.save`` and ``torch.load(weights_only=True)``.
 
-Objects are kept whole, with what they share. What they were made from (configuration, federation)
-is kept by name only: whoever loads brings it. Arrays travel as tensors. Only classes of this
-project, of the packages that the objects themselves are from, and a few of Python's and PyTorch's
-are made anew; anything else ends in an :class:`SpcacwError` when it is to be saved.
+Objects are saved whole, with shared references. Their inputs (configuration, federation) are saved
+by name only: the caller of :func:`load` supplies them. Arrays are saved as tensors. Loading creates
+only classes of this project, of the packages of the saved objects, and a few of Python's and
+PyTorch's. Saving any other class raises :class:`SpcacwError`.
 """
 
 import collections
@@ -35,40 +35,40 @@ CONTAINERS = (
 )  # fmt: skip
 OURS, MODULES = "spcacw_flwr", ("torch.nn.modules", "torch.optim")
 _given: Mapping[str, Any] = {}
-"""What objects were made from, by name, while a state is loaded."""
+"""The inputs of the objects, by name, while a state is loaded."""
 
 
 def inputs_of(config: Config, federation: Federation) -> dict[str, Any]:
-    """Return what a method is made from, and may keep parts of, by name."""
+    """Return, by name, the inputs of a method, and their parts that a method may keep."""
     named = {"config": config, "federation": federation, "layout": federation.layout}
     named |= {f"config.{name}": getattr(config, name) for name in (*SECTIONS, "method")}
     return {name: value for name, value in named.items() if value is not None}
 
 
 def given(name: str) -> Any:
-    """Return what is kept by name."""
+    """Return an input that was saved by name."""
     return _given[name]
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:
-    """Return an array that travelled as a tensor, its axes in memory as they were."""
+    """Return an array that was saved as a tensor, with the same order of axes in memory."""
     return tensor.cpu().numpy()
 
 
 def as_scalar(tensor: Tensor) -> Any:
-    """Return a NumPy scalar that travelled as a tensor."""
+    """Return a NumPy scalar that was saved as a tensor."""
     return tensor.cpu().numpy()[()]
 
 
 def as_generator(kind: str, state: dict[str, Any]) -> np.random.Generator:
-    """Return a generator in the state that it was in."""
+    """Return a generator in its saved state."""
     bits = getattr(np.random, kind)()
     bits.state = state
     return np.random.Generator(bits)
 
 
 def _pickler(inputs: Mapping[str, Any]) -> types.ModuleType:
-    """Return what ``torch.save`` takes for the module pickle."""
+    """Return the module that ``torch.save`` uses as pickle."""
     names = {id(value): name for name, value in inputs.items()}
 
     class Pickler(pickle.Pickler):
@@ -94,7 +94,7 @@ def _pickler(inputs: Mapping[str, Any]) -> types.ModuleType:
 
 
 def _allowed(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any]:
-    """Return what a state of these objects may name."""
+    """Return the classes and functions that a state of these objects may name."""
     kinds = [kind for value in objects.values() for kind in type(value).__mro__]
     tops = {OURS, *(kind.__module__.partition(".")[0] for kind in kinds)} - {"builtins"}
     if "config" in inputs and ":" in (solver := inputs["config"].spcacw.solver):
@@ -112,7 +112,7 @@ def _allowed(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any]
 def save(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bytes:
     """Return the state of named objects.
 
-    Raises SpcacwError if something in it cannot be kept; the sentence names the attribute.
+    Raises SpcacwError if a part cannot be saved; the message names the attribute.
     """
     content, what = _saved(dict(objects), objects, inputs)
     if what:
@@ -130,7 +130,7 @@ def save(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> bytes:
 
 
 def _saved(value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return the state of a value, and what in it cannot be kept: nothing if all can."""
+    """Return the state of a value, and the part that cannot be saved, "" if all can."""
     file = io.BytesIO()
     try:
         torch.save(value, file, pickle_module=_pickler(inputs))
@@ -144,7 +144,7 @@ def _saved(value: Any, objects: Mapping[str, Any], inputs: Mapping[str, Any]) ->
 
 @contextmanager
 def giving(inputs: Mapping[str, Any]) -> Iterator[None]:
-    """Bring, for the duration of a block, what is kept by name only."""
+    """Supply, during a block, the inputs that are saved by name only."""
     global _given
     _given = inputs
     try:
@@ -158,7 +158,7 @@ def load(
 ) -> dict[str, Any]:
     """Return named objects; those in ``fresh`` are changed in place.
 
-    ``devices`` maps where tensors were to where they shall be.
+    ``devices`` maps the old devices of tensors to the new ones.
     """
     with safe_globals(_allowed(fresh, inputs)), giving(inputs):
         found = torch.load(file, map_location=dict(devices), weights_only=True)

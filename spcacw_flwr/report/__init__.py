@@ -1,6 +1,6 @@
-"""The report of a run for people: ``report.html``, one file with nothing to fetch.
+"""The report of a run for people: ``report.html``, one file that loads nothing else.
 
-It is made from the artefacts in the run's directory alone, so that an old run has one too:
-``read`` makes tables of the files, ``facts`` figures of the tables; ``sentences`` say them in plain
-language, ``pictures`` draw them, and ``page`` orders it all and fills the ``template``.
+It uses only the artefacts in the run's directory, so an old run can have a report too. ``read``
+reads the files into tables. ``facts`` computes figures from the tables. ``sentences`` puts them
+into words, ``pictures`` draws them, and ``page`` orders all of it and fills the template.
 """

@@ -1,4 +1,4 @@
-"""The figures that the report talks about, computed from a run's artefacts."""
+"""The figures of the report, computed from a run's artefacts."""
 
 import math
 from collections.abc import Iterable
@@ -16,52 +16,52 @@ from spcacw_flwr.silos.metrics import Metric
 
 Vector = NDArray[np.float64]
 TAIL = 10
-"""Epochs at the end over which the metric's own movement is measured."""
+"""Number of last epochs over which the metric's own movement is measured."""
 ENOUGH_SEEDS = 3
-"""Seeds from which on they tell how much of a difference is chance."""
+"""Least seeds that show how much of a difference is chance."""
 MOST_SILOS = 12
-"""Silos that are drawn or listed one by one; of the others a summary."""
+"""Most silos that are drawn or listed one by one; the others are summed up."""
 THEORY = "closed_form"
-"""A figure that people are not shown: the weight that a peer would earn alone by the lemma "Optimal
-Weights", 0 for all that are useful together only. It is in ``silos.csv``."""
+"""A figure that reports hide: the weight that a peer would earn alone by the lemma "Optimal
+Weights", 0 for peers that are useful only together. It is in ``silos.csv``."""
 REFUSED = "refused"
-"""A figure that a sentence tells: how many of a silo's gradients were not stepped along."""
+"""A figure for a sentence, not for tables: how many of a silo's gradients no step followed."""
 SETTLED = 0.01
 """Share of the weight below which an update counts as small."""
 Interval = tuple[float, float]
-"""Of 95 %."""
+"""The two ends of a 95 % interval."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """How good the target's model was, by the run's metric; accuracies in percent."""
+    """The quality of the target's model, by the run's metric; accuracies are in percent."""
 
     metric: Metric
     epochs: list[int]
     values: list[float]
     alone: list[float]
-    """After each epoch of training alone, as far as it is known."""
+    """Values after each epoch of training alone, as far as they are known."""
     where: str
-    """What it was measured on: ``test`` cases, or ``held-out`` training data."""
+    """The cases of the measurement: ``test`` cases, or ``held-out`` training data."""
     cases: int
-    """How many; 0 before the first epoch."""
+    """The number of cases; 0 before the first epoch."""
     interval: Interval | None
-    """That of the last value, if there is one."""
+    """The interval of the last value, if there is one."""
     gain_interval: Interval | None
-    """That of the gain, paired by test case."""
+    """The interval of the gain, paired by test case."""
     table: dict[str, dict[str, Any]]
-    """What the summary has of each metric."""
+    """The summary's entries of each metric."""
 
     @property
     def gain(self) -> float | None:
-        """By how much training with peers ended better than training alone; None if not known."""
+        """The final gain of training with peers over training alone; None if not known."""
         if not (self.values and self.alone):
             return None
         return self.metric.sign * (self.values[-1] - self.alone[-1])
 
     @property
     def verdict(self) -> int:
-        """1 or −1 where the test cases tell that the peers helped or harmed, else 0."""
+        """1 or −1 if the test cases show that the peers helped or harmed, else 0."""
         low, high = self.gain_interval or (0, 0)
         return 0 if self.alike else 1 if low > 0 else -1 if high < 0 else 0
 
@@ -73,7 +73,7 @@ class Course:
 
     @property
     def on(self) -> str:
-        """What the metric was measured on, with its size: ``48 test cases``."""
+        """The number and kind of the cases: ``48 test cases``."""
         return f"{self.cases:,} {self.where} case{'' if self.cases == 1 else 's'}"
 
     @property
@@ -84,32 +84,32 @@ class Course:
 
 @dataclass(frozen=True)
 class Weights:
-    """α over the run, and what it was made from; arrays of M silos."""
+    """α over the run, and the figures behind it; arrays of M silos."""
 
     target: int
     rounds: NDArray[np.int64]
     alphas: Vector
     """(U, M)"""
     mean: Vector
-    """The mean over all rounds of the α that they used."""
+    """(M,) the mean of the α that the rounds used, over all rounds."""
     figures: dict[str, Vector]
     """bias (‖b̂‖), sigma (noise) and others, if known; see :data:`THEORY`."""
     groups: list[float | None]
     group_kind: str
-    """cluster, angle or none, as of :class:`partitions.Setting`."""
+    """cluster, angle or none, as in :class:`partitions.Setting`."""
     names: list[str]
-    """What each silo is called: its number, and its name if it has one."""
+    """The label of each silo: its number, and its name if it has one."""
 
     def called(self, some: Iterable[int]) -> list[str]:
-        """Return what some silos are called."""
+        """Return the labels of some silos."""
         return [self.names[silo] for silo in some]
 
     @property
     def unlike(self) -> list[int]:
         """Peers whose gradients stray from the target's by more than its mini-batches vary.
 
-        One mini-batch of the target's own is then a better guide than all that such a peer sends.
-        In order of distance, the nearest first; none where either is not known.
+        One mini-batch of the target is then a better guide than everything such a peer sends. The
+        nearest peer comes first. The list is empty if bias or noise is not known.
         """
         bias, sigma = (self.figures.get(name) for name in ("bias", "sigma"))
         if bias is None or sigma is None or not sigma[self.target] > 0:
@@ -123,7 +123,7 @@ class Weights:
 
     @property
     def shares(self) -> bool:
-        """Whether every α is a division of a whole: not negative, and summing to 1."""
+        """Whether every α has entries that are not negative and sum to 1."""
         return bool((self.alphas >= 0).all() and np.allclose(self.alphas.sum(axis=1), 1, atol=1e-6))
 
     @property
@@ -134,7 +134,7 @@ class Weights:
 
     @property
     def moved(self) -> Vector:
-        """(U−1,) share of the weight that each update moved: ½ Σ|α_k − α_{k−1}|."""
+        """(U−1,) the share of the weight that each update moved: ½ Σ|α_k − α_{k−1}|."""
         return 0.5 * np.abs(np.diff(self.alphas, axis=0)).sum(axis=1)
 
     @property
@@ -151,18 +151,18 @@ class Weights:
 
 @dataclass(frozen=True)
 class Absence:
-    """What became of the target without one peer, over the seeds that were tried."""
+    """The target's result without one peer, over the seeds of the reruns."""
 
     silo: str
-    """What the peer is called."""
+    """The label of the peer."""
     alpha: float
     """The peer's last α with all silos, mean over seeds."""
     value: float
-    """The last value of the metric without it, mean over seeds."""
+    """The last value of the metric without the peer, mean over seeds."""
     lost: Vector
-    """(seeds,) by how much the target got worse without it; negative: it gained."""
+    """(seeds,) the target's loss without the peer; negative if the target gained."""
     chance: float
-    """Half the 95 % interval of a loss by the draw of the test cases, mean over seeds."""
+    """Half the 95 % interval of a loss from the draw of the test cases, mean over seeds."""
 
     @property
     def mean(self) -> float:
@@ -173,13 +173,13 @@ class Absence:
     def margin(self) -> float:
         """Half the 95 % interval of the mean loss.
 
-        The draw of the test cases, which all seeds may share, and from 3 seeds on what they differ
-        by, by Student's t.
+        It covers the draw of the test cases, which all seeds may share. From 3 seeds on it also
+        covers the differences between seeds, by Student's t.
         """
         count = len(self.lost)
         if count < ENOUGH_SEEDS:
             return self.chance
-        from scipy.stats import t as student  # here: it takes most of a second
+        from scipy.stats import t as student  # late: the import takes most of a second
 
         seeds = float(student.ppf(0.975, count - 1) * self.lost.std(ddof=1) / math.sqrt(count))
         return math.hypot(seeds, self.chance)
@@ -187,7 +187,7 @@ class Absence:
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """Runs in which one peer was absent, beside one with all."""
+    """Runs in which one peer was absent, compared with a run with all silos."""
 
     metric: Metric
     absences: list[Absence]
@@ -196,42 +196,42 @@ class LeaveOneOut:
     seeds: int
     test_samples: int
     recorded: tuple[float, float] | None
-    """The last value of the recorded run, and of its rerun with all silos."""
+    """The last values of the recorded run and of its rerun with all silos."""
 
     @property
     def correlation(self) -> float | None:
-        """Spearman's rank correlation of α and the mean loss; None where undefined."""
+        """Spearman's rank correlation of α and the mean loss; None if it is undefined."""
         if len(self.absences) < 3:
             return None
         alpha, lost = zip(*((one.alpha, one.mean) for one in self.absences), strict=True)
-        if not np.ptp(alpha) > 0 or np.ptp(lost) == 0:  # not known, or all the same
+        if not np.ptp(alpha) > 0 or np.ptp(lost) == 0:  # not known, or all equal
             return None
-        from scipy.stats import spearmanr  # here: it takes most of a second
+        from scipy.stats import spearmanr  # late: the import takes most of a second
 
         return float(spearmanr(alpha, lost).statistic)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the report says."""
+    """All figures of the report."""
 
     run: Artefacts
     state: str
-    """finished, failed, or where an unfinished run is."""
+    """finished, failed, or the stage of an unfinished run."""
     target: int
     course: Course
     weights: Weights | None
-    """None of a method without weights, or before training."""
+    """None for a method without weights, or before training."""
     leave_one_out: LeaveOneOut | None
 
     @property
     def rejections(self) -> dict[str, dict[str, int]]:
-        """How many replies of each silo were not used, by its name and the reason."""
+        """The number of unused replies, by the silo's label and the reason."""
         return self._by_silo("rejections")
 
     @property
     def privacy(self) -> dict[str, dict[str, Any]]:
-        """What each private silo has spent, by its name: epsilon, delta and its mechanism."""
+        """The privacy spent by each private silo, by its label: epsilon, delta, its mechanism."""
         return self._by_silo("privacy")
 
     def _by_silo(self, name: str) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class Facts:
 
     @property
     def seconds(self) -> float | None:
-        """What the run took; of one that has not finished, up to its last epoch."""
+        """The run's duration; of an unfinished run, up to its last epoch."""
         return self.run.summary.get("seconds") or self.total("seconds")
 
     def total(self, name: str) -> float | None:
@@ -251,7 +251,7 @@ class Facts:
 def facts_of(directory: Path) -> Facts:
     """Compute the figures of the run in a directory.
 
-    Raises SpcacwError if it holds no run, or a file in it is damaged.
+    Raises SpcacwError if the directory holds no run or a damaged file.
     """
     run = read(directory)
     state, target = str(run.status.get("state", "unknown")), run.target

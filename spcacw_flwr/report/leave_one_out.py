@@ -1,13 +1,13 @@
-"""Leave-one-out: rerun a configuration in this process without a peer, and see what it costs.
+"""Leave-one-out: rerun a configuration in this process without a peer, and measure the loss.
 
-Rows of ``leave_one_out.csv``: the run's seed, the silo that was absent (empty: none), its last α
-with all silos, the target's last and best value of the run's metric (accuracy in percent), the test
-samples, and half the 95 % interval, paired by test sample, of what its absence cost.
+A row of ``leave_one_out.csv`` has the run's seed, the absent silo (empty: none), its last α with
+all silos, the target's last and best value of the run's metric (accuracy in percent), the number of
+test samples, and half the 95 % interval of the loss, paired by test sample.
 
-Without some silos the method sees a federation in which they never were: those that remain have the
-numbers 0 … M−k−1, and FedAvg's shares or Krum's neighbours are those of so many silos. Each of them
-still draws the mini-batches (and dropout, and augmentation) of its old number, so that two runs
-differ by the absence alone; with ``participation`` < 1, also by who is sampled.
+The method sees a federation without the k absent silos: the remaining silos have the numbers
+0 … M−k−1, and FedAvg's shares or Krum's neighbours are those of M−k silos. Each remaining silo
+still draws the mini-batches (and dropout, and augmentation) of its old number, so two runs differ
+only by the absence. With ``participation`` < 1 they also differ by the sampled silos.
 """
 
 import csv
@@ -42,9 +42,9 @@ def leave_one_out(
 ) -> None:
     """Run with all silos and without each of the ``count`` heaviest peers; write the table.
 
-    The heaviest are so by the last α of the run in ``directory``; ``lowest`` leaves the lightest
-    peer out as well. ``seeds`` counts from the run's own on, ``changes`` are keys that are to
-    differ, such as where the data lie here, and ``say`` is told the cost and each result.
+    The last α of the run in ``directory`` gives the heaviest peers. ``lowest`` also leaves out the
+    lightest peer. The ``seeds`` seeds start with the run's own. ``changes`` has keys with new
+    values, such as the data directory here. ``say`` gets the cost and each result.
 
     Raises SpcacwError if the run cannot be repeated here.
     """
@@ -71,7 +71,7 @@ def leave_one_out(
 
 
 def _one_seed(config: Config, chosen: Sequence[int], say: Say) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a seed; its silos' data are made once."""
+    """Yield the rows of a seed; the silos' data are made once for all of them."""
     setting, seed, target = checked_setting(config), config.run.seed, config.run.target
     try:
         setting.prepare()
@@ -93,7 +93,7 @@ def _one_seed(config: Config, chosen: Sequence[int], say: Say) -> Iterator[tuple
 def _rerun(
     pool: SiloPool, absent: tuple[int, ...], what: str, say: Say
 ) -> tuple[History, list[float], Cases]:
-    """Return a run with some or all silos, its last and best metric, and its model by test case."""
+    """Return a run with some or all silos, its last and best metric, and its results by case."""
     begin, metric = time.perf_counter(), METRICS[pool.config.run.metric]
     history = train_without(pool, absent)
     values = [line[metric.name] for line in history.epochs]
@@ -104,9 +104,9 @@ def _rerun(
 
 
 class Remaining:
-    """A pool of silos without some of them, under new numbers; the loop asks it as it asks a pool.
+    """A pool without some of its silos, under new numbers; the loop uses it like a pool.
 
-    The pool computes for those that remain under their old numbers. The target always remains.
+    The pool computes for the remaining silos under their old numbers. The target always remains.
     """
 
     def __init__(self, pool: SiloPool, absent: Collection[int]) -> None:
@@ -117,7 +117,7 @@ class Remaining:
         self.config = replace(pool.config, run=replace(run, target=self.kept.index(run.target)))
 
     def describe(self) -> list[SiloInfo]:
-        """Say which silos remain, under their new numbers."""
+        """Return the descriptions of the remaining silos, under their new numbers."""
         number = {old: new for new, old in enumerate(self.kept)}
         return [
             replace(info, silo=number[info.silo],
@@ -138,7 +138,7 @@ class Remaining:
 
 
 def train_without(pool: SiloPool, absent: Collection[int]) -> History:
-    """Run the configuration of a pool that holds all silos, without those that are absent."""
+    """Run the configuration of a pool of all silos without the ``absent`` ones."""
     remaining = Remaining(pool, absent)
     config, history = remaining.config, History(remaining.config)
     method = method_for(config, remaining.describe(), pool)

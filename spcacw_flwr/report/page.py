@@ -1,4 +1,4 @@
-"""The page: what each of its parts says, shows and lists; written beside what it is made from."""
+"""The page: the text, pictures and tables of its parts; written into the run's directory."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ COLUMNS = {"bias": "bias ‖b̂‖", "sigma": "noise σ", "epsilon": "ε"}
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names its rows; it is left out if it has none."""
+    """A table whose first column names its rows; a table without rows is left out."""
 
     caption: str
     head: list[str]
     rows: list[list[str]]
     folded: bool = False
-    """Whether it is opened by a click."""
+    """Whether the table is closed until a click."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Section:
     """A part of the page."""
 
     name: str
-    """Its anchor."""
+    """The anchor of the part."""
     title: str
     said: Iterable[str]
     pictures: Sequence[Picture] = ()
@@ -59,8 +59,8 @@ class Section:
 
 
 def sections(facts: Facts) -> Iterator[Section]:
-    """Yield the parts of a run's report; a part of which nothing is known is left out."""
-    from spcacw_flwr.report import pictures  # not before: Matplotlib takes a second
+    """Yield the parts of a run's report that the run has content for."""
+    from spcacw_flwr.report import pictures  # late: importing Matplotlib takes a second
 
     course, weights = facts.course, facts.weights
     if said := [*sentences.advice(facts)]:
@@ -93,7 +93,7 @@ def sections(facts: Facts) -> Iterator[Section]:
 
 
 def tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
-    """Yield the few figures at the top: a label, a value, and how sure it is."""
+    """Yield the few figures at the top: a label, a value, and its uncertainty or cases."""
     course, weights, metric = facts.course, facts.weights, facts.course.metric
     if course.values:
         sure = f"{span(metric, course.interval)}, " if course.interval else ""
@@ -111,7 +111,7 @@ def tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
 
 
 def _metrics_table(course: Course) -> Table:
-    """List all metrics, that of the run first."""
+    """List all metrics, the run's metric first."""
     rows, head = [], ["metric", "at the end"]
     caption = f"The last model on {course.on}, by every metric that applies to them"
     caption += "; below each, its 95 % interval."
@@ -143,7 +143,7 @@ def _silo_table(weights: Weights) -> Table:
         rows.append([name, *cells, *[group] * known])
     caption = "Each silo's weight after the last update, its mean over the run"
     caption += ", and what was found out about it" if figures else ""
-    if rest:  # shares add up; of the others the mean is telling
+    if rest:  # weights can be summed; for other figures the mean is useful
         found = [_decimal(one[rest].sum()) for one in (weights.final, weights.mean)]
         for values in figures.values():
             found.append(_decimal(np.mean(values[rest]), 3))
@@ -157,7 +157,7 @@ def _decimal(value: np.floating[Any], places: int = 4) -> str:
 
 
 def absence_table(found: LeaveOneOut) -> Table:
-    """List what the target lost without each peer that was left out."""
+    """List the target's loss without each of the peers left out."""
     metric = found.metric
     rows = [
         [one.silo, f"{one.alpha:.4f}".replace("nan", "–"), metric.text(one.value),
@@ -193,7 +193,7 @@ def _configuration(facts: Facts) -> Section:
     config = facts.run.config
     given = {name: _text(value) for name, value in config.items()}
     said, changed = [], []
-    with suppress(SpcacwError, KeyError):  # of a setting or a method that is not known here
+    with suppress(SpcacwError, KeyError):  # the setting or the method may be unknown here
         chosen = {name: config[name] for name in ("setting", "method")}
         usual = Config.from_flat(chosen).to_flat() | chosen | {"output": ""}
         changed = [[name, value, default] for name, value in given.items()
@@ -222,7 +222,7 @@ def tied(value: object) -> object:
 
 
 def render(facts: Facts) -> str:
-    """Return the page; whatever comes from the run is escaped."""
+    """Return the page; all text from the run is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=tied)
     config = facts.run.config
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
@@ -235,7 +235,7 @@ def render(facts: Facts) -> str:
 def write_report(directory: Path) -> Path:
     """Write ``report.html`` into a run's directory and return its path.
 
-    Raises SpcacwError if the directory holds no run, or a file of it is damaged.
+    Raises SpcacwError if the directory holds no run or a damaged file.
     """
     path = directory / NAME
     write_atomically(path, render(facts_of(directory)).encode())
@@ -243,9 +243,9 @@ def write_report(directory: Path) -> Path:
 
 
 def write_report_if_possible(directory: Path) -> str:
-    """Write the report at the end of a run; return a warning, empty if all is well.
+    """Write the report at the end of a run; return a warning, empty if the report is written.
 
-    Whatever goes wrong with a report must not cost the run that it is about.
+    An error in a report must not make its run fail.
     """
     try:
         write_report(directory)
@@ -254,7 +254,7 @@ def write_report_if_possible(directory: Path) -> str:
     return ""
 
 
-# The template: a Python text, for Flower ships no .html with an app.
+# The template is a Python string because Flower ships no .html with an app.
 
 STYLE = """
 :root { --ink: #1b1b1b; --soft: #565656; --line: #d6d6d6; --paper: #ffffff; --card: #f4f6f8;

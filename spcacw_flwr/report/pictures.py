@@ -1,7 +1,7 @@
-"""The report's pictures: narrow enough for a phone, told apart in grey too, as data URIs.
+"""The report's pictures, as data URIs: narrow enough for a phone, and readable in grey.
 
-Each is an SVG with its letters as outlines, so that it needs no font of the reader's; heat-maps are
-small bitmaps in it. Colours are two of Okabe and Ito's, which the colour-blind can tell apart.
+Each is an SVG with letters as outlines, so it needs no fonts. Heat-maps are small bitmaps inside
+it. The two colours, from Okabe and Ito, stay distinct for colour-blind readers.
 """
 
 import base64
@@ -23,7 +23,7 @@ from spcacw_flwr.report.words import percent, signed, span
 
 GREY = "#595959"
 WIDTH, DPI = 4.5, 150
-"""Inches: at 11 points, letters stay legible when a phone shows it 330 pixels wide."""
+"""Width in inches: letters of 11 points stay legible on a phone, 330 pixels wide; and DPI."""
 SHARES = FuncFormatter(lambda share, _: f"{100 * share:.3g} %")
 STYLE: Any = {
     "font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11,
@@ -38,7 +38,7 @@ class Picture:
     source: str
     """A data URI."""
     alt: str
-    """What is to be seen, for who cannot see it."""
+    """A description for readers who cannot see the picture."""
 
 
 def _picture(figure: Figure, alt: str) -> Picture:
@@ -50,7 +50,7 @@ def _picture(figure: Figure, alt: str) -> Picture:
 
 @matplotlib.rc_context(STYLE)
 def course(found: Course) -> Picture:
-    """Draw the target's metric over epochs, beside training alone; a bar is the last interval."""
+    """Draw the target's metric over epochs with training alone, and the last value's interval."""
     figure, metric = new_figure(WIDTH, 3.1, DPI), found.metric
     axes = figure.add_subplot()
     plots.draw_metric(axes, metric, found.epochs, found.values, found.alone)
@@ -77,7 +77,7 @@ def helpers(weights: Weights) -> Picture:
               label="mean over the run", clip_on=False)  # fmt: skip
     axes.set_yticks(rows, [f"silo {weights.names[i]}" for i in shown])
     axes.invert_yaxis()
-    axes.tick_params(axis="y", length=0, pad=8)  # a mark at 0 must not hide the name
+    axes.tick_params(axis="y", length=0, pad=8)  # a marker at 0 must not hide the name
     _weight_axis(axes, weights, "x")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend([handles[-1], *handles[:-1]], [labels[-1], *labels[:-1]], frameon=False,
@@ -91,7 +91,7 @@ def helpers(weights: Weights) -> Picture:
 
 
 def _weight_axis(axes: Axes, weights: Weights, which: Literal["x", "y"]) -> None:
-    """Label an axis of weights, as shares where they are."""
+    """Label an axis of weights, in percent if they are shares."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_label_text("weight of the peer" + (" (share of all)" if weights.shares else ""))
     axis.set_major_locator(MaxNLocator(5))
@@ -105,7 +105,7 @@ def _weight_axis(axes: Axes, weights: Weights, which: Literal["x", "y"]) -> None
 
 @matplotlib.rc_context(STYLE)
 def truth(weights: Weights) -> Picture | None:
-    """Draw each peer's weight against its true angle or cluster; None where that is not known."""
+    """Draw each peer's weight against its true angle or cluster; None if fewer than 2 are known."""
     if len(weights.gaps) < 2:
         return None
     peers, circular = weights.peers, weights.group_kind == "angle"
@@ -138,7 +138,7 @@ def truth(weights: Weights) -> Picture | None:
 
 @matplotlib.rc_context(STYLE)
 def over_time(weights: Weights) -> Picture:
-    """Draw α over the rounds as a heat-map, and below it how much each update moved."""
+    """Draw α over the rounds as a heat-map, and below it the weight that each update moved."""
     order = _order(weights)
     figure = new_figure(WIDTH, 2.9 + 0.2 * min(len(order), 16), DPI)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(len(order[:16]) + 3, 6))
@@ -162,7 +162,7 @@ def over_time(weights: Weights) -> Picture:
 
 
 def _order(weights: Weights) -> list[int]:
-    """Return the silos from the target's true angle or group outwards, or the heaviest first."""
+    """Return the silos ordered by true angle or group from the target's on, or heaviest first."""
     target, gaps = weights.target, weights.gaps
     if not gaps:
         return [target, *weights.peers]
@@ -193,7 +193,7 @@ def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> Non
 
 @matplotlib.rc_context(STYLE)
 def leave_one_out(found: LeaveOneOut) -> Picture:
-    """Draw what the target lost without each peer, with its interval; below 0 it gained."""
+    """Draw the target's loss without each peer, with its interval; below 0 it is a gain."""
     some = sorted(found.absences, key=lambda one: (-one.alpha, one.silo))
     lost, metric = [one.mean for one in some], found.metric
     figure = new_figure(WIDTH, 1.2 + 0.34 * len(some), DPI)

@@ -1,6 +1,6 @@
-"""The artefacts in a run's directory, as tables; what a run did not leave is empty.
+"""The artefacts in a run's directory, as tables; a missing file gives an empty table.
 
-Runs that failed and methods without weights lack some files or columns.
+Failed runs and methods without weights lack some files or columns.
 """
 
 import csv
@@ -24,7 +24,7 @@ FINISHED, DAMAGED = "finished", "damaged"
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of a run without reading its growing files."""
+    """The data of a run, without its growing files."""
 
     directory: Path
     config: dict[str, Any]
@@ -35,7 +35,7 @@ class Run:
 
     @property
     def metric(self) -> Metric:
-        """What the run is judged by."""
+        """The run's metric."""
         return METRICS[self.config.get("metric", "accuracy")]
 
     @property
@@ -45,44 +45,44 @@ class Run:
 
     @property
     def found(self) -> dict[str, Any]:
-        """What the summary says of that metric: last, interval, gain, gain_interval."""
+        """The summary's entry of the run's metric: last, interval, gain, gain_interval."""
         return dict((self.summary.get("metrics") or {}).get(self.metric.name) or {})
 
     @property
     def value(self) -> float:
-        """The metric after the last epoch, NaN before the first one."""
+        """The metric after the last epoch; NaN before the first one."""
         value = self.found.get("last", self.status.get("value"))
         return math.nan if value is None else float(value)
 
     @property
     def gain(self) -> float:
-        """By how much it is better than training alone, NaN if not known."""
+        """The gain of the run over training alone; NaN if not known."""
         gain = self.found.get("gain")
         return math.nan if gain is None else float(gain)
 
     @property
     def alpha(self) -> list[float]:
-        """The last weights, none of a method without."""
+        """The last weights; empty for a method without weights."""
         return list(self.summary.get("alpha") or self.status.get("alpha") or [])
 
     @property
     def own_weight(self) -> float:
-        """α of the target itself, NaN if not known."""
+        """α of the target itself; NaN if not known."""
         return self.alpha[self.target] if self.target < len(self.alpha) else math.nan
 
     @property
     def seconds(self) -> float:
-        """What it took, NaN if it has not finished."""
+        """The run's duration; NaN if it has not finished."""
         return float(self.summary.get("seconds", math.nan))
 
     @property
     def state(self) -> str:
-        """finished, damaged, failed, or where it is."""
+        """``finished``, ``damaged``, or another state with the number of its epochs."""
         state, done = str(self.status.get("state", "unknown")), self.status.get("epoch", 0)
         return state if state in (FINISHED, DAMAGED) else f"{state}, epoch {done}"
 
     def rank(self, by: str) -> tuple[bool, float | str]:
-        """Return what sorts it, the best first and the unknown last."""
+        """Return a sort key: the best run comes first, runs with an unknown value last."""
         values = {"run": 0.0, "value": -self.metric.sign * self.value, "gain": -self.gain,
                   "alpha": -self.own_weight, "seconds": self.seconds}  # fmt: skip
         return math.isnan(values[by]), str(self.directory) if by == "run" else values[by]
@@ -90,16 +90,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Artefacts(Run):
-    """What lies in a run's directory."""
+    """The content of a run's directory."""
 
     epochs: list[dict[str, Any]]
     """The lines of metrics.jsonl."""
     rounds: NDArray[np.int64]
-    """(U,) the rounds in which α was noted."""
+    """(U,) the rounds in which α was recorded."""
     alphas: NDArray[np.float64]
-    """(U, M) α after each of them."""
+    """(U, M) α after each of these rounds."""
     silos: dict[str, list[float]]
-    """What was found out about each silo after the last epoch, M numbers (or NaN) each."""
+    """The method's figures of the silos after the last epoch, M numbers (or NaN) each."""
     left_out: list[dict[str, str]]
     """The rows of leave_one_out.csv."""
 
@@ -107,7 +107,7 @@ class Artefacts(Run):
 def read(directory: Path) -> Artefacts:
     """Read a run's directory.
 
-    Raises SpcacwError if it holds no run, or a file in it is damaged.
+    Raises SpcacwError if it holds no run or a damaged file.
     """
     run = read_run(directory)
     try:
@@ -126,7 +126,7 @@ def read(directory: Path) -> Artefacts:
 
 
 def read_run(directory: Path) -> Run:
-    """Read the short files of a run; SpcacwError if there is none, or one is damaged."""
+    """Read the short files of a run; SpcacwError if there is no run, or a file is damaged."""
     if not (directory / "config.toml").is_file():
         raise SpcacwError(
             f"{directory} holds no run (there is no config.toml in it): name the directory that "
@@ -153,7 +153,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a file, none if it is not there; without one that a crash has cut."""
+    """Return a file's whole lines, without one cut by a crash; none if the file is missing."""
     return whole_lines(path) if path.is_file() else []
 
 
@@ -168,7 +168,7 @@ def _alphas(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 def _last_epoch(path: Path) -> dict[str, list[float]]:
-    """Return the columns of the last epoch of which every silo's row is there."""
+    """Return the columns of the last epoch that has the rows of all silos."""
     epochs: dict[str, list[dict[str, str]]] = {}
     for row in _rows(path):
         epochs.setdefault(row["epoch"], []).append(row)

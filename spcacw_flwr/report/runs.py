@@ -1,7 +1,7 @@
-"""Many runs beside each other: a line for each run of a folder, and two or more compared.
+"""Lists and comparisons of runs: a line for each run of a folder, or two or more compared.
 
-A line is made from a run's ``config.toml``, ``status.json`` and ``summary.json`` alone, so that a
-folder of hundreds is listed at once. It shows the keys that differ between the runs.
+A line uses only a run's ``config.toml``, ``status.json`` and ``summary.json``, so listing hundreds
+of runs is fast. It shows the keys that differ between the runs.
 """
 
 import math
@@ -22,21 +22,21 @@ from spcacw_flwr.report.words import counted, duration, metric_rows, signed, siz
 
 SORTS = ("run", "value", "gain", "alpha", "seconds")
 SAME = ("setting", "silo", "hf.dataset", "hf.split", "hf.label", "target", "metric", "holdout")
-"""Keys by which two runs are tested on the same kind of cases."""
+"""Keys that are equal in two runs with the same kind of test cases."""
 NAMING = ("setting", "method")
-"""Keys that are said even if all runs have the same."""
+"""Keys that are shown even if all runs have the same values."""
 MOST_KEYS = 4
-"""Differing keys that are listed with each run."""
+"""Most differing keys that are listed with each run."""
 MOST_SILOS = 20
-"""Silos whose weights are listed and drawn."""
+"""Most silos whose weights are listed and drawn."""
 
 
 def runs_below(folder: Path, where: Sequence[str], sort: str) -> list[Run]:
-    """Return the runs in a folder, at any depth, that have the keys ``where``, in order.
+    """Return the runs in a folder, at any depth, that have the keys ``where``, sorted.
 
-    One that is damaged has but a status that says so.
+    A damaged run has only a status, which reports the damage.
 
-    Raises SpcacwError if there is none, or an option is wrong.
+    Raises SpcacwError if there is no such run, or an option is wrong.
     """
     if sort not in SORTS:
         raise SpcacwError(f"--sort {sort} is not known{did_you_mean(sort, SORTS)}: choose one of "
@@ -47,7 +47,7 @@ def runs_below(folder: Path, where: Sequence[str], sort: str) -> list[Run]:
             run = read_run(path.parent)
         except SpcacwError as error:
             run = Run(path.parent, {}, {"state": DAMAGED, "error": str(error)}, {})
-        if "setting" in run.config or run.state == DAMAGED:  # else it is not a run's
+        if "setting" in run.config or run.state == DAMAGED:  # else the file is not of a run
             found.append(run)
     if not found:
         raise SpcacwError(f"There is no run in {folder}: name the folder that holds the runs.")
@@ -67,7 +67,7 @@ def runs_below(folder: Path, where: Sequence[str], sort: str) -> list[Run]:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Return the keys that are not the same in all runs, but for those that say where they run."""
+    """Return the keys that differ between runs, except those about where they run (``FREE``)."""
     values: dict[str, set[str]] = {}
     for run in runs:
         for name, value in run.config.items():
@@ -76,7 +76,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def listing(runs: Sequence[Run], folder: Path) -> Table:
-    """Return a row per run: keys that differ, how good it is, how much better than alone, cost."""
+    """Return a row per run: differing keys, metric, gain over training alone, own α, cost."""
     keys = differing(runs)
     known = next((run.config for run in runs if run.config), {})
     common = (str(known.get(name)) for name in NAMING if name not in keys)
@@ -104,7 +104,7 @@ def listing(runs: Sequence[Run], folder: Path) -> Table:
 
 
 def comparison(runs: Sequence[Run]) -> Table:
-    """Return a column per run: each metric with its interval, gains, weights, keys that differ."""
+    """Return a column per run: each metric with its interval, gains, weights, differing keys."""
     table = Table("")
     for run in runs:
         table.add_column(run.directory.name, justify="right", overflow="fold")
@@ -116,7 +116,7 @@ def comparison(runs: Sequence[Run]) -> Table:
 
 
 def _parts(run: Run, keys: Sequence[str]) -> list[dict[str, str]]:
-    """Return what a column has: metrics, gains, weights, keys, cost."""
+    """Return the parts of a column: metrics, gains, weights, keys, cost."""
     metrics = [*metric_rows(run.summary.get("metrics") or {}, run.metric.name)]
     names = run.summary.get("names") or [""] * len(run.alpha)
     return [
@@ -131,9 +131,9 @@ def _parts(run: Run, keys: Sequence[str]) -> list[dict[str, str]]:
 
 
 def difference(first: Run, second: Run) -> str:
-    """Say by how much the second run is better, with an interval as of two draws of test cases.
+    """Say by how much the second run is better, with an interval for two draws of test cases.
 
-    A run keeps no test case, so that the two cannot be paired: the interval is a wide one.
+    A run keeps no test case, so the two runs cannot be paired, and the interval is wide.
     """
     metric = first.metric
     found = [run.found.get("interval") or [None] for run in (first, second)]
@@ -156,7 +156,7 @@ def difference(first: Run, second: Run) -> str:
 
 
 def check_picture(path: Path) -> None:
-    """Raise SpcacwError unless Matplotlib can write a picture of this suffix, or it has none."""
+    """Raise SpcacwError if the path has a suffix that Matplotlib cannot write."""
     kinds = plots.new_figure(1, 1).canvas.get_supported_filetypes()
     if path.suffix and path.suffix[1:].lower() not in kinds:
         raise SpcacwError(f"--output {path} ends in {path.suffix}, which is not a picture's: it "

@@ -1,7 +1,7 @@
-"""What the report says in plain language, chosen and filled by the run's own figures.
+"""The report's sentences, chosen and filled from the run's figures.
 
-How it ended, who helped, when the weights changed, what it took, and what leaving peers out showed:
-each function yields sentences, none where nothing is known.
+They cover the result, the peers that helped, the changes of the weights, the cost, and the effect
+of leaving peers out. Each function yields sentences, or none if nothing is known.
 """
 
 import math
@@ -26,7 +26,7 @@ Sentences = Iterator[str]
 
 
 def headline(facts: Facts) -> Sentences:
-    """Say first what matters most: a failure, then whether the peers helped."""
+    """Report what matters most: first a failure, then whether the peers helped."""
     done, wanted = len(facts.course.values), facts.run.config.get("epochs")
     if facts.state == "failed":
         reason = str(facts.run.status.get("error") or "no reason was noted").rstrip(".")
@@ -60,14 +60,14 @@ def _against_alone(course: Course, local: bool) -> Sentences:
 
 
 def _within(course: Course) -> str:
-    """Return the last value's interval as a part of a sentence, or nothing."""
+    """Return the last value's interval as part of a sentence, or an empty text."""
     if course.interval is None:
         return ""
     return f" (95 % interval {span(course.metric, course.interval)}, from {course.on})"
 
 
 def _chance(course: Course) -> Sentences:
-    """Say what the test cases tell of the gain over training alone."""
+    """Report what the test cases show about the gain over training alone."""
     if course.gain_interval is None:
         swing, count = max(course.tail) - min(course.tail), len(course.tail)
         if count > 1 and abs(course.gain or 0.0) <= swing:
@@ -87,7 +87,7 @@ def _chance(course: Course) -> Sentences:
 
 
 def advice(facts: Facts) -> Sentences:
-    """Answer whether to go on with these peers, why, and what to try; nothing of training alone."""
+    """Advise whether to go on with these peers, why, and what to try; empty for method Local."""
     course, metric = facts.course, facts.course.metric
     if not course.values or facts.run.config.get("method") == "local":
         return
@@ -120,13 +120,13 @@ def advice(facts: Facts) -> Sentences:
         )
     elif facts.state != "finished":
         yield "Not known yet: let the run go to its end, where both models are compared."
-    elif course.table.get(metric.name, {}).get("gain_interval"):  # compared, but by too few cases
+    elif course.table.get(metric.name, {}).get("gain_interval"):  # compared on too few cases
         yield f"Too little data to say: {course.on} cannot tell a difference from chance."
         yield "Try more test cases."
 
 
 def _other_ways(facts: Facts) -> Iterator[str]:
-    """Yield what may help where peers did harm."""
+    """Yield what may help if peers did harm."""
     if (found := facts.weights) and (
         far := [i for i in sorted(found.unlike) if found.final[i] > SETTLED]
     ):
@@ -137,7 +137,7 @@ def _other_ways(facts: Facts) -> Iterator[str]:
 
 
 def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentences:
-    """Say what so many test cases can tell, and how many would tell more."""
+    """Report the difference that the test cases can show, and how many cases would show more."""
     metric, finer = course.metric, METRICS["log-loss"]
     little = f"Too little data to say: {course.on} tell a difference only from about"
     yield f"{little} {metric.gap(half)} on."
@@ -157,9 +157,9 @@ def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentenc
 
 COSTS = "Going on costs the peers' time and privacy; going on alone costs nothing."
 POWER = ((1.960 + 0.842) / 1.960) ** 2
-"""How many times as many cases tell a difference in four draws of five as in every second one."""
+"""The factor of cases needed to show a difference in four of five draws, not in one of two."""
 MOST_CASES = 10_000
-"""Test cases that nobody will gather."""
+"""A number of test cases that is too large to gather."""
 
 
 def _rounded(count: float) -> str:
@@ -169,7 +169,7 @@ def _rounded(count: float) -> str:
 
 
 def learning(course: Course) -> Sentences:
-    """Say how the metric went over the epochs."""
+    """Report the metric over the epochs."""
     values, metric, tail = course.values, course.metric, course.tail
     best, last = metric.best(values), metric.text(values[-1])
     yield f"After {counted(len(values), 'epoch')} the {metric.label} was {last}{_within(course)}."
@@ -185,18 +185,18 @@ def learning(course: Course) -> Sentences:
 
 
 MOVES = 3
-"""Updates that are named for having moved the most weight."""
+"""Most updates that are named, those that moved the most weight."""
 
 
 def largest(weights: Weights) -> list[int]:
-    """Return the updates that moved the most weight, in order of time; their rows in alphas."""
+    """Return the rows in alphas of the updates that moved the most weight, in order of time."""
     moved = weights.moved
     order = np.argsort(-moved, kind="stable")[:MOVES]
     return sorted(int(k) + 1 for k in order if moved[k] > 0)
 
 
 def changes(weights: Weights) -> Sentences:
-    """Say when the weights moved most, when they settled, and which silos came and went."""
+    """Report when the weights moved most and settled, and which silos gained or lost weight."""
     moved, rounds, most = weights.moved, weights.rounds, largest(weights)
     times = "once" if len(moved) == 1 else f"{len(moved)} times"
     if not most:
@@ -219,7 +219,7 @@ def changes(weights: Weights) -> Sentences:
 
 
 def _traffic(weights: Weights) -> Sentences:
-    """Say since when silos have had a weight, or none, and which end with hardly any."""
+    """Report since when silos have had weight or no weight, and which end with very little."""
     positive, rounds = weights.alphas > 0, weights.rounds
     joined: dict[int, list[int]] = {}
     dropped: dict[int, list[int]] = {}
@@ -256,15 +256,15 @@ def _by_round(weights: Weights, found: dict[int, list[int]], what: str) -> Sente
 
 
 CARRY = 0.8
-"""The named peers carry at least this share of what all peers have."""
+"""The named peers have at least this share of the weight of all peers."""
 EQUAL = 1e-9
-"""Weights that differ by less are the same but for rounding."""
+"""Weights that differ by less are equal except for rounding."""
 OFTEN = 0.1
-"""Share of the rounds in which a peer must have gone against the target to be named."""
+"""A peer that goes against the target in more than this share of the rounds is named."""
 
 
 def helpers(weights: Weights) -> Sentences:
-    """Say who has how much of the weight at the end."""
+    """Report the weights of the target and the peers at the end."""
     if not weights.shares:
         yield "This method's weights are not shares of a whole: compare them with each other."
         return
@@ -293,7 +293,7 @@ def helpers(weights: Weights) -> Sentences:
 
 
 def unlike(weights: Weights) -> Sentences:
-    """Name the peers who look unlike the target, or went against it; nothing without evidence."""
+    """Name the peers that look unlike the target or went against it; empty without evidence."""
     if far := weights.unlike:
         bias, own = weights.figures["bias"], weights.figures["sigma"][weights.target]
         one, ends = len(far) == 1, dict.fromkeys(f"{bias[i]:.2f}" for i in (far[0], far[-1]))
@@ -313,7 +313,7 @@ def unlike(weights: Weights) -> Sentences:
 
 
 def truth(weights: Weights) -> Sentences:
-    """Compare the weights with the true groups, which only a simulation knows."""
+    """Compare the weights with the true groups, known only in a simulation."""
     peers, final, gaps = weights.peers, weights.final, weights.gaps
     total = final[peers].sum()
     if not gaps or total <= 0 or not weights.shares:
@@ -339,7 +339,7 @@ def truth(weights: Weights) -> Sentences:
 
 
 def replies(facts: Facts) -> Sentences:
-    """Say how many replies were not used, and whose, as far as it is known."""
+    """Report how many replies were not used and which silos sent them, if known."""
     total = facts.total("rejected")
     if total is None:
         yield "The log says whether replies were not used; no epoch was completed."
@@ -362,7 +362,7 @@ def replies(facts: Facts) -> Sentences:
 
 
 def privacy(facts: Facts) -> Sentences:
-    """Say what was spent of privacy, as far as it was recorded."""
+    """Report the privacy spent, as far as it was recorded."""
     spent = facts.privacy
     if not spent:
         yield (
@@ -382,7 +382,7 @@ def privacy(facts: Facts) -> Sentences:
 
 
 def cost(facts: Facts) -> Sentences:
-    """Say what the run took: time, gradients, traffic."""
+    """Report the cost of the run: time, gradients, traffic."""
     if facts.seconds:
         rounds = facts.total("round") or 0
         yield f"The run took {duration(facts.seconds)} for {counted(rounds, 'round')}."
@@ -393,13 +393,13 @@ def cost(facts: Facts) -> Sentences:
 
 
 MOST_NAMED = 4
-"""Peers whose absence is told one by one; the table has all."""
+"""Most peers whose absence is reported one by one; the table has all."""
 WORSE, BETTER = "clearly made it worse", "clearly made it better"
 UNCLEAR = "made no difference that can be told from chance"
 
 
 def without(found: LeaveOneOut) -> Sentences:
-    """Say what became of the target without each of some peers, and whether α told it."""
+    """Report the target's result without each of some peers, and whether α agrees with it."""
     parts, metric, some = [], found.metric, found.absences
     if len(some) > MOST_NAMED:
         some = sorted(some, key=lambda one: -abs(one.mean))[:MOST_NAMED]
@@ -426,7 +426,7 @@ def without(found: LeaveOneOut) -> Sentences:
 
 
 def _told_from_chance(found: LeaveOneOut) -> str:
-    """Say which losses differ from 0 by more than test cases and seeds let them."""
+    """Report which losses differ from 0 by more than the chance of test cases and seeds."""
     found_to: dict[str, list[str]] = {WORSE: [], BETTER: [], UNCLEAR: []}
     for one in found.absences:
         clear = abs(one.mean) > one.margin

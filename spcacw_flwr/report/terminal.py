@@ -1,4 +1,4 @@
-"""What a command shows while a run goes on, and the short tables at its end."""
+"""The display of a command during a run, and the short tables at the run's end."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -30,13 +30,13 @@ from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS
 
 LARGEST = 4
-"""Weights shown while training: the current largest ones."""
+"""Most weights shown during training: the largest ones at the time."""
 COLUMNS = {"bias": "bias ‖b‖", "sigma": "noise σ", "epsilon": "ε"}
-"""Titles of what is found out about each silo."""
+"""Titles for the method's figures of the silos."""
 
 
 class Display:
-    """Live progress on a terminal; a line per epoch elsewhere."""
+    """Live progress on a terminal; otherwise a line per epoch."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -49,16 +49,16 @@ class Display:
         self.line, self.epoch = "", 0
 
     def __rich__(self) -> Group:
-        """Return what a terminal shows."""
+        """Return the content for a terminal."""
         return Group(self.progress, self.line)
 
     def running(self) -> AbstractContextManager[object]:
-        """Keep the display on the terminal for the duration of the block."""
+        """Keep the display on the terminal during the block."""
         live = Live(self, console=self.console, refresh_per_second=4)
         return live if self.console.is_terminal else nullcontext()
 
     def show(self, status: dict[str, Any]) -> None:
-        """Show where the run is."""
+        """Show the progress of the run."""
         if not status:
             return
         epoch, total = status["epoch"], status["rounds"]
@@ -74,7 +74,7 @@ class Display:
 
 
 def describe(status: dict[str, Any]) -> str:
-    """Say the metric, the loss and the largest weights of a status in one line."""
+    """Return the metric, the loss and the largest weights of a status in one line."""
     if status.get("value") is None:
         return ""
     metric, alpha = METRICS[status["metric"]], status["alpha"]
@@ -90,9 +90,9 @@ def _heaviest(alpha: list[float]) -> list[int]:
 
 
 def metrics_table(summary: dict[str, Any]) -> Table:
-    """Return each metric of the last model with its interval, that of the run first.
+    """Return each metric of the last model with its interval, the run's metric first.
 
-    Beside it training alone (α = e₀), if that was run, and how much better than it the model is.
+    If training alone (α = e₀) was run, the table also has its value and the gain over it.
     """
     percents = any(METRICS[name].percent for name in summary["metrics"])
     table = Table(caption="Differences of accuracy are in points." if percents else None)
@@ -106,7 +106,7 @@ def metrics_table(summary: dict[str, Any]) -> Table:
 
 
 def alpha_table(summary: dict[str, Any]) -> Table:
-    """Return the final α with each silo's true cluster or angle, heaviest first."""
+    """Return the final α with each silo's true cluster or angle, the heaviest first."""
     alpha, groups = summary["alpha"], summary["groups"]
     some = f", the {MOST_SILOS} heaviest" if len(alpha) > MOST_SILOS else ""
     known = summary.get("figures") or {}
@@ -125,7 +125,7 @@ def alpha_table(summary: dict[str, Any]) -> Table:
 
 
 def print_left_out(console: Console, directory: Path) -> None:
-    """Print what the target lost without each peer that was left out of a run."""
+    """Print the target's loss without each of the peers left out of a run."""
     if found := facts_of(directory).leave_one_out:
         content = absence_table(found)
         table = Table(*content.head, caption=content.caption)
@@ -135,7 +135,7 @@ def print_left_out(console: Console, directory: Path) -> None:
 
 
 def print_report(console: Console, directory: Path) -> None:
-    """Print both tables, whether to go on with these peers, and where everything lies."""
+    """Print both tables, whether to go on with these peers, and the results' directory."""
     summary = json.loads((directory / "summary.json").read_text())
     on = "held-out" if summary["holdout"] else "test"
     who = f"{summary['setting']}: silo {called(summary, summary['target'])} by {summary['method']}"
@@ -160,10 +160,10 @@ def print_report(console: Console, directory: Path) -> None:
 
 @contextmanager
 def reported(console: Console, output: Path, again: str) -> Iterator[Callable[..., None]]:
-    """Show a run, by calls of what the block is given, and its report when it has finished.
+    """Show a run and, when it has finished, its report; the block gets the function to call.
 
-    One that ends early tells where its results are, and the command ``again`` that goes on with it;
-    one that could not go on has the status that it had.
+    If the run ends early, print its directory and the command ``again`` that goes on with it. If a
+    resumed run could not go on, its old status is restored.
     """
     display, status = Display(console), output / "status.json"
     before = status.read_bytes() if status.exists() else b""

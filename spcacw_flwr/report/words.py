@@ -1,4 +1,4 @@
-"""Numbers and lists as people read them."""
+"""Numbers and lists in a form for people."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,16 +7,16 @@ from typing import Any
 from spcacw_flwr.silos.metrics import METRICS, Metric
 
 MOST_NAMES = 8
-"""Silos that a sentence names one by one."""
+"""Most silos that a sentence names one by one."""
 
 
 def percent(share: float) -> str:
-    """Return a share in [0, 1] as a percentage that is 0 or 100 only when the share is."""
+    """Return a share in [0, 1] in percent: ``0 %`` only for 0, ``100 %`` only for 1."""
     if share == 0:
         return "0 %"
     if share < 0.001:
         return "less than 0.1 %"
-    if share > 1 - 1e-9:  # but for rounding
+    if share > 1 - 1e-9:  # 1 except for rounding
         return "100 %"
     if share > 0.999:
         return "more than 99.9 %"
@@ -25,7 +25,7 @@ def percent(share: float) -> str:
 
 
 def signed(metric: Metric, difference: float | None) -> str:
-    """Return a difference with its sign, which is a true minus: ``+2.10`` points, ``−0.021``."""
+    """Return a difference with its sign, with a true minus: ``+2.10`` points, ``−0.021``."""
     if difference is None or math.isnan(difference):
         return "–"
     text = f"{difference:+.2f}" if metric.percent else metric.number(difference, "+")
@@ -35,7 +35,7 @@ def signed(metric: Metric, difference: float | None) -> str:
 def span(
     metric: Metric, ends: Sequence[float | None], signs: bool = False, unit: bool = True
 ) -> str:
-    """Return an interval, ``70.4 to 91.3 %`` or, of a difference, ``−9.1 to +4.9 points``."""
+    """Return an interval: ``70.4 to 91.3 %`` or, for a difference, ``−9.1 to +4.9 points``."""
     known = [end for end in ends if end is not None and not math.isnan(end)]
     if len(known) < len(ends):
         return "–"
@@ -51,8 +51,8 @@ def metric_rows(
 ) -> Iterator[tuple[Metric, list[str]]]:
     """Yield the cells of each metric of a summary, ``first`` before the others.
 
-    They are the last value and its interval and, if training alone was run, its last value, by how
-    much the run is better, and the interval of that.
+    The cells are the last value and its interval. If training alone was run, they also have its
+    last value, the gain over it, and the interval of the gain.
     """
     for name in dict.fromkeys((first, *table)):
         if row := table.get(name):
@@ -75,7 +75,7 @@ def counted(count: float, noun: str) -> str:
 
 
 def silos(names: Sequence[str], capital: bool = False) -> str:
-    """Name silos, by what they are called, as in ``silos 1, 2 and 6``; of many, count them."""
+    """Name silos by their labels, as in ``silos 1, 2 and 6``; if there are many, count them."""
     if len(names) > MOST_NAMES:
         return f"{len(names)} silos"
     word = "Silo" if capital else "silo"
@@ -98,7 +98,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes with a decimal unit, as ``80.8 MB``."""
+    """Return a number of bytes with a decimal unit, such as ``80.8 MB``."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.3g} {unit}"
