@@ -176,7 +176,7 @@ class Recorder(History):
             raise Stopped(f"It was stopped after round {round_} of {self.rounds}.")
 
     def ending(self) -> AbstractContextManager[None]:
-        """Take Ctrl-C, SIGTERM or a file ``stop`` as a request to end after the round."""
+        """Take Ctrl-C, SIGTERM, SIGHUP or a file ``stop`` as a request to end after the round."""
         return self._stop.watching()
 
     def weights(self, round_: int, alpha: NDArray[np.float64]) -> None:

@@ -96,7 +96,7 @@ class Weights:
     """bias (‖b̂‖), sigma (noise) and others, if known; see :data:`THEORY`."""
     groups: list[float | None]
     group_kind: str
-    """cluster, angle or none, as in :class:`partitions.Setting`."""
+    """cluster, angle or none, as in :class:`spcacw_flwr.silos.setting.Setting`."""
     names: list[str]
     """The label of each silo: its number, and its name if it has one."""
 
