@@ -1,7 +1,7 @@
-"""Algorithm 1 of the paper (Kiselman and Levy, arXiv:2606.29322), to be read: a loop over silos.
+"""Algorithm 1 of the paper (Kiselman and Levy, arXiv:2606.29322) as a readable loop over silos.
 
-The package does the same for all silos at once (``spcacw_flwr/methods/spcacw.py``); a test runs
-both on the digits, and they agree. ``python examples/algorithm1.py`` prints accuracy and α.
+The package does the same for all silos at once (``spcacw_flwr/methods/spcacw.py``). A test checks
+that both agree on the digits. ``python examples/algorithm1.py`` prints accuracy and α.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def gradient(model, x, y):
 
 
 def train(setting, epochs, target=0, seed=0):
-    """Return the model and α (M,) after so many passes of the target over its data."""
+    """Return the model and α (M,) after ``epochs`` passes of the target over its data."""
     silos = [setting.train(i) for i in range(setting.num_silos)]
     torch.manual_seed(int(stream(seed, MODEL).integers(2**62)))
     model = torch.nn.Sequential(
@@ -50,7 +50,7 @@ def train(setting, epochs, target=0, seed=0):
     H, K = np.zeros((len(silos), len(silos))), -(-len(silos[target].y) // BATCH)
     for t in range(1, epochs * K + 1):
         rows = []
-        for i, silo in enumerate(silos):  # every silo answers at w_{t−1}
+        for i, silo in enumerate(silos):  # every silo reports its gradient at w_{t−1}
             at = batch_indices(seed, i, t, len(silo.y), BATCH)
             rows.append(gradient(model, silo.x[at], silo.y[at]))
         G = torch.stack(rows)

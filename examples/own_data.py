@@ -1,11 +1,11 @@
-"""Data of your own, in about 30 lines: four hospitals and the Wisconsin breast cancer data.
+"""Your own data in about 30 lines: four hospitals and the Wisconsin breast cancer data.
 
     spcacw run --setting own --set silo=examples.own_data:load --set silos=4 --set classes=2 \\
         --set epochs=20
 
-A function from a silo's number to its training and test data is all that it takes; each is a pair
-of tensors, or a PyTorch Dataset. Hospital 3 writes down malign and benign the other way round, and
-nobody told the target, hospital 0.
+You write one function. It gets a silo's number and returns the silo's training and test data, each
+a pair of tensors or a PyTorch Dataset. Hospital 3 swaps the labels malign and benign, and the
+target, hospital 0, does not know this.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""A network and a loss of your own, on the digits: any nn.Module, and the loss of each sample.
+"""Your own network and loss, on the digits: any nn.Module, and a loss for each sample.
 
 spcacw run --set model=examples.own_model:network --set loss=examples.own_model:smoothed
 """
@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 
 class Residual(nn.Module):
-    """Adds to images what a convolution makes of them."""
+    """Add the output of a convolution to its input."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
@@ -20,11 +20,11 @@ class Residual(nn.Module):
 
 
 def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Make the network; its first weights come from the run's seed, the same at every silo."""
+    """Make the network. The run's seed draws its first weights, the same at every silo."""
     first, last = nn.Conv2d(input_shape[0], 8, 3), nn.Linear(72, num_classes)
     return nn.Sequential(first, Residual(8), nn.AdaptiveAvgPool2d(3), nn.Flatten(), last)
 
 
 def smoothed(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return cross-entropy (n,) with a tenth of each label left open."""
+    """Return the cross-entropy (n,) with a tenth of each label spread over all classes."""
     return cross_entropy(outputs, y, reduction="none", label_smoothing=0.1)

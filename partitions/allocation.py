@@ -1,7 +1,7 @@
-"""Who gets what: silos and clusters by the keys, and which silo gets how much of which class.
+"""Allocate data: the silos and clusters that the keys name, and each silo's share of each class.
 
-The algorithm "CIFAR-100 Partitioning (Latent Clusters)" of the paper's appendix on data
-partitioning (Kiselman & Levy, SP-CACW, arXiv 2606.29322), in NumPy: labels in, indices out.
+It has the algorithm "CIFAR-100 Partitioning (Latent Clusters)" of the paper's appendix on data
+partitioning (Kiselman & Levy, SP-CACW, arXiv 2606.29322), in NumPy, from labels to indices.
 """
 
 import sys
@@ -24,16 +24,16 @@ DEVIATION = {
     "deviation": lambda epsilon: epsilon,
     "fourth-power": lambda epsilon: epsilon**0.25,
 }
-"""Standard deviation of the noise N(0, √ε), by what ε is taken to be (READING row 14)."""
+"""Standard deviation of the noise N(0, √ε), for each reading of ε (READING row 14)."""
 
 
 def cluster_of_class(
     num_classes: int, num_clusters: int, class_sizes: Sequence[int] | None = None
 ) -> Ints:
-    """Return the cluster that each class belongs to: consecutive classes, in order.
+    """Return the cluster of each class; the classes of a cluster are consecutive.
 
     By default class j is in the cluster k with kP ≤ j < (k+1)P, where P = ``num_classes`` /
-    ``num_clusters``, as the algorithm says. SpcacwError if the classes cannot be shared out so.
+    ``num_clusters``, as the algorithm says. SpcacwError if the classes cannot be divided so.
     """
     if class_sizes is None:
         if num_clusters > num_classes:
@@ -51,7 +51,7 @@ def cluster_of_class(
 
 
 def base_mass(cluster_sizes: Sequence[int], class_clusters: Ints) -> Floats:
-    """Return X before the noise, (N, classes): B = 1/M where the class is the cluster's, else 0.
+    """Return X before the noise, (N, classes): B = 1/M for classes of the silo's cluster, else 0.
 
     M is the number of silos in the silo's own cluster, so that each column sums to 1.
     """
@@ -63,9 +63,9 @@ def base_mass(cluster_sizes: Sequence[int], class_clusters: Ints) -> Floats:
 def allocate(base: Floats, noise: Floats, normalise: str = "columns") -> Floats:
     """Return the allocation matrix X (N, classes): add the noise, rectify, normalise by column.
 
-    ``X[i, j]`` is the share of class j's samples that silo i gets: columns sum to 1. With
-    ``normalise = "rows"`` the rows sum to 1 first (READING row 15). Where the noise takes a class
-    from every silo, the algorithm would divide by 0: that class goes as it would without noise.
+    ``X[i, j]`` is the share of class j's samples that silo i gets, so columns sum to 1. With
+    ``normalise = "rows"`` rows are first scaled to sum to 1 (READING row 15). If the noise takes a
+    class from every silo, the algorithm would divide by 0. We allocate that class without noise.
     """
     x = np.maximum(base + noise, 0.0)
     lost = x.sum(axis=0) == 0
@@ -88,10 +88,10 @@ def latent_clusters(
 ) -> Floats:
     """Return the allocation matrix X (N, ``num_classes``) of the algorithm.
 
-    There are M = ``cluster_sizes[k]`` silos in cluster k, and ``rng`` draws the noise of size
-    ``epsilon``, ε, one number per silo and class. For the other arguments see
-    :func:`cluster_of_class`, :data:`DEVIATION` and :func:`allocate`. SpcacwError if ε < 0, or the
-    classes cannot be shared out among the clusters.
+    Cluster k has M = ``cluster_sizes[k]`` silos. ``rng`` draws the noise, of size ``epsilon`` (ε):
+    one number for each silo and class. For the other arguments see :func:`cluster_of_class`,
+    :data:`DEVIATION` and :func:`allocate`. SpcacwError if ε < 0, or if the clusters cannot divide
+    the classes.
     """
     if epsilon < 0:
         raise SpcacwError(f"epsilon = {epsilon:g} is not allowed: a variance is at least 0.")
@@ -104,18 +104,18 @@ def latent_clusters(
 def counts_of(x: Floats, class_counts: Ints) -> Ints:
     """Return how many samples of each class each silo gets, (N, classes).
 
-    Every sample goes to one silo: silo i gets those between the rounded running sums of its column
-    before and after it, so that its share is within one sample of ``x[i, j] · class_counts[j]``.
+    Every sample goes to one silo: for class j, silo i gets those between the rounded running sums
+    before and after row i. Its count is thus within one sample of ``x[i, j] · class_counts[j]``.
     """
     ends = np.floor(np.cumsum(x, axis=0) * class_counts + 0.5).astype(np.int64)
-    ends[-1] = class_counts  # whatever the rounding of the sums, no sample is left over
+    ends[-1] = class_counts  # so that rounding leaves no sample over
     return np.diff(ends, axis=0, prepend=0)
 
 
 def deal(x: Floats, labels: Ints, rng: np.random.Generator) -> list[Ints]:
-    """Deal samples out by the allocation matrix: the indices of each silo, in random order.
+    """Deal samples out by the allocation matrix; return each silo's indices, in random order.
 
-    Which samples of a class a silo gets is drawn by ``rng``; each sample goes to exactly one silo.
+    ``rng`` draws which samples of a class a silo gets. Each sample goes to exactly one silo.
     """
     counts = counts_of(x, np.bincount(labels, minlength=x.shape[1]))
     parts: list[list[Ints]] = [[] for _ in x]
@@ -127,7 +127,7 @@ def deal(x: Floats, labels: Ints, rng: np.random.Generator) -> list[Ints]:
 
 
 def check_nobody_empty(counts: Ints, name: str) -> None:
-    """Raise SpcacwError, naming the first silo, if a silo gets no sample at all."""
+    """Raise SpcacwError if a silo gets no sample; it names the first such silo."""
     empty = np.flatnonzero(counts.sum(axis=1) == 0)
     if len(empty):
         raise SpcacwError(
@@ -137,7 +137,7 @@ def check_nobody_empty(counts: Ints, name: str) -> None:
 
 
 def parse_sizes(text: str, name: str = "cluster-sizes") -> list[int]:
-    """Read sizes such as "3,2,2"; SpcacwError, with the key's name, unless positive numbers."""
+    """Read sizes such as "3,2,2"; SpcacwError, with the key's name, unless all are positive."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
         raise SpcacwError(
@@ -148,9 +148,9 @@ def parse_sizes(text: str, name: str = "cluster-sizes") -> list[int]:
 
 
 def clusters_of(keys: PartitionKeys) -> list[int]:
-    """Return the true cluster of each silo, as 0, 0, 0, 1, 1, 2, 2 for "3,2,2".
+    """Return the true cluster of each silo, such as 0, 0, 0, 1, 1, 2, 2 for "3,2,2".
 
-    SpcacwError if the sizes are no positive whole numbers, or ``silos`` contradicts their sum.
+    SpcacwError if the sizes are not positive whole numbers, or ``silos`` contradicts their sum.
     """
     sizes = parse_sizes(keys.cluster_sizes)
     if sum(sizes) > MOST_SILOS:
@@ -173,14 +173,14 @@ def counted_silos(keys: PartitionKeys, name: str) -> int:
 
 
 def kept_rows(available: int, wanted: int, rng: np.random.Generator) -> slice | NDArray[np.int64]:
-    """Return which rows to keep if at most ``wanted`` (0: all) are: drawn by ``rng``, in order."""
+    """Return the indices of at most ``wanted`` (0: all) rows, drawn by ``rng``, in order."""
     if 0 < wanted < available:
         return np.sort(rng.permutation(available)[:wanted])
     return slice(None)
 
 
 def made_once(make: Callable[[Any, int], T], most: int = sys.maxsize) -> Callable[[Any, int], T]:
-    """Let a setting's method check a silo's number, and keep what it made for the last ``most``."""
+    """Let a setting's method check the silo's number and keep its last ``most`` results."""
 
     @wraps(make)
     def method(setting: Any, silo: int) -> T:
@@ -188,7 +188,7 @@ def made_once(make: Callable[[Any, int], T], most: int = sys.maxsize) -> Callabl
         made = vars(setting).setdefault(f"_{make.__name__}_made", {})
         if silo not in made:
             if len(made) >= most:
-                made.pop(next(iter(made)))  # the one made first
+                made.pop(next(iter(made)))  # the oldest
             made[silo] = make(setting, silo)
         return made[silo]
 

@@ -1,4 +1,4 @@
-"""Latent clusters of CIFAR-100: silos whose classes overlap within a cluster, and leak beyond it.
+"""Latent clusters of CIFAR-100: the silos of a cluster share classes, and noise adds others.
 
 "We partition 20 clients into 4 distinct clusters (assigned 25 disjoint classes each) and evaluate
 under varying intra-cluster noise levels" (Kiselman & Levy, SP-CACW, arXiv 2606.29322, "CIFAR-100";
@@ -80,9 +80,9 @@ class ClusterKeys:
 
 
 class Cifar100Clusters(Setting):
-    """Silos in 4 latent clusters of 25 classes each of CIFAR-100, with noise ε (paper).
+    """CIFAR-100 in 4 latent clusters of 25 classes each, with noise ε (paper).
 
-    All 50,000 training images are dealt out by the allocation matrix (READING row 15); the test is
+    The allocation matrix deals out all 50,000 training images (READING row 15). The test set is
     all 10,000 test images, weighted by the silo's own classes (READING row 13).
     """
 
@@ -103,7 +103,7 @@ class Cifar100Clusters(Setting):
     group_kind = "cluster"
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Draw X; reads no data. SpcacwError if classes cannot be shared, or a silo gets none."""
+        """Draw X and read no data; SpcacwError if classes cannot be divided or a silo gets none."""
         super().__init__(keys, seed)
         self._clusters = clusters_of(keys)
         own, named = self.own, self.own.cluster_classes
@@ -130,7 +130,7 @@ class Cifar100Clusters(Setting):
         return [int(size) for size in self._counts.sum(axis=1)]
 
     def prepare(self) -> None:
-        """Find, fetch, decode and verify CIFAR-100; SpcacwError if it cannot be had."""
+        """Find, fetch, decode and verify CIFAR-100; SpcacwError if that fails."""
         load_cifar100(self.keys.data_dir)
 
     @made_once
@@ -148,10 +148,10 @@ class Cifar100Clusters(Setting):
         return SiloData(x, y, self._weights(silo, y) if how == "target" else None)
 
     def augment(self, x: Tensor, rng: np.random.Generator) -> Tensor:
-        """Crop and mirror a batch at random, if ``augmentation`` says so (READING row 19)."""
+        """Crop and mirror a batch at random, if ``augmentation`` is set (READING row 19)."""
         if not self.own.augmentation:
             return x
-        # Padding is black, which standardising moved.
+        # Padding is black, and standardising moves black away from 0.
         return crop_and_flip(x, rng, self._scaled(torch.zeros(1, 3, 1, 1)).flatten())
 
     @cached_property
@@ -160,13 +160,13 @@ class Cifar100Clusters(Setting):
         return self._view("test", self._balanced(self._labels("test")), self.keys.test_samples)
 
     def _weights(self, silo: int, y: Tensor) -> Tensor:
-        """Weigh test images such that each class counts as it does in the silo's training data."""
+        """Weight test images so that each class has its share in the silo's training data."""
         share = torch.from_numpy(self._counts[silo] / self._counts[silo].sum())
         tested = torch.bincount(y, minlength=self.num_classes).clamp(min=1)
         return (share / tested * len(y))[y].float()
 
     def _balanced(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Order the test images such that any number of the first has all classes about alike."""
+        """Order the test images so that the first n, for any n, hold all classes about equally."""
         order = stream(self.seed, TEST).permutation(len(labels))
         turn = np.empty(len(labels), dtype=np.int64)
         for label in range(self.num_classes):
@@ -201,12 +201,12 @@ class Cifar100Clusters(Setting):
 
 
 def crop_and_flip(x: Tensor, rng: np.random.Generator, edge: Tensor, pad: int = 4) -> Tensor:
-    """Return each image cropped at random from itself padded by ``pad``, mirrored with chance ½.
+    """Pad each image by ``pad``, crop it at random to its size, and mirror it with chance ½.
 
-    A pure function of the images ``x`` (n, channels, height, width) and the generator (READING row
-    19): the same (seed, silo, round) sees the same images in every engine. ``rng`` draws for each
-    image its offset downwards and to the right, in 0 … 2·pad, and its mirror. ``edge`` (channels,)
-    is the colour of the padding: what black is in the units of ``x``.
+    The result depends only on the images ``x`` (n, channels, height, width) and the generator
+    (READING row 19): the same (seed, silo, round) sees the same images in every engine. For each
+    image ``rng`` draws its offsets down and to the right, in 0 … 2·pad, and whether to mirror it.
+    ``edge`` (channels,) is the colour of the padding: black in the units of ``x``.
     """
     n, _, height, width = x.shape
     padded = edge.to(x)[:, None, None].repeat(n, 1, height + 2 * pad, width + 2 * pad)
@@ -218,7 +218,7 @@ def crop_and_flip(x: Tensor, rng: np.random.Generator, edge: Tensor, pad: int = 
     each, rows_, columns_ = (
         torch.from_numpy(i).to(x.device) for i in (np.arange(n), rows, columns)
     )
-    # Indices of images, rows and columns go together; the slice of channels in their midst moves
-    # to the end, and back.
+    # Indices of images, rows and columns are broadcast together. This moves the channels, a slice
+    # between them, to the last axis, and permute moves them back.
     picked = padded[each[:, None, None], :, rows_[:, :, None], columns_[:, None, :]]
     return picked.permute(0, 3, 1, 2).contiguous()

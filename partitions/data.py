@@ -1,8 +1,8 @@
-"""The data sets: which files they are, where they lie, and that they are the right ones.
+"""The data sets: their files, the places of these files, and checks of their content.
 
 Nothing is written into the directory that the user names: torchvision downloads into
-:func:`cache_root`. It does not read, for its import takes seconds, and it unpacks .gz files
-beside themselves.
+:func:`cache_root`. We do not read files with torchvision, because its import takes seconds and it
+unpacks .gz files next to the originals.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from platformdirs import user_cache_dir
 from spcacw_flwr.config.declare import SpcacwError
 
 CACHE, OFFLINE = "SPCACW_CACHE_DIR", "SPCACW_OFFLINE"
-"""Environment variables of a host: where to keep what can be had again; whether to download none.
+"""Environment variables of a host: where to keep replaceable data; whether to stay offline.
 
-They are no keys: a run's target must not say where a silo writes, nor have it call elsewhere."""
+They are not keys: a run's target must not choose where a silo writes, or make it go online."""
 _UNPACK = {".gz": gzip.decompress, ".xz": lzma.decompress}
-_ENDS = (*_UNPACK, "")  # the last that is there is taken
+_ENDS = (*_UNPACK, "")  # if several exist, the last is used
 # torchvision sets no time limit, and would hang for minutes behind a firewall that drops packets.
 _NETWORK_TIMEOUT_S = 10.0
-# Another process may be downloading 169 MB over a slow line; past this we say so and stop.
+# Another process may be downloading 169 MB over a slow line; after this time we stop with an error.
 _LOCK_TIMEOUT_S = 600.0
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ _MOSAICS = {  # lossless, 5,000 images each in 50 rows of 100, in the official o
     "test-01.webp": "2f95adbd7188b7106b5df1693ce772fe30fa067765876e2d3675e0022f3d5ba8",
     "labels.npz": "6db459cf5605b59782f3d2edcce3bb2a1ef004d3c0c52b96bac42a6eb3873c92",
 }
-_PICKLES = {  # the official ones, by the MD5 that torchvision lists
+_PICKLES = {  # the official files, with the MD5 that torchvision lists
     "train": "16019d7e3df5f24257cddd939b257f8d",
     "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
 }
@@ -116,7 +116,7 @@ CIFAR100 = DataSet(
         Form(("cifar-100-python", "cifar100/cifar-100-python"), _PICKLES),
     ),
 )
-# "Copyright 1990-1993 by World Library, Inc.", for personal use: the user gets it, we do not.
+# "Copyright 1990-1993 by World Library, Inc.", for personal use: users must get it themselves.
 SHAKESPEARE = DataSet(
     "Shakespeare",
     "Project Gutenberg's #100, the edition posted on September 1, 2011, as pg100.txt.xz, "
@@ -132,32 +132,32 @@ HEART = DataSet(
     "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/",
     (Form(("heart", ""), _HOSPITALS),),
 )
-# Under no stated licence: the user gets it, we do not.
+# No licence is stated: users must get it themselves.
 LANDMINE = DataSet(
     "Landmine", "LandmineData.mat of Xue et al., 2007,", "", (Form(("", "landmine"), _FIELDS),)
 )
 
 
 def cache_root() -> Path:
-    """Return where this host keeps what was downloaded or decoded: the platform's own place."""
+    """Return this host's folder for downloads and decoded data; by default the platform's cache."""
     place = os.environ.get(CACHE) or user_cache_dir("spcacw", appauthor=False)
     return Path(place).expanduser().resolve()
 
 
 def data_root(data_dir: str) -> Path:
-    """Return the directory that ``data_dir`` names, empty meaning that of downloads."""
+    """Return the directory that ``data_dir`` names, or that of downloads if it is empty."""
     return Path(data_dir).expanduser().resolve() if data_dir else cache_root() / "data"
 
 
 def find(data: DataSet, root: Path) -> dict[str, Path]:
     """Return the path of each file of the first complete form in ``root``, perhaps .gz or .xz.
 
-    Where ``root`` has none, in that of downloads, and where that has none, once downloaded.
+    If ``root`` has none, search the directory of downloads; if that has none, download the data.
 
     Raises
     ------
     SpcacwError
-        A form is there only in part, or there is none and it cannot be downloaded.
+        A form is incomplete, or there is none and the data cannot be downloaded.
     """
     store = data_root("")
     return _find(data, root) or _find(data, store) or _download(data, root, store)
@@ -183,12 +183,12 @@ def _find(data: DataSet, root: Path) -> dict[str, Path] | None:
 
 
 def read(data: DataSet, data_dir: str) -> dict[str, bytes]:
-    """Return the content of each file, found as :func:`find` says in what ``data_dir`` names."""
+    """Return the content of each file; :func:`find` searches :func:`data_root` for it."""
     return {name: content(data, path) for name, path in find(data, data_root(data_dir)).items()}
 
 
 def content(data: DataSet, path: Path) -> bytes:
-    """Return what is in a file, unpacked; SpcacwError unless it is just what it should be."""
+    """Return the unpacked content of a file; SpcacwError if its digest is wrong."""
     name = path.stem if path.suffix in _UNPACK else path.name
     (want,) = (form.digests[name] for form in data.forms if name in form.digests)
     kind = "md5" if len(want) == 32 else "sha256"
@@ -197,7 +197,7 @@ def content(data: DataSet, path: Path) -> bytes:
         held = _UNPACK.get(path.suffix, bytes)(path.read_bytes())
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         how = str(error)
-    if name.endswith(".txt"):  # Gutenberg's own has a byte-order mark and CRLF
+    if name.endswith(".txt"):  # Gutenberg's own file has a byte-order mark and CRLF
         held = held.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
     if hashlib.new(kind, held, usedforsecurity=False).hexdigest() != want:
         raise SpcacwError(
@@ -209,7 +209,7 @@ def content(data: DataSet, path: Path) -> bytes:
 
 
 def _download(data: DataSet, root: Path, store: Path) -> dict[str, Path]:
-    """Download the last form of ``data`` once, though many processes may ask for it at a time."""
+    """Download the last form of ``data`` once, even if many processes ask for it at a time."""
     reason = ""
     try:
         if data.loader and os.environ.get(OFFLINE):
@@ -234,7 +234,7 @@ def _download(data: DataSet, root: Path, store: Path) -> dict[str, Path]:
 
 
 def _fetch(data: DataSet, store: Path) -> None:
-    """Download without progress bars, and without waiting for the network for ever."""
+    """Download without progress bars, and with a time limit on the network."""
     loader, form = data.loader, data.forms[-1]
     folder = form.folders[0]
     before, silence = socket.getdefaulttimeout(), io.StringIO()

@@ -1,10 +1,10 @@
-"""A silo's data in a file of its own, so that a real node needs nothing but its own file.
+"""One data file for each silo, so that a real node needs only its own file.
 
     setting = "files", data-dir = "/where/this/node's/data/is", silos = 7, input-shape = "1,28,28"
 
-``silo-<i>.safetensors`` holds ``train.x`` and ``train.y``, perhaps ``train.independent``, and, of a
-silo that is tested (the target), ``test.x``, ``test.y`` and perhaps ``test.weight``; what they may
-be is said in ``own``. ``silos/setting.py`` writes one from tensors, or from a silo of any setting.
+``silo-<i>.safetensors`` holds ``train.x``, ``train.y`` and perhaps ``train.independent``. For a
+silo that is tested (the target) it also holds ``test.x``, ``test.y`` and perhaps ``test.weight``.
+``own`` describes them. ``silos/setting.py`` writes a file from tensors, or a silo of any setting.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from .own import OwnSilos
 
 
 class SiloFiles(OwnSilos):
-    """Data of your own in files: ``silo-<i>.safetensors`` in ``data-dir``, ``silos`` is M.
+    """Your own data in files: ``silo-<i>.safetensors`` in ``data-dir``; ``silos`` is M.
 
     The true clusters are not known, so there is no Oracle.
     """
@@ -51,7 +51,7 @@ class SiloFiles(OwnSilos):
     def _read(self, silo: int) -> dict[str, Tensor]:
         path = self._path(silo)
         try:
-            path.open("rb").close()  # what it may not read, safetensors calls missing
+            path.open("rb").close()  # safetensors calls an unreadable file missing
             parts = load_file(path)
         except FileNotFoundError:
             raise SpcacwError(

@@ -9,8 +9,8 @@
     )
     silo = data.load_partition(0)
 
-Each is a thin skin over the allocation that our own settings use (Kiselman & Levy, SP-CACW, arXiv
-2606.29322, "Experiments"). They alone need flwr-datasets; nothing of ours imports them.
+Each uses the same allocation as our own settings (Kiselman & Levy, SP-CACW, arXiv 2606.29322,
+"Experiments"). They need flwr-datasets; none of our modules imports them.
 """
 
 from abc import abstractmethod
@@ -34,13 +34,13 @@ __all__ = ["LatentClusterPartitioner", "RelabelPartitioner", "RolePartitioner", 
 
 
 class RowsPartitioner(Partitioner):
-    """A split into rows of the data set, which is drawn when it is first asked for."""
+    """A split of the data set's rows, drawn at its first use."""
 
     argument = "partition_by"
-    """What names the column."""
+    """The argument that names the column."""
 
     def __init__(self, num_partitions: int, seed: int, column: str) -> None:
-        """Keep what the split depends on; reads no data."""
+        """Keep the arguments of the split, and read no data."""
         super().__init__()
         self._num_partitions, self._seed, self._column = num_partitions, seed, column
         self._drawn: list[Ints] | None = None
@@ -78,7 +78,7 @@ class RowsPartitioner(Partitioner):
             )
 
     def labels(self) -> Ints:
-        """Return the column; SpcacwError unless there is one, of whole numbers from 0."""
+        """Return the column; SpcacwError unless it has whole numbers from 0 only."""
         self.check_column()
         found = np.asarray(self.dataset.with_format("numpy")[self._column][:])
         if found.dtype.kind not in "biuf" or not ((found >= 0) & (found % 1 == 0)).all():
@@ -98,12 +98,12 @@ class RowsPartitioner(Partitioner):
 
 
 class LatentClusterPartitioner(RowsPartitioner):
-    """Silos in latent clusters with a share of the classes each, and noise: CIFAR-100 in the paper.
+    """Silos in latent clusters, each with its share of classes, and noise: CIFAR-100 in the paper.
 
-    ``cluster_sizes`` are the silos in each cluster (paper: 20 in 4), ``epsilon`` is ε, the noise
-    (paper: 10 and .01), and ``partition_by`` the column of labels. ``seed`` draws the noise, and
-    which sample goes where: Partitioners of the training and the test split that share it give each
-    silo the same share of each class of both. For ``class_sizes``, ``epsilon_is`` and ``normalise``
+    ``cluster_sizes`` counts the silos of each cluster (paper: 20 in 4), ``epsilon`` is ε, the noise
+    (paper: 10 and .01), and ``partition_by`` is the column of labels. ``seed`` draws the noise and
+    the samples of each silo. If the training and the test split use the same seed, a silo gets the
+    same share of each class in both. For ``class_sizes``, ``epsilon_is`` and ``normalise``
     see :func:`~spcacw_flwr.partitions.allocation.latent_clusters`.
     """
 
@@ -132,11 +132,11 @@ class LatentClusterPartitioner(RowsPartitioner):
 
 
 class RolePartitioner(RowsPartitioner):
-    """Silos of a few speaking roles each: Shakespeare in the paper, n = 15 with m = 7.
+    """Silos with a few speaking roles each: Shakespeare in the paper, n = 15 with m = 7.
 
-    For data sets with a row per sample and a column ``partition_by`` that names the role, as
-    ``flwrlabs/shakespeare`` has LEAF's samples under ``character_id``. ``seed`` draws the roles,
-    from those with ``least_samples`` rows (the larger roles; READING row 20).
+    The data set needs a row per sample and a column ``partition_by`` that names the role, such as
+    ``character_id`` in ``flwrlabs/shakespeare``, which has LEAF's samples. ``seed`` draws among the
+    roles with at least ``least_samples`` rows (the larger roles; READING row 20).
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class RolePartitioner(RowsPartitioner):
 
 
 class EqualPartitioner(RowsPartitioner):
-    """Disjoint random subsets of equal size; a silo then sees its own through its own eyes."""
+    """Disjoint random subsets of equal size; a subclass then transforms each silo's subset."""
 
     def __init__(self, num_partitions: int, samples: int, seed: int, column: str) -> None:
         super().__init__(num_partitions, seed, column)
@@ -179,12 +179,12 @@ class EqualPartitioner(RowsPartitioner):
 
 
 class RelabelPartitioner(EqualPartitioner):
-    """Equal shares whose labels each cluster calls by other names: MNIST label switching.
+    """Equal shares; each cluster permutes the labels: MNIST label switching.
 
-    ``cluster_sizes`` are the silos in each cluster (paper: 7 in 3), ``samples_per_partition`` the
-    samples of each silo (0: as many as there are), ``partition_by`` is the column of labels, and
-    ``how`` "shift" or "random", see :func:`~spcacw_flwr.partitions.relabel.permutations`. ``seed``
-    draws the shares and random permutations.
+    ``cluster_sizes`` counts the silos of each cluster (paper: 7 in 3), ``samples_per_partition``
+    the samples of each silo (0: as many as there are). ``partition_by`` is the column of labels.
+    ``how`` is "shift" or "random", see :func:`~spcacw_flwr.partitions.relabel.permutations`.
+    ``seed`` draws the shares and random permutations.
     """
 
     def __init__(
@@ -198,23 +198,23 @@ class RelabelPartitioner(EqualPartitioner):
     def load_partition(self, partition_id: int) -> Dataset:
         """Return the samples of one silo, with the labels of its cluster."""
         share = super().load_partition(partition_id)
-        self.labels()  # a label of −1, which says that there is none, would get a name
+        self.labels()  # a check: a label of −1, which means none, would be renamed
         count = int(self._clusters[-1]) + 1
         names = permutations(count, self.num_classes(), self._how, self._seed)
         mine, column = names[self._clusters[partition_id]], self._column
 
         def rename(labels: list[int]) -> dict[str, list[int]]:
-            numbers = np.asarray(labels, dtype=np.int64)  # True and False, too
+            numbers = np.asarray(labels, dtype=np.int64)  # also True and False
             return {column: mine[numbers].tolist()}
 
         return share.map(rename, batched=True, input_columns=column, features=share.features)
 
 
 class RotatePartitioner(EqualPartitioner):
-    """Equal shares whose images each silo sees turned by its angle: MNIST rotation (paper: M = 89).
+    """Equal shares; each silo's images are turned by its angle: MNIST rotation (paper: M = 89).
 
-    The pictures of the column ``image`` of silo i are turned counter-clockwise by i · ``step``
-    degrees. ``samples_per_partition`` are those of each silo (0: as many as there are), and
+    The pictures of silo i, in the column ``image``, are turned counter-clockwise by i · ``step``
+    degrees. ``samples_per_partition`` counts the samples of each silo (0: as many as there are).
     ``seed`` draws the shares.
     """
 
@@ -236,5 +236,5 @@ class RotatePartitioner(EqualPartitioner):
             return {column: [one.rotate(angle, Resampling.BILINEAR) for one in pictures]}
 
         share = super().load_partition(partition_id)
-        # Not by a transform of the data set, which an app's own would take the place of.
+        # Not by a transform of the data set, because an app's own transform would replace it.
         return share.map(turn, batched=True, input_columns=column, features=share.features)

@@ -4,7 +4,7 @@
     hf.partitioner = "DirichletPartitioner",
     hf.arguments = '{"partition_by": "Species", "alpha": 0.5}'
 
-Each silo keeps a share of its own rows for its test, so that it is tested on what it has.
+Each silo keeps a share of its own rows for its test, so that it is tested on its own data.
 """
 
 import inspect
@@ -63,7 +63,7 @@ class HubKeys:
 
 
 WHITE = {"bool": 1, "uint8": 255, "uint16": 65535, "int32": 65535, "float32": 1}
-"""The value of a white pixel, by the type of array that Pillow makes of its modes."""
+"""The value of a white pixel, for each type of array that Pillow makes from its modes."""
 
 
 def _missing(value: Any) -> bool:
@@ -83,24 +83,24 @@ class HubSilos(OwnSilos):
 
     @property
     def num_classes(self) -> int:
-        """C, as the column of labels says; 1 of numbers to be predicted."""
+        """C, found in the column of labels; 1 for numbers to be predicted."""
         return self._labels[1]
 
     @num_classes.setter
     def num_classes(self, said: int) -> None:
-        """Whatever the key ``classes`` says, the data know better."""
+        """Ignore the key ``classes``, because the data determine C."""
 
     @cached_property
     def _rows(self) -> Any:
         """Return the whole split."""
-        import datasets  # here: it takes a second, and no other setting needs it
+        import datasets  # here: it takes a second and no other setting needs it
 
         here = Path(os.environ.get("SPCACW_PATH", ""))  # where the command was given
         where, split = here / Path(self.own.dataset).expanduser(), self.own.split
         kinds = {".csv": "csv", ".parquet": "parquet", ".json": "json", ".jsonl": "json"}
         try:
             if (suffix := where.suffix.lower()) in kinds and not where.is_dir():
-                where.open("rb").close()  # what is not there, a loader asks the hub for
+                where.open("rb").close()  # a loader would ask the hub for a missing file
                 files = {"data_files": str(where)}
                 return datasets.load_dataset(kinds[suffix], split=split, **files)
             if where.is_file():
@@ -112,7 +112,7 @@ class HubSilos(OwnSilos):
             if (where / "dataset_dict.json").exists():
                 return datasets.load_from_disk(str(where))[split]
             return datasets.load_dataset(self.own.dataset, split=split)
-        except Exception as error:  # a network, a file, a split: whatever a loader meets
+        except Exception as error:  # a loader can fail in any way: network, file, split
             vague = isinstance(error, datasets.exceptions.DatasetGenerationError)
             reason = one_line(error.__cause__ or error if vague else error)
             raise SpcacwError(
@@ -121,7 +121,7 @@ class HubSilos(OwnSilos):
 
     @cached_property
     def _partitioner(self) -> Any:
-        """Return the Partitioner with its rows; SpcacwError if it is not for ``silos`` silos."""
+        """Return the Partitioner with its rows; SpcacwError if it does not make ``silos`` silos."""
         from flwr_datasets import partitioner
 
         named = self.own.partitioner
@@ -135,7 +135,7 @@ class HubSilos(OwnSilos):
         try:
             given = json.loads(self.own.arguments or "{}")
             found = made(**{name: ours[name] for name in ours if name in takes} | given)
-            # As a FederatedDataset does: some Partitioners cut the rows as they lie.
+            # Shuffled as by a FederatedDataset: some Partitioners cut the rows in the given order.
             found.dataset = rows.shuffle(seed=self.seed, keep_in_memory=True)
             count = found.num_partitions
         except Exception as error:  # a user's arguments may be anything
@@ -148,7 +148,7 @@ class HubSilos(OwnSilos):
         return found
 
     def _column(self, name: str, rows: Any = None) -> NDArray[Any]:
-        """Return a column as an array (n, …); SpcacwError if there is none, or it is ragged."""
+        """Return a column as an array (n, …); SpcacwError if it is absent or ragged."""
         if name not in self._rows.column_names:
             known = self._rows.column_names
             other = " (a .csv is to have commas between its columns)" * (";" in known[0])
@@ -168,7 +168,7 @@ class HubSilos(OwnSilos):
 
     @cached_property
     def _labels(self) -> tuple[list[Any], int]:
-        """Return the texts or whole numbers that stand for labels 0, 1, …, if any do, and C."""
+        """Return the texts or whole numbers that become labels 0, 1, … ([] if none do), and C."""
         values, feature = self._column(self.own.label), self._rows.features[self.own.label]
         if values.ndim > 1:
             return [], values.shape[1]
@@ -185,7 +185,7 @@ class HubSilos(OwnSilos):
         return found, len(found)
 
     def _function(self, silo: int) -> Any:
-        """Return (train, test) of a silo, by the seed; each share has its part of each class."""
+        """Return (train, test) of a silo, drawn by the seed; both have a share of each class."""
         rows, (found, classes) = self._partitioner.load_partition(silo), self._labels
         y = self._column(self.own.label, rows)
         several = y.ndim > 1

@@ -2,7 +2,7 @@
 
 MNIST (LeCun, Cortes & Burges) and CIFAR-100 (Krizhevsky, "Learning Multiple Layers of Features from
 Tiny Images", 2009) are data sets of the paper (Kiselman & Levy, SP-CACW, arXiv 2606.29322).
-Pillow is imported where it is used, since that takes a second.
+Pillow is imported where it is used, because its import takes a second.
 """
 
 import hashlib
@@ -32,13 +32,13 @@ DECODED = {
     "x_test": "83c56492b2c11211ad1bb2dbd4f2eef4170a0441e41a41f3039c3144b1f5a511",
     "y_test": "4dad7d09c7c97d33f6cb928d705cf4196221316fd6e31bdd978a08ed9103ee0b",
 }
-"""SHA-256 of the arrays of CIFAR-100: the same images and labels, whatever form they came in."""
+"""SHA-256 of the arrays of CIFAR-100; every form of the data gives the same arrays."""
 
 log = logging.getLogger(__name__)
 
 
 class Images(NamedTuple):
-    """Pixels (n, …) and labels (n,): of MNIST and CIFAR-100 uint8 that cannot be written to."""
+    """Pixels (n, …) and labels (n,). Those of MNIST and CIFAR-100 are read-only uint8."""
 
     x_train: NDArray[Any]
     y_train: NDArray[Any]
@@ -50,9 +50,9 @@ class Images(NamedTuple):
 def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return scikit-learn's digits: images (1797, 1, 8, 8) in [0, 1] and labels (1797,).
 
-    The arrays are kept for the life of the process and cannot be written to.
+    The arrays are kept for the life of the process and are read-only.
     """
-    # Not by the package itself, whose import would be a fifth of a run's time.
+    # Not by the package itself, because its import would take a fifth of a run's time.
     table = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     held = np.loadtxt(str(table), delimiter=",", dtype=np.float32)
     x = held[:, :64].reshape(-1, 1, 8, 8) / np.float32(16)  # grey levels are whole numbers 0 … 16
@@ -65,7 +65,7 @@ def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 def load_mnist(data_dir: str = "") -> Images:
     """Return MNIST, images (60000, 28, 28) and (10000, 28, 28), kept for the life of the process.
 
-    It is found as :func:`data.find` says; SpcacwError if a file is damaged or cannot be had.
+    :func:`data.find` looks for its files; SpcacwError if one is damaged or cannot be had.
     """
     return Images(*map(_idx, read(MNIST, data_dir).values()))
 
@@ -81,7 +81,7 @@ def _idx(held: bytes) -> NDArray[np.uint8]:
 def load_cifar100(data_dir: str = "") -> Images:
     """Return CIFAR-100, images (50000, 3, 32, 32) and (10000, 3, 32, 32), with its fine labels.
 
-    As :func:`load_mnist`. What was decoded is kept in the cache, and mapped into memory.
+    As :func:`load_mnist`. The decoded arrays are kept in the cache and mapped into memory.
     """
     paths, folder = find(CIFAR100, data_root(data_dir)), cache_root() / "decoded" / "cifar100"
     try:
@@ -105,7 +105,7 @@ def _checked(images: Images) -> Images:
 
 
 def _keep(images: Images, folder: Path) -> None:
-    """Write the arrays, each of which appears in one step."""
+    """Write the arrays; each file appears in one step."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".decoding-") as scratch:
         for name, array in images._asdict().items():
@@ -117,7 +117,7 @@ def _decode(paths: Mapping[str, Path]) -> Images:
     held = {name: content(CIFAR100, path) for name, path in paths.items()}
     arrays: dict[str, NDArray[np.uint8]] = {}
     for part in ("train", "test"):
-        if part in held:  # a pickle can run any code: its digest says that it is the official one
+        if part in held:  # a pickle can run any code; its digest shows that it is official
             entry = pickle.loads(held[part], encoding="latin1")
             x = entry["data"].reshape(-1, 3, SIDE, SIDE)
             y = np.array(entry["fine_labels"], np.uint8)

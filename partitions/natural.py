@@ -1,4 +1,4 @@
-"""Real federations: tables of rows with labels, in the silos that they were collected by.
+"""Real federations: tables of labelled rows, in the silos that collected them.
 
 Heart disease in four hospitals: A. Janosi, W. Steinbrunn, M. Pfisterer and R. Detrano, Heart
 Disease, UCI Machine Learning Repository, 1988. Rows and features are those of J. Ogier du Terrail
@@ -6,8 +6,8 @@ et al., FLamby: Datasets and Benchmarks for Cross-Silo Federated Learning in Rea
 Settings, NeurIPS 2022. Land mines in 29 fields: Y. Xue, X. Liao, L. Carin and B. Krishnapuram,
 Multi-Task Learning for Classification with Dirichlet Process Priors, JMLR 8, 2007.
 
-A target may own few rows (``target-samples``): all its other rows test it, and its peers keep all
-of their training share.
+A target may train on few rows (``target-samples``). All its other rows then test it, and its peers
+keep all of their training share.
 """
 
 import io
@@ -30,7 +30,7 @@ from .data import HEART, LANDMINE, read
 
 _TRAINED_ON = 2 / 3
 _CATEGORIES = {2: (2, 3, 4), 6: (1, 2)}
-"""The columns cp and restecg, and their values but the first, each of which becomes a feature."""
+"""The columns cp and restecg, and their values except the first; each becomes a feature."""
 _MOSTLY_MISSING = (10, 11, 12)
 """The columns slope, ca and thal."""
 _FOLIATED, _FIELDS = 15, 29
@@ -49,9 +49,9 @@ class NaturalKeys:
 
 
 def stratified(labels: Ints, rng: np.random.Generator) -> Ints:
-    """Return an order of the rows in which every beginning has its share of each label.
+    """Return an order of the rows whose first n, for any n, have each label in its share.
 
-    A first row of each label comes before all others, so that no label lacks where it can be had.
+    One row of each label comes before all others, so that few rows are enough for all labels.
     """
     place = np.empty(len(labels))
     for label in np.unique(labels):
@@ -65,10 +65,10 @@ def stratified(labels: Ints, rng: np.random.Generator) -> Ints:
 def standardised(x: Floats, train: Ints) -> Floats:
     """Return features (n, f) with mean 0 and standard deviation 1 over the rows ``train``.
 
-    One that is constant there is only moved to 0.
+    A feature that is constant over them is moved to 0 and not scaled.
     """
     mean, deviation = x[train].mean(axis=0), x[train].std(axis=0)
-    constant = np.ptp(x[train], axis=0) == 0  # its deviation may be a rounding error
+    constant = np.ptp(x[train], axis=0) == 0  # its deviation may be only a rounding error
     scaled: Floats = (x - mean) / np.where(constant, 1.0, deviation)
     return scaled
 
@@ -76,9 +76,9 @@ def standardised(x: Floats, train: Ints) -> Floats:
 class NaturalSilos(Setting):
     """A real federation of labelled rows.
 
-    Two thirds of each silo's rows are for training, drawn by the seed in the proportion of its
-    labels. The others are its test, which is used at the target only. A silo standardises its
-    features by its own training rows, because it must not need any number of another silo.
+    The seed draws two thirds of each silo's rows for training, in the proportion of its labels.
+    The other rows are its test; only the target's test is used. A silo standardises its features
+    by its own training rows, because it must not need any number of another silo.
     """
 
     Keys = NaturalKeys
@@ -87,7 +87,7 @@ class NaturalSilos(Setting):
     group_kind = "none"
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Read no data; SpcacwError if ``silos`` is another number than there are."""
+        """Read no data; SpcacwError if ``silos`` is not 0 or the real number of silos."""
         super().__init__(keys, seed)
         if keys.silos not in (0, len(self.names)):
             raise SpcacwError(
@@ -97,21 +97,21 @@ class NaturalSilos(Setting):
 
     @property
     def groups(self) -> Sequence[float | None]:
-        """Nobody knows."""
+        """None for each silo: the groups are not known."""
         return [None] * len(self.names)
 
     @abstractmethod
     def rows(self, silo: int) -> tuple[Floats, Ints]:
-        """Return the features (n, f) and labels (n,) of a silo; cheap once they were loaded."""
+        """Return the features (n, f) and labels (n,) of a silo; cheap once loaded."""
 
     def prepare(self) -> None:
-        """Find, fetch and verify the data; SpcacwError, too, if the target has too few rows."""
+        """Find, fetch and verify the data; SpcacwError if that fails, or the target lacks rows."""
         self._parts(self.target)
 
     def train(self, silo: int) -> SiloData:
-        """Return the training rows of ``silo``; those of more ``target-samples`` have all of fewer.
+        """Return the training rows of ``silo``: the first ``samples-per-silo`` if there are more.
 
-        Where ``samples-per-silo`` is less than there are, the first so many.
+        A larger ``target-samples`` only adds rows.
         """
         return self._parts(silo)[0]
 
@@ -144,7 +144,7 @@ class Heart(NaturalSilos):
     input_shape = (13,)
 
     def rows(self, silo: int) -> tuple[Floats, Ints]:
-        """Return the patients of a hospital of whom everything is known."""
+        """Return the patients of a hospital that have no missing value."""
         return _hospitals(self.keys.data_dir)[silo]
 
 
@@ -154,9 +154,9 @@ def _hospitals(data_dir: str) -> list[tuple[Floats, Ints]]:
 
 
 def patients(table: str) -> tuple[Floats, Ints]:
-    """Return the features (n, 13), and whether there is disease (n,), of a hospital's file.
+    """Return the features (n, 13) of a hospital's file, and whether each patient is ill (n,).
 
-    Dropped are the columns slope, ca and thal, and then the rows in which something is missing.
+    The columns slope, ca and thal are dropped first, and then the rows with a missing value.
     """
     lines = [np.delete(line.split(","), _MOSTLY_MISSING) for line in table.split()]
     known = np.array([line for line in lines if "?" not in line]).astype(np.float64)
@@ -166,7 +166,7 @@ def patients(table: str) -> tuple[Floats, Ints]:
 
 
 class Landmine(NaturalSilos):
-    """29 fields, in two kinds of terrain, 9 features of radar echoes; 6 % are mines."""
+    """29 fields in two kinds of terrain, with 9 features of radar echoes; 6 % are mines."""
 
     name = "landmine"
     names = tuple(f"field-{1 + i}" for i in range(_FIELDS))
@@ -176,7 +176,7 @@ class Landmine(NaturalSilos):
 
     @property
     def groups(self) -> list[float]:
-        """0 of the fields under foliage, 1 of those on bare earth."""
+        """0 for the fields under foliage, 1 for the fields on bare earth."""
         return [0.0] * _FOLIATED + [1.0] * (_FIELDS - _FOLIATED)
 
     def rows(self, silo: int) -> tuple[Floats, Ints]:
@@ -186,7 +186,7 @@ class Landmine(NaturalSilos):
 
 @lru_cache(maxsize=2)
 def _fields(data_dir: str) -> list[tuple[Floats, Ints]]:
-    from scipy.io import loadmat  # here: it takes a moment, and few settings need it
+    from scipy.io import loadmat  # here: it takes a moment and few settings need it
 
     (table,) = read(LANDMINE, data_dir).values()
     held = loadmat(io.BytesIO(table))

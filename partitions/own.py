@@ -1,13 +1,13 @@
-"""Your own data: a function from a silo's number to its training and test data.
+"""Your own data: a function that takes a silo's number and returns its training and test data.
 
     setting = "own", silo = "my_package.data:load", silos = 3, classes = 10
 
 ``load(silo)`` returns ``(train, test)``. Each is a pair of tensors (x, y), a ``SiloData``, or a
-PyTorch Dataset of pairs, which is read once: a random transform in it is frozen. ``x`` is float,
-(n, …) with the same shape everywhere, or whole numbers (n, L) for tokens; ``y`` holds whole numbers
-in 0 … ``classes`` − 1, (n,), or (n, L) beside tokens of that shape; or, with ``classes`` = 1,
-numbers to be predicted, float (n,). In an app of one's own (``silo_app``) ``classes`` is 0: the
-model's outputs say how many they are. ``test`` is None of a peer without any; the target needs it.
+PyTorch Dataset of pairs. A Dataset is read once, so its random transforms are frozen. ``x`` is
+float (n, …), of one shape at all silos, or whole numbers (n, L) for tokens. ``y`` holds whole
+numbers in 0 … ``classes`` − 1, (n,), or (n, L) for tokens of that shape. With ``classes`` = 1
+``y`` holds numbers to predict, float (n,). In your own app (``silo_app``) ``classes`` is 0: the
+model's outputs give C. ``test`` is None for a peer without test data; the target needs it.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _WHOLE = (torch.int64, torch.int32, torch.int16)
 
 
 class OwnSilos(Setting):
-    """Data of your own: ``silo`` names your function silo → (train, test), ``silos`` is M.
+    """Your own data: ``silo`` names your function silo → (train, test); ``silos`` is M.
 
     The true clusters are not known, so there is no Oracle.
     """
@@ -42,7 +42,7 @@ class OwnSilos(Setting):
     defaults: ClassVar[dict[str, Any]] = {"samples_per_silo": 0}
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Check the keys; imports nothing yet. SpcacwError without ``silo`` or ``silos``."""
+        """Check the keys, and import nothing yet; SpcacwError without ``silo`` or ``silos``."""
         super().__init__(keys, seed)
         self._source = self._named()
         self._silos = counted_silos(keys, self.name)
@@ -50,7 +50,7 @@ class OwnSilos(Setting):
         self._kept: dict[int, tuple[SiloData, SiloData | None]] = {}
 
     def _named(self) -> str:
-        """Return what a sentence calls the source of the data; SpcacwError if none is named."""
+        """Return the name of the data's source for messages; SpcacwError if none is given."""
         if not self.keys.silo:
             raise SpcacwError(
                 "setting = 'own' needs your function: set silo = 'package.module:function'."
@@ -59,14 +59,14 @@ class OwnSilos(Setting):
 
     @property
     def groups(self) -> list[None]:
-        """Nobody knows."""
+        """None for each silo: the clusters are not known."""
         return [None] * self._silos
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The shape of one input, which the model is made for: as the key says, or silo 0's.
+        """The shape of one input, for which the model is made: from the key, or from silo 0.
 
-        A node of an app of one's own has no other silos' data: the first that it holds says it.
+        A node of your own app has no other silos' data; it takes the shape of its first silo.
         """
         if self.keys.input_shape:
             return tuple(parse_sizes(self.keys.input_shape, "input-shape"))
@@ -87,10 +87,10 @@ class OwnSilos(Setting):
         return function
 
     def prepare(self) -> None:
-        """Find what tells the data, and learn the inputs' shape; SpcacwError if either fails.
+        """Find the source of the data and the inputs' shape; SpcacwError if either fails.
 
-        Silos are checked when they are first asked who they are, before training: a node may have
-        only its own silo's data.
+        Silos are checked when they first identify themselves, before training, because a node may
+        have only its own silo's data.
         """
         _ = self._function, self.input_shape
 
@@ -138,7 +138,7 @@ class OwnSilos(Setting):
                 its = extract_tb(error.__traceback__)[1:2] if self.keys.silo else []
                 at = "".join(f", {Path(one.filename).name} line {one.lineno}" for one in its)
                 raise SpcacwError(f"{where} cannot be loaded ({one_line(error)}{at}).") from error
-            if self.keys.classes:  # an app of one's own is not told these keys
+            if self.keys.classes:  # your own app does not get these keys
                 train = _some(train, self.keys.samples_per_silo, stream(self.seed, SPLIT, silo))
                 test = test and _some(test, self.keys.test_samples, stream(self.seed, TEST, silo))
             self._kept[silo] = train, test
@@ -146,13 +146,13 @@ class OwnSilos(Setting):
 
 
 def _some(data: SiloData, wanted: int, rng: np.random.Generator) -> SiloData:
-    """Return at most so many samples (0: all), drawn by ``rng``, in order."""
+    """Return at most ``wanted`` samples (0: all), drawn by ``rng``, in their order."""
     at = kept_rows(len(data.y), wanted, rng)
     return data if isinstance(at, slice) else data.rows(at)
 
 
 def describe(thing: object) -> str:
-    """Say what a thing is, as in ``a tuple of 3`` or ``a dict``."""
+    """Describe a thing by its type, such as ``a tuple of 3`` or ``a dict``."""
     kind = type(thing).__name__
     return f"a {kind} of {len(thing)}" if isinstance(thing, tuple | list) else f"a {kind}"
 
@@ -179,7 +179,7 @@ def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData
 
 
 def _difference(one: SiloData, other: SiloData) -> tuple[str, str, str] | None:
-    """Return whether inputs or labels differ in shape or type, and both of these; or None."""
+    """Return what differs, inputs or labels, and both shapes and types; None if they agree."""
     for what, parts in (("inputs", (one.x, other.x)), ("labels", (one.y, other.y))):
         ours, theirs = (f"{tuple(part.shape[1:])} and {part.dtype}" for part in parts)
         if ours != theirs:
@@ -212,7 +212,7 @@ def _part(part: Any, num_classes: int, where: str) -> SiloData:
 
 
 def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
-    """Return a pair as tensors, and stack the samples of a Dataset."""
+    """Return a pair as tensors; the samples of a Dataset are stacked."""
     if isinstance(part, SiloData):
         part = part.x, part.y
     if isinstance(part, Dataset):
@@ -257,7 +257,7 @@ def _inputs(x: Tensor, where: str) -> Tensor:
 
 
 def _weights(weight: Any, count: int, where: str) -> Tensor:
-    """Return what each of the samples counts, float (n,)."""
+    """Return the weight of each sample, float (n,)."""
     weight = torch.as_tensor(weight).detach().float()
     good = weight.shape == (count,) and weight.isfinite().all() and (weight >= 0).all()
     if not good or not weight.sum() > 0:

@@ -1,8 +1,8 @@
-"""The plays of Project Gutenberg #100: their speaking roles, who speaks where, and the windows.
+"""The plays of Project Gutenberg #100: their speaking roles, each role's text, and its windows.
 
 Roles are found by the rules of LEAF (Caldas et al., "LEAF: A Benchmark for Federated Settings",
-arXiv 1812.01097), the benchmark that the paper takes Shakespeare from. On the edition that LEAF
-parses there are 1,129 roles with 4,226,158 samples. "This natural partition constructs each
+arXiv 1812.01097), the benchmark from which the paper takes Shakespeare. The edition that LEAF
+parses has 1,129 roles with 4,226,158 samples. "This natural partition constructs each
 client's local dataset from the combined dialogue of m unique Shakespearean characters (speaking
 roles)" (Kiselman & Levy, SP-CACW, arXiv 2606.29322, "LEAF Shakespeare"; READING row 20). Roles are
 kept as tokens of LEAF's vocabulary.
@@ -23,14 +23,14 @@ from .allocation import Ints
 from .data import SHAKESPEARE, read
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""LEAF's 80 symbols, in its order; the token of a character is its place here."""
+"""LEAF's 80 symbols in LEAF's order; the token of a character is its place here."""
 
 WINDOW = 80
 """Characters in the input of a LEAF sample."""
 
 _BYLINE = "by William Shakespeare"
-_LAST_LINE = 124_195  # of the file after its first line: what follows is no play
-_COMEDY_OF_ERRORS = "THE COMEDY OF ERRORS"  # the one play that the edition sets without indents
+_LAST_LINE = 124_195  # counted after the first line is dropped; no play follows
+_COMEDY_OF_ERRORS = "THE COMEDY OF ERRORS"  # the only play without indents in this edition
 
 _SPEAKER = re.compile(r"([A-Za-z][A-Za-z ]*)\. (.*)")  # a name, and the first line of a speech
 
@@ -50,14 +50,14 @@ class Role:
 
 
 Bites = defaultdict[str, list[str]]
-"""What each character of a play says, a line at a time, in the order of their first lines."""
+"""The lines of each character of a play, with characters in the order of their first lines."""
 
 
 def parse_roles(text: str) -> list[Role]:
     """Return the roles of the complete works, in the order of plays and of first lines.
 
-    Plays with one character or none, roles of two lines or fewer, and roles too short for a single
-    sample (a window, and one character more to predict) are left out, as LEAF does.
+    As LEAF does, leave out plays with one character or none, roles of two lines or fewer, and roles
+    too short for a single sample (a window and one more character to predict).
     """
     return [
         Role(title, character, said)
@@ -74,7 +74,7 @@ def _joined(bites: Sequence[str]) -> str:
 
 
 def _lines_of_plays(text: str) -> list[str]:
-    """Cut off what comes before the second work (the first is the sonnets), and the licences."""
+    """Cut off the text before the second work (the first is the sonnets), and the licences."""
     lines = text.split("\n")[1:]
     bylines = [i for i, line in enumerate(lines) if _BYLINE in line]
     start = bylines[1] - 5 if len(bylines) > 1 else len(lines)
@@ -101,7 +101,7 @@ def _title(lines: Sequence[str], byline: int) -> str:
 
 
 def _read_indented(bites: Bites, speaker: str, line: str) -> str:
-    """Take in a line of a play set with indents; return who speaks after it."""
+    """Read a line of a play with indents; return the speaker after it."""
     if line.startswith("  ") and (found := _SPEAKER.match(line, 2)):
         speaker = found[1].upper()
         bites[speaker].append(found[2])
@@ -111,7 +111,7 @@ def _read_indented(bites: Bites, speaker: str, line: str) -> str:
 
 
 def _read_flush(bites: Bites, speaker: str, line: str) -> str:
-    """Take in a line of the Comedy of Errors: headings look like speakers, any line goes on."""
+    """Read a line of the Comedy of Errors: headings look like speakers, any line may continue."""
     if found := _SPEAKER.match(line):
         speaker = found[1].upper()
         if speaker.startswith("ACT "):
@@ -125,7 +125,7 @@ def _read_flush(bites: Bites, speaker: str, line: str) -> str:
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """Return the place of each character in LEAF's vocabulary; SpcacwError if it has none."""
+    """Return the place of each character in LEAF's vocabulary; SpcacwError if one has no place."""
     codes = np.full(128, 255, np.uint8)
     codes[[ord(symbol) for symbol in VOCABULARY]] = np.arange(len(VOCABULARY))
     tokens = codes[np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), 127)]
@@ -144,7 +144,7 @@ def decode(tokens: NDArray[np.integer]) -> str:
 def load_roles(data_dir: str = "") -> list[Role]:
     """Return the 1,129 roles of the file in ``data_dir`` or its folder ``shakespeare``.
 
-    SpcacwError if there is no such file, it is damaged, or it is another edition.
+    SpcacwError if there is no such file, or if it is damaged or another edition.
     """
     (text,) = read(SHAKESPEARE, data_dir).values()
     return parse_roles(text.decode("ascii"))
@@ -153,10 +153,10 @@ def load_roles(data_dir: str = "") -> list[Role]:
 def draw_roles(
     sizes: Ints, silos: int, per_silo: int, least: int, rng: np.random.Generator, unit: str
 ) -> list[Ints]:
-    """Draw m = ``per_silo`` distinct roles for each of n silos, from those of at least ``least``.
+    """Draw m = ``per_silo`` distinct roles for each of n silos, from roles of size ≥ ``least``.
 
-    ``sizes`` are those of all roles, in ``unit`` ("characters", say). Returns the roles of each
-    silo, in the order in which they were drawn; SpcacwError if there are too few.
+    ``sizes`` are the sizes of all roles in ``unit`` (for example "characters"). Return the roles of
+    each silo in the order of the draw; SpcacwError if there are too few.
     """
     large = np.flatnonzero(sizes >= least)
     if len(large) < silos * per_silo:
@@ -172,16 +172,16 @@ def draw_roles(
 def split_by_time(
     tokens: NDArray[np.uint8], test_share: float
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Cut a role's text in two: what it says first is for training, its end for the test."""
+    """Cut a role's text in two: the beginning is for training, the end for the test."""
     cut = len(tokens) - round(len(tokens) * test_share)
     return tokens[:cut], tokens[cut:]
 
 
 def windows(tokens: NDArray[np.uint8], length: int, stride: int) -> NDArray[np.uint8]:
-    """Return windows (n, length + 1): ``length`` characters, and the one that follows them.
+    """Return windows (n, length + 1): ``length`` characters and the next one.
 
-    The input of a window is all but its last character, the label of each position the character
-    after it. What is left over at the end, shorter than a window, is left out.
+    The input is a window without its last character. The label of each position is the character
+    after it. A rest at the end that is shorter than a window is left out.
     """
     if len(tokens) <= length:
         return np.empty((0, length + 1), dtype=tokens.dtype)

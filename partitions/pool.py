@@ -1,7 +1,7 @@
 """Settings that deal one pool of images out to the silos and then transform each silo's share.
 
 Both MNIST settings of the paper are of this kind (Kiselman & Levy, SP-CACW, arXiv 2606.29322,
-"MNIST Label-Switching" and "MNIST Rotation"); a setting differs by its transform.
+"MNIST Label-Switching" and "MNIST Rotation"); they differ in their transforms.
 """
 
 from abc import abstractmethod
@@ -28,7 +28,7 @@ _TEST_SETS_KEPT = 8
 class PooledSetting(Setting):
     """A setting whose silos hold disjoint random subsets of one pool, all of the same size.
 
-    The pool is MNIST, unless a subclass says otherwise.
+    The pool is MNIST, unless a subclass has another one.
     """
 
     pool_size: ClassVar[int] = 60_000
@@ -38,7 +38,7 @@ class PooledSetting(Setting):
     input_shape = (1, 28, 28)
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Read no data; SpcacwError if the pool has not enough images for every silo."""
+        """Read no data; SpcacwError if the pool has too few images for all silos."""
         super().__init__(keys, seed)
         most = self.pool_size // self.num_silos
         self._size = keys.samples_per_silo or most
@@ -50,11 +50,11 @@ class PooledSetting(Setting):
             )
 
     def pool(self) -> Images:
-        """Return all images (n, …) and labels (n,); cheap once they were loaded."""
+        """Return all images (n, …) and labels (n,); cheap once loaded."""
         return load_mnist(self.keys.data_dir)
 
     def moments(self) -> tuple[float, float]:
-        """Return mean and standard deviation of training pixels in [0, 1]: those customary here."""
+        """Return the customary mean and standard deviation of training pixels in [0, 1]."""
         return 0.1307, 0.3081
 
     @abstractmethod
@@ -66,7 +66,7 @@ class PooledSetting(Setting):
         return stream(self.seed, SPLIT).permutation(self.pool_size)
 
     def prepare(self) -> None:
-        """Find, fetch and verify the data; cheap once done; SpcacwError if it cannot be had."""
+        """Find, fetch and verify the data; cheap once done; SpcacwError if that fails."""
         self.pool()
 
     @made_once
@@ -74,7 +74,7 @@ class PooledSetting(Setting):
         """Return the ``samples_per_silo`` training images of ``silo``, kept after the first call.
 
         No two silos share an image. With the same seed and number of silos, a larger
-        ``samples_per_silo`` only adds images, so curves over it compare like with like.
+        ``samples_per_silo`` only adds images, so points of a curve over it are comparable.
         """
         # Deal the images out like cards, so that the first n of a silo do not depend on n.
         mine = self._order[silo :: self.num_silos][: self._size]
@@ -85,7 +85,7 @@ class PooledSetting(Setting):
     def test(self, silo: int) -> SiloData:
         """Return the test set under the transform of ``silo`` (READING row 12).
 
-        All of it, or the ``test_samples`` images that the seed draws, the same for all silos.
+        It has all images, or ``test_samples`` that the seed draws, the same for all silos.
         """
         pool = self.pool()
         kept = kept_rows(len(pool.y_test), self.keys.test_samples, stream(self.seed, TEST))

@@ -2,7 +2,7 @@
 
 "We simulate 7 clients across 3 latent clusters with permuted class labels" (Kiselman & Levy,
 SP-CACW, arXiv 2606.29322, "MNIST Label-Switching (Concept Shift)"). Images follow one distribution
-everywhere; cluster k calls class y by another name.
+at all silos; each cluster gives the classes other labels.
 """
 
 import math
@@ -30,9 +30,9 @@ def permutations(
 ) -> list[NDArray[np.int64]]:
     """Return for each cluster k the label p_k[y] (C,) that it gives to class y (READING row 10).
 
-    With ``how`` = "shift" that is (y + k) mod C, with C = ``num_classes``; with "random" the
-    ``seed`` draws permutations. Cluster 0 keeps its labels in both, and no two clusters agree.
-    SpcacwError if there are not that many distinct permutations.
+    With ``how`` = "shift" the label is (y + k) mod C, with C = ``num_classes``. With "random"
+    ``seed`` draws permutations. In both, cluster 0 keeps its labels and all permutations differ.
+    SpcacwError if there are too few distinct permutations.
     """
     most = num_classes if how == "shift" else math.factorial(num_classes)
     if num_clusters > most:
@@ -52,12 +52,12 @@ def permutations(
 
 
 class Relabel(PooledSetting):
-    """Silos in order fill clusters of ``cluster_sizes``; each cluster permutes the labels."""
+    """Silos fill clusters of ``cluster_sizes`` in order; each cluster permutes the labels."""
 
     group_kind = "cluster"
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Fix clusters and permutations; reads no data. SpcacwError if the sizes are wrong."""
+        """Fix clusters and permutations, read no data; SpcacwError if the sizes are wrong."""
         self._clusters = clusters_of(keys)
         count, how = self._clusters[-1] + 1, keys.label_permutation
         self._permutations = permutations(count, self.num_classes, how, seed)
@@ -65,18 +65,18 @@ class Relabel(PooledSetting):
 
     @property
     def groups(self) -> list[float]:
-        """The cluster number of each silo, as 0, 0, 0, 1, 1, 2, 2."""
+        """The cluster number of each silo, such as 0, 0, 0, 1, 1, 2, 2."""
         return [float(cluster) for cluster in self._clusters]
 
     def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:
-        """Return the images as they are, and the labels in the words of the silo's cluster."""
+        """Return the images unchanged, and the labels as the silo's cluster permutes them."""
         return x, torch.from_numpy(self._permutations[self._clusters[silo]])[y]
 
 
 class DigitsRelabel(Relabel):
     """Label switching on scikit-learn's 8 × 8 digits: no download, seconds a run; not in the paper.
 
-    1,400 images to deal out; the other 397, drawn by the seed, are the test set.
+    The seed draws 397 images for the test set; the other 1,400 are dealt out.
     """
 
     name = "digits-relabel"
@@ -85,7 +85,7 @@ class DigitsRelabel(Relabel):
     white = 1.0
 
     def pool(self) -> Images:
-        """Return the digits, in an order drawn by the seed, the last 397 of them for the test."""
+        """Return the digits in an order drawn by the seed; the last 397 are for the test."""
         x, y = load_digits()
         order = stream(self.seed, HOLD_OUT).permutation(len(y))
         train, test = order[:-_DIGITS_TEST_SIZE], order[-_DIGITS_TEST_SIZE:]

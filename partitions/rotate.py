@@ -1,8 +1,8 @@
 """Rotation: silos along a circle of angles, with no sharp clusters.
 
 "We simulate a continuous manifold of 89 clients with sequential 4° angular rotations" (Kiselman &
-Levy, SP-CACW, arXiv 2606.29322, "MNIST Rotation (Feature Shift)"). Labels mean the same everywhere;
-silo i sees its images turned by i steps.
+Levy, SP-CACW, arXiv 2606.29322, "MNIST Rotation (Feature Shift)"). Labels mean the same at
+all silos; the images of silo i are turned by i steps.
 """
 
 import math
@@ -23,12 +23,12 @@ from .pool import PooledSetting
 
 
 def rotated(x: Tensor, angle: float, interpolation: str = "bilinear") -> Tensor:
-    """Turn images (n, channels, height, width) counter-clockwise by degrees.
+    """Turn images (n, channels, height, width) counter-clockwise by ``angle`` degrees.
 
-    Zeros beyond the edge, blended into it by the same weights as pixels; size kept (READING row
+    The size stays. Beyond the edge are zeros, which have the same weights as pixels (READING row
     11). Multiples of 90° of square images (n, …) move pixels exactly, and 0° copies them.
-    ``interpolation`` is "bilinear" or "nearest". Bit for bit what torchvision's ``rotate`` makes of
-    tensors (tested), without its seconds of importing.
+    ``interpolation`` is "bilinear" or "nearest". The result is that of torchvision's ``rotate`` on
+    tensors, bit for bit (tested), without its import of some seconds.
     """
     height, width = x.shape[-2:]
     if angle % 180 == 0 or (angle % 90 == 0 and height == width):
@@ -71,9 +71,9 @@ class RotateKeys:
 
 
 class MnistRotate(PooledSetting):
-    """Silo i holds images rotated by i · ``rotation_step``, and is tested on all 10,000 so turned.
+    """Silo i's training images and its 10,000 test images are rotated by i · ``rotation_step``.
 
-    Images are rotated in [0, 1], before ``input_scale``, so that what enters at the edge is black.
+    Images are rotated in [0, 1], before ``input_scale``, so that new pixels at the edge are black.
     """
 
     name = "mnist-rotate"
@@ -89,7 +89,7 @@ class MnistRotate(PooledSetting):
     group_kind = "angle"
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Fix the angles; reads no data. SpcacwError without ``silos``, or for too many images."""
+        """Fix the angles, read no data; SpcacwError without ``silos`` or with too few images."""
         super().__init__(keys, seed)
         self.oracle_radius = self.own.oracle_radius
 
@@ -100,5 +100,5 @@ class MnistRotate(PooledSetting):
         return [silo * self.own.rotation_step % 360 for silo in silos]
 
     def transform(self, x: Tensor, y: Tensor, silo: int) -> tuple[Tensor, Tensor]:
-        """Return the images turned by the silo's angle, and the labels as they are."""
+        """Return the images turned by the silo's angle, and the labels unchanged."""
         return rotated(x, self.groups[silo], self.own.rotation_interpolation), y

@@ -1,4 +1,4 @@
-"""Shakespeare: each silo holds what a few speaking roles say, and there are no clusters.
+"""Shakespeare: each silo holds the text of a few speaking roles, and there are no clusters.
 
 The paper's columns are n = 15 silos of m = 7 roles, and n = 30 silos of m = 3 (Kiselman & Levy,
 SP-CACW, arXiv 2606.29322, "LEAF Shakespeare"; READING row 20).
@@ -56,7 +56,7 @@ class Shakespeare(Setting):
     """Silos that each hold the speeches of 7 (``roles-per-silo``) roles; the paper's setting.
 
     A sample is a window of 50 characters, labelled at every position with the character after it.
-    The last tenth of each role is for the test; no window crosses from one into the other.
+    The last tenth of each role is for the test; no window has text of both parts.
     """
 
     name = "shakespeare"
@@ -75,14 +75,14 @@ class Shakespeare(Setting):
     group_kind = "none"
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
-        """Fix the number of silos; reads no data. SpcacwError without ``silos``."""
+        """Fix the number of silos, read no data; SpcacwError without ``silos``."""
         super().__init__(keys, seed)
         self._silos = counted_silos(keys, self.name)
         self.input_shape = (self.own.window,)
 
     @property
     def groups(self) -> list[None]:
-        """Nobody knows: the setting has no clusters."""
+        """None for each silo: the setting has no clusters."""
         return [None] * self._silos
 
     @cached_property
@@ -96,7 +96,7 @@ class Shakespeare(Setting):
 
     @property
     def roles(self) -> list[Role]:
-        """All roles of the plays; cheap once they were loaded."""
+        """All roles of the plays; cheap once loaded."""
         return load_roles(self.keys.data_dir)
 
     def prepare(self) -> None:
@@ -120,13 +120,13 @@ class Shakespeare(Setting):
 
     @made_once
     def test(self, silo: int) -> SiloData:
-        """Return the test windows of ``silo``, one after the other whatever the stride."""
+        """Return the test windows of ``silo``, end to end for any stride."""
         return self._data("test", silo, self.keys.test_samples, TEST)
 
     def held_out(self, silo: int, share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Hold out the last windows of each role, as the test has each role's last words.
+        """Hold out the last windows of each role, as the test takes the end of each role.
 
-        Windows that reach into them, which there are if the stride is less than a window, are
+        If the stride is less than a window, other windows reach into them. Such windows are
         neither trained on nor held out.
         """
         window, (texts, stride) = self.own.window, self._texts("train", silo)
@@ -156,7 +156,7 @@ class Shakespeare(Setting):
         return np.concatenate([windows(text, self.own.window, stride) for text in texts])
 
     def _texts(self, part: str, silo: int) -> tuple[list[NDArray[np.uint8]], int]:
-        """Return what each role of ``silo`` says in a part, and the stride of its windows."""
+        """Return the text of each role of ``silo`` in a part, and the stride of its windows."""
         texts = [self.roles[role].tokens for role in self.roles_of_silos[silo]]
         halves = [split_by_time(text, self.own.test_share) for text in texts]
         if part == "train":

@@ -1,4 +1,4 @@
-"""Images, and a network of torchvision's layers; put it in the place of hospitals/task.py."""
+"""Images, and a network of torchvision layers; use this file in place of hospitals/task.py."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -9,7 +9,7 @@ HOSPITALS = 4
 
 
 def load(silo):
-    """Return 200 training and 200 test images; hospital 3 calls each digit by the next name."""
+    """Return 200 training and 200 test images; hospital 3 labels each digit as the next one."""
     data = load_digits()
     x = torch.from_numpy(data.images).float()[silo::HOSPITALS, None] / 16
     y = torch.from_numpy(data.target)[silo::HOSPITALS]

@@ -1,4 +1,4 @@
-"""Logistic regression, as scikit-learn has it; put it in the place of hospitals/task.py."""
+"""Logistic regression, as in scikit-learn; use this file in place of hospitals/task.py."""
 
 import torch
 from sklearn.datasets import load_wine
@@ -9,7 +9,7 @@ HOSPITALS = 4
 
 
 def load(silo):
-    """Return training and test data, scaled by the hospital's own mean and deviation."""
+    """Return training and test data, scaled by the hospital's own training data."""
     x, y = load_wine(return_X_y=True)
     x, y = x[silo::HOSPITALS], torch.from_numpy(y[silo::HOSPITALS])
     x = torch.from_numpy(StandardScaler().fit(x[::2]).transform(x)).float()

@@ -1,4 +1,4 @@
-"""Texts and a Hugging Face classifier; put it in the place of hospitals/task.py."""
+"""Texts and a Hugging Face classifier; use this file in place of hospitals/task.py."""
 
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
@@ -14,7 +14,7 @@ WORDS = {word: number for number, word in enumerate([w for some in NOTES for w i
 
 
 def load(silo):
-    """Return notes as tokens (n, 4), and whether they are urgent; hospital 3 means the opposite."""
+    """Return notes as tokens (n, 4), and whether each is urgent; hospital 3 inverts the labels."""
     draw = torch.Generator().manual_seed(silo)
     words = [[some[i] for i in torch.randint(len(some), (400,), generator=draw)] for some in NOTES]
     x = torch.tensor([[WORDS[word] for word in note] for note in zip(*words, strict=True)])

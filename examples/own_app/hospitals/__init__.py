@@ -1,1 +1,1 @@
-"""A Flower app of one's own: four hospitals, one of which wants a better model."""
+"""A Flower app of your own: four hospitals, and one of them wants a better model."""

@@ -1,4 +1,4 @@
-"""A hospital's side."""
+"""The app that runs at each hospital."""
 
 from spcacw_flwr import silo_app
 

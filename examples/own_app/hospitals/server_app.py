@@ -1,4 +1,4 @@
-"""The side of the hospital that wants a better model: silo 0."""
+"""The server app of the hospital that wants a better model: silo 0."""
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
@@ -12,7 +12,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    """Train; accuracy, α and report.html are then in the directory ``output``."""
+    """Train, and write accuracy, α and report.html into the directory ``output``."""
     strategy = SPCACW(num_silos=HOSPITALS, eta=0.05, output=context.run_config["output"])
     arrays = ArrayRecord(network().state_dict())
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=60)

@@ -1,4 +1,4 @@
-"""The data and the model: all that an app of one's own must bring."""
+"""The data and the model: all that you must write for your own app."""
 
 import numpy as np
 import torch
@@ -20,5 +20,5 @@ def load(silo):
 
 
 def network():
-    """Return the model: any nn.Module from inputs to a score for each class."""
+    """Return the model: any nn.Module that maps inputs to a score for each class."""
     return nn.Sequential(nn.Linear(30, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
