@@ -148,7 +148,7 @@ class HubSilos(OwnSilos):
         return found
 
     def _column(self, name: str, rows: Any = None) -> NDArray[Any]:
-        """Return a column as an array (n, …); SpcacwError if it is absent or ragged."""
+        """Return a column as an array (n, …); SpcacwError if it is absent, ragged or has gaps."""
         if name not in self._rows.column_names:
             known = self._rows.column_names
             other = " (a .csv is to have commas between its columns)" * (";" in known[0])

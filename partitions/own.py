@@ -5,9 +5,10 @@
 ``load(silo)`` returns ``(train, test)``. Each is a pair of tensors (x, y), a ``SiloData``, or a
 PyTorch Dataset of pairs. A Dataset is read once, so its random transforms are frozen. ``x`` is
 float (n, …), of one shape at all silos, or whole numbers (n, L) for tokens. ``y`` holds whole
-numbers in 0 … ``classes`` − 1, (n,), or (n, L) for tokens of that shape. With ``classes`` = 1
-``y`` holds numbers to predict, float (n,). In your own app (``silo_app``) ``classes`` is 0: the
-model's outputs give C. ``test`` is None for a peer without test data; the target needs it.
+numbers in 0 … ``classes`` − 1, (n,), or (n, L) for tokens of that shape; several labels a sample
+are float or bool (n, C). With ``classes`` = 1 ``y`` holds numbers to predict, float (n,). In your
+own app (``silo_app``) ``classes`` is 0: the model's outputs give C. ``test`` is None for a peer
+without test data; the target needs it.
 """
 
 from collections.abc import Callable
