@@ -1,1 +1,1 @@
-"""The methods that SP-CACW is compared with: one file each, swapped by the key ``method``."""
+"""The methods that SP-CACW is compared with, one file each. The key ``method`` selects one."""

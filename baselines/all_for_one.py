@@ -1,24 +1,24 @@
 """All-for-One: the mean of the silos whose averaged gradients are near the target's own.
 
 M. Even, L. Massoulié and K. Scaman, On Sample Optimality in Personalized Collaborative and
-Federated Learning, NeurIPS 2022 (arXiv:2201.13097), knows how far the silos are apart.
+Federated Learning, NeurIPS 2022 (arXiv:2201.13097), takes the distances between silos as known.
 C. Philippenko, B. Le Bars, K. Scaman and L. Massoulié, Adaptive Collaboration for Online
-Personalized Distributed Learning with Heterogeneous Clients, arXiv:2507.06844, sees it in the
-gradients. This is the latter's binary form, with m_i the averages of the silos' gradients::
+Personalized Distributed Learning with Heterogeneous Clients, arXiv:2507.06844, measures them from
+gradients. This file has the second paper's binary form. m_i averages the gradients of silo i::
 
     N = {i : ‖m_i − m_0‖² ≤ c ‖m_0‖²},   α^{(i)} = 1/|N| on N
     w_t ← w_{t−1} − η Opt(Σ α^{(i)} g^{(i)})
 
-The criterion is one on true gradients: mini-batches of the same data differ by noise as large as
-the gradient. So m_i is a running mean of what silo i sent, plain over its first K rounds and
-exponential with rate 1/K after them (``memory``); it lags behind w as momentum does.
+The criterion is for true gradients. Mini-batches of the same data differ by noise as large as the
+gradient. So m_i is a running mean of the gradients of silo i: plain over its first K rounds
+(``memory``), then exponential with rate 1/K. It lags behind w as momentum does.
 
-‖m_0‖ falls to 0 as w fits the target's training samples, which are not its peers': N then shrinks
-to the target, and the method ends as Local. c decides when.
+‖m_0‖ falls to 0 as w fits the target's training samples. Peers have other samples, so N then
+shrinks to the target, and the method ends as Local. c decides when.
 
-The authors' code weighs N by the silos' sizes; our batches are of one size, and α is uniform as for
-equal variances. That code also compares ‖m_i − m_0‖ to ‖m_0‖², a length to a squared one; with
-squares on both sides the rule does not depend on the loss's unit.
+The authors' code weights N by the silos' sizes. Our batches have one size, and α is uniform as for
+equal variances. That code also compares the length ‖m_i − m_0‖ to the squared length ‖m_0‖². With
+squares on both sides the rule does not depend on the unit of the loss.
 """
 
 from dataclasses import dataclass
@@ -64,11 +64,11 @@ class AllForOne(WeightedGradients):
         self.heard = np.zeros(federation.num_silos, dtype=int)
 
     def request(self, round_: int) -> Request:
-        """Ask every silo, with chance p: who is far today may be near tomorrow."""
+        """Ask every silo, with chance p: a silo that is far now may be near later."""
         return Request(round_, self.sampled(round_), self.parameters)
 
     def observe(self, request: Request, replies: Replies) -> None:
-        """Average the gradients, and choose whom this round's step listens to."""
+        """Average the gradients, and choose the silos of this round's step."""
         for silo, gradient in zip(replies.silos, replies.gradients, strict=True):
             self.heard[silo] += 1
             self.means[silo].lerp_(gradient, 1 / min(self.heard[silo], self.memory))

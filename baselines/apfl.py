@@ -8,9 +8,9 @@ Algorithm 1, with one gradient a round::
     α ← Π_[0,1](α − η ⟨v − w_t, g_0(v̄)⟩)       if adaptive, from v and w_t before they move
     w_{t+1} ← Opt_w(w_t, Σ p_i g_i(w_t))
 
-Parameters are mixed, as in the paper; the released code (MLOPTPSU/FedTorch ab8068d) mixes outputs
-and adds .02 α to the gradient of α. v̄ is what the target uses and is never written back to v, and α
-enters the step of v once, by the chain rule. With α = 1, fixed, this is Local, step for step.
+Parameters are mixed, as in the paper. The released code (MLOPTPSU/FedTorch ab8068d) mixes outputs
+and adds .02 α to the gradient of α. The target uses v̄, which is never written back to v. α enters
+the step of v once, by the chain rule. With α fixed at 1 this equals Local at every step.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class APFLKeys(GlobalKeys):
 
 
 class APFL(BesideGlobal):
-    """v̄ = αv + (1 − α)w; the weights logged are those of the silos in w."""
+    """v̄ = αv + (1 − α)w; the log has the weights of the silos in w."""
 
     name = "apfl"
     Keys = APFLKeys
@@ -60,7 +60,7 @@ class APFL(BesideGlobal):
         return self.mixing * self.v + (1 - self.mixing) * self.parameters
 
     def round(self, round_: int) -> Round:
-        """Move v, and α if it is adaptive, by the gradient at v̄; then everyone moves w."""
+        """Move v, and α if it is adaptive, by the gradient at v̄; then all silos move w."""
         replies = yield Request(round_, (self.target,), self.personal)
         gradient, share = replies.gradients[0], self.mixing
         if self.own.adaptive:

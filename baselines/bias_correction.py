@@ -1,4 +1,4 @@
-"""Weighted gradient averaging, and bias correction: peers count alike, and their bias is undone.
+"""Weighted gradient averaging (peers have equal weights), and bias correction (removes their bias).
 
 E. M. Chayti, S. P. Karimireddy, S. U. Stich, N. Flammarion and M. Jaggi, Linear Speedup in
 Personalized Collaborative Learning, arXiv:2111.05968 (TMLR 2022). With ḡ the mean of the peers'
@@ -8,13 +8,13 @@ gradients at the target's model::
     BC:   d = (1 − a) g^{(0)} + a (ḡ − c_{t−1}),   c_t = (1 − β) c_{t−1} + β (ḡ − g^{(0)})
     w_t ← w_{t−1} − η Opt(d)
 
-The target's gradient is noisy, the peers' mean biased, and c, from 0, is a running mean of that
-bias in the rounds before: it never holds the noise that it is subtracted from. BC's fixed points
-are the target's own; WGA's are those of (1 − a) f_0 + a f̄. The paper's a and β depend on σ and δ,
-which nobody knows; here they are keys. With β = 0 BC is WGA, with a = 0 both are Local.
+The target's gradient is noisy, and the peers' mean is biased. c starts at 0 and is a running mean
+of that bias over earlier rounds, so it never holds the noise of the current round. BC's fixed
+points are the target's own; WGA's are those of (1 − a) f_0 + a f̄. The paper's a and β depend on the
+unknown σ and δ; here both are keys. With β = 0 BC is WGA, with a = 0 both are Local.
 
-Under partial participation a peer that answers counts 1/p times, in c too. The weights logged are
-those of the gradients in the step; c is no silo's.
+Under partial participation a peer that answers counts 1/p times, in c too. The log has the weights
+of the gradients in the step; c belongs to no silo.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class BiasCorrectionKeys(AveragingKeys):
 
 
 class WeightedGradientAveraging(WeightedGradients):
-    """The target's gradient and the mean of its peers', for all t."""
+    """A fixed weighted sum of the target's gradient and the mean of its peers' gradients."""
 
     name = "wga"
     Keys = AveragingKeys
@@ -65,7 +65,7 @@ class WeightedGradientAveraging(WeightedGradients):
 
 
 class BiasCorrection(WeightedGradientAveraging):
-    """The same, less a running mean of how the peers' mean differs from the target's gradient."""
+    """Weighted gradient averaging, corrected by a running mean of the peers' bias."""
 
     name = "bc"
     Keys = BiasCorrectionKeys

@@ -1,18 +1,18 @@
-"""Centred clipping: a running aggregate that no silo can pull further than τ/M in a round.
+"""Centred clipping: a running aggregate that no silo can move by more than τ/M in a round.
 
 S. P. Karimireddy, L. He and M. Jaggi, Learning from History for Byzantine Robust Optimization,
-ICML 2021. The centre v is the aggregate of the round before, 0 at first::
+ICML 2021. The centre v is the previous round's aggregate, at first 0::
 
     L times:  v ← v + (1/M) Σ_i (g^{(i)} − v) min(1, τ/‖g^{(i)} − v‖)
     w_t ← w_{t−1} − η Opt(v)
 
-The authors' workers send their momenta, with τ = 100 and L = 1 in their scripts; here silos keep no
-state, so they send gradients, and momentum is the target's optimiser's. Gradients of norm 1 at most
-(``max-norm``) lie within 2 of each other, where such a τ would never clip: the default here is
+The authors' workers send their momenta, with τ = 100 and L = 1 in their scripts. Here silos keep no
+state, so they send gradients, and only the target's optimiser has momentum. Gradients of norm at
+most 1 (``max-norm``) lie within 2 of each other, so such a τ would never clip. The default here is
 about half the distance between gradients and their mean on the MNIST settings (.6 to 1).
 
-v is linear in all gradients so far: with λ_i = min(1, τ/‖g^{(i)} − v‖) the silos' weights in it
-follow c ← (1 − Σλ/M) c + λ/M from c = 0. What is logged as α is c scaled to sum to 1.
+v is linear in all gradients so far. With λ_i = min(1, τ/‖g^{(i)} − v‖), the silos' weights in v
+follow c ← (1 − Σλ/M) c + λ/M from c = 0. The log has as α these c, scaled to sum to 1.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class CenteredClippingKeys:
 
 
 class CenteredClipping(Method):
-    """Centred clipping of gradients around the last aggregate (a control that knows no target)."""
+    """Centred clipping around the last aggregate (a control that treats all silos alike)."""
 
     name = "centered-clipping"
     Keys = CenteredClippingKeys
@@ -51,7 +51,7 @@ class CenteredClipping(Method):
         """(M,) c, the silos' weights in v."""
 
     def initial_weights(self) -> Weights:
-        """Return uniform weights, those of a first round in which nothing is clipped."""
+        """Return uniform weights, as in a first round without clipping."""
         return average_weights(self.federation, UNIFORM)
 
     def round(self, round_: int) -> Round:
@@ -60,12 +60,12 @@ class CenteredClipping(Method):
         silos, tau = list(replies.silos), self.own.tau
         for _ in range(self.own.inner_rounds):
             away = distances(self.centre[None], replies.gradients)[0]
-            pulls = tau / np.maximum(away, tau) / len(silos)  # λ/k; no distance: 1/k
+            pulls = tau / np.maximum(away, tau) / len(silos)  # λ/k; 1/k at distance 0
             self.centre *= 1 - pulls.sum()
             self.centre += weighted_sum(pulls, replies.gradients)
             self.shares *= 1 - pulls.sum()
             self.shares[silos] += pulls
-        # A copy, since the optimiser may clip what it is given.
+        # A copy, because the optimiser may clip its argument in place.
         self.optimiser.step(self.parameters, self.centre.clone())
         if self.ends_epoch(round_):
             self.set_weights(self.shares / self.shares.sum(), round_)

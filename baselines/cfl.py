@@ -1,21 +1,21 @@
-"""CFL: all silos train one model until it rests, and part where their gradients still disagree.
+"""CFL: all silos train one model until it rests, then split where their gradients still disagree.
 
 F. Sattler, K.-R. Müller and W. Samek, Clustered Federated Learning: Model-Agnostic Distributed
 Multi-Task Optimization under Privacy Constraints, IEEE TNNLS 2020 (arXiv:1910.01991), Algorithms 1
-to 3. With m_i the mean of the gradients that silo i sent in a period, at the model of its cluster
-C, a cluster parts in two at the period's end if::
+to 3. m_i is the mean of the gradients that silo i sent in a period, at the model of its cluster C.
+At the end of a period a cluster splits in two if::
 
     ‖Σ_{i ∈ C} p_i m_i‖ < ε_1   and   max_{i ∈ C} ‖m_i‖ > ε_2
     C = A ∪ B  with the least  a = max_{i ∈ A, j ∈ B} cos(m_i, m_j),   and   √((1 − a)/2) > γ
 
-and A and B go on from its model. In each round a cluster steps along Σ p_i g_i / Σ p_i. The best
-bipartition is where single linkage of the cosines has two clusters left, as in Algorithm 1; the
-authors' code (felisat/clustered-federated-learning) has complete linkage there, and in place of γ
-parts clusters of three at least, after 20 rounds.
+A and B go on from the model of C. In each round a cluster steps along Σ p_i g_i / Σ p_i. Single
+linkage of the cosines, stopped at two clusters, gives the best bipartition, as in Algorithm 1. The
+authors' code (felisat/clustered-federated-learning) uses complete linkage. It has no γ, and splits
+clusters of at least three silos, after 20 rounds.
 
-The authors look at updates after epochs of local training; here it is the mean of a period's
-gradients, which are clipped: ε_1 and ε_2 are in units of gradients. The noise of mini-batches adds
-to ‖m_i‖ and makes silos of the same data differ, so that without γ clusters go on to part.
+The authors use updates after epochs of local training. Here m_i averages a period's gradients,
+which are clipped, so ε_1 and ε_2 are in units of gradients. The noise of mini-batches adds to ‖m_i‖
+and makes silos with the same data differ. Without γ clusters would therefore go on to split.
 With ε_1 = 0 this is FedAvg.
 """
 
@@ -51,7 +51,7 @@ class CFLKeys(PeriodKeys):
 
 
 def halves(means: Tensor) -> tuple[NDArray[np.bool_], float]:
-    """Return which rows of (k, d) are in the second part, and the greatest cosine across."""
+    """Return which rows of (k, d) are in the second part, and the largest cosine across parts."""
     from scipy.cluster.hierarchy import cut_tree, linkage  # here: it takes a sixth of a second
     from scipy.spatial.distance import squareform
 
@@ -62,7 +62,7 @@ def halves(means: Tensor) -> tuple[NDArray[np.bool_], float]:
 
 
 class CFL(ClusterModels):
-    """Clusters that part in two where the silos' gradients disagree at rest."""
+    """Clusters that split in two where the silos' gradients disagree at rest."""
 
     name = "cfl"
     Keys = CFLKeys
@@ -74,7 +74,7 @@ class CFL(ClusterModels):
         self.heard = np.zeros(federation.num_silos)
 
     def round(self, round_: int) -> Round:
-        """Step the model of each cluster; at the end of a period, see which clusters part."""
+        """Step the model of each cluster; at the end of a period, split clusters that disagree."""
         silos = self.sampled(round_)
         replies = yield Request(round_, silos, self.points(silos))
         self.sums[list(replies.silos)] += replies.gradients
@@ -88,7 +88,7 @@ class CFL(ClusterModels):
         self.log_cluster(round_)
 
     def part(self, cluster: int) -> None:
-        """Give a part of a cluster's silos a model of its own, where they disagree at rest."""
+        """Split a cluster whose silos disagree at rest: one part gets a model of its own."""
         silos = np.flatnonzero((self.cluster == cluster) & (self.heard > 0))
         if len(silos) < 2:
             return

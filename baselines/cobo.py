@@ -1,21 +1,21 @@
-"""CoBo: silos attract each other where their gradients agree at the point between their models.
+"""CoBo: silos attract each other if their gradients agree at the midpoint of their models.
 
 D. Hashemi, L. He and M. Jaggi, CoBo: Collaborative Learning via Bilevel Optimization, NeurIPS 2024
-(arXiv:2409.05539). From w_ij = 1, with g_i(x) a gradient of f_i and z_ij = (x_i + x_j)/2::
+(arXiv:2409.05539). Start at w_ij = 1. With g_i(x) a gradient of f_i and z_ij = (x_i + x_j)/2::
 
     w_ij ← clip(w_ij + γ ⟨g_i(z_ij), g_j(z_ij)⟩, 0, 1)          for some pairs
     x_i ← Opt_i(x_i, g_i(x_i) + ρ Σ_j w_ij (x_i − x_j))          for all silos, with the new w
 
-The paper looks at each pair with chance 1/n in a round (the authors' code, epfml/CoBo fd75b6a, with
-chance 2/n, and less after 800 rounds). Here the pairs of round t are those with i + j ≡ t (mod M):
-each pair comes exactly once in M rounds, and no silo is in two pairs at a time, so that a round
-costs a silo two gradients at most, on mini-batches of their own (draw 1 at z).
+The paper draws each pair with chance 1/n in a round (the authors' code, epfml/CoBo fd75b6a, with
+chance 2/n, and less after 800 rounds). Here round t has the pairs with i + j ≡ t (mod M). Each pair
+comes exactly once in M rounds, and no silo is in two pairs of a round. So a round costs a silo at
+most two gradients, each on its own mini-batch (draw 1 at z).
 
-Gradients are clipped to ``max-norm`` each, products are therefore at most 1 for max-norm 1, and γ
-is the most that a pair moves in M rounds; the authors' γ = .01 goes with gradients as they are.
-With all w = 1 the pull's largest curvature is ρM, so that ρ must fall with the number of silos.
+Each gradient is clipped to ``max-norm``. With max-norm 1, products are at most 1, and w_ij moves by
+at most γ in M rounds. The authors' γ = .01 is for gradients that are not clipped.
+With all w = 1 the pull's largest curvature is ρM, so ρ must fall as the number of silos grows.
 
-The weights logged are 1 for the target and w_0j for its peers, scaled to sum to 1.
+The log has weight 1 for the target and w_0j for its peers, scaled to sum to 1.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class CoBoKeys:
 
 
 class CoBo(OwnModels):
-    """Own models, tied in pairs whose gradients agree half-way."""
+    """Own models, tied in pairs whose gradients agree at the midpoint."""
 
     name = "cobo"
     Keys = CoBoKeys
@@ -59,7 +59,7 @@ class CoBo(OwnModels):
             )
 
     def partners(self, round_: int, silos: tuple[int, ...]) -> dict[int, int]:
-        """Return the partner of each of ``silos`` in round t; of none whose partner is absent."""
+        """Return the partner of each of ``silos`` in round t, if that partner is in ``silos``."""
         count = self.federation.num_silos
         found = {i: (round_ - i) % count for i in silos}
         return {i: j for i, j in found.items() if j != i and j in found}
@@ -84,7 +84,7 @@ class CoBo(OwnModels):
                 self.pairs[i, j] = self.pairs[j, i] = min(1.0, max(0.0, moved))
 
     def round(self, round_: int) -> Round:
-        """Ask all at their own models and the pairs between theirs; then move w, and all models."""
+        """Ask silos at their own models, and pairs at their midpoints; move w, then the models."""
         silos = self.sampled(round_)
         replies = yield Request(round_, silos, self.models[list(silos)])
         heard, gradients = replies.silos, replies.gradients.clone()

@@ -6,8 +6,8 @@ Personalization, ICML 2021, Algorithm 1, with one gradient a round::
     v ← Opt_v(v, g_0(v) + λ (v − w_t))         w_t as received, before it moves
     w_{t+1} ← Opt_w(w_t, Σ p_i g_i(w_t))
 
-The gradient of (λ/2)‖v − w‖² is λ (v − w), without a 2. Ditto's robust aggregators are not part of
-the comparison. With λ = 0 the personal model is that of Local, step for step.
+The gradient of (λ/2)‖v − w‖² is λ (v − w), without a 2. The comparison leaves out Ditto's robust
+aggregators. With λ = 0 the personal model equals the model of Local at every step.
 """
 
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class DittoKeys(GlobalKeys):
 
 
 class Ditto(BesideGlobal):
-    """v_0 near w; the target uses v_0. The weights logged are those of the silos in w."""
+    """v_0 near w; the target uses v_0. The log has the weights of the silos in w."""
 
     name = "ditto"
     Keys = DittoKeys
 
     def round(self, round_: int) -> Round:
-        """Move v towards w as it was received; then everyone moves w."""
+        """Step v, pulled towards w as received; then all silos move w."""
         replies = yield Request(round_, (self.target,), self.v)
         gradient = replies.gradients[0] + self.own.lambda_ * (self.v - self.parameters)
         self.optimiser.step(self.v, gradient, "personal")

@@ -32,13 +32,13 @@ def average_weights(federation: Federation, weights: str) -> Weights:
 
 def distances(origins: Tensor, models: Tensor, p: float = 2) -> Weights:
     """Return ‖u_i − w_j‖_p, (n, k), of origins (n, d) and models (k, d); 0 where they are equal."""
-    # The other mode computes ‖u‖² − 2⟨u, w⟩ + ‖w‖², which cancels.
+    # The other mode computes ‖u‖² − 2⟨u, w⟩ + ‖w‖² and loses digits by cancellation.
     found = torch.cdist(origins, models, p=p, compute_mode="donot_use_mm_for_euclid_dist")
     return found.double().cpu().numpy()
 
 
 def spread(values: Weights, silos: Sequence[int], federation: Federation) -> Weights:
-    """Return values (k,) of ``silos`` as values (M,) of all, 0 for the others."""
+    """Return the values (k,) of ``silos`` as values (M,) of all silos; other silos get 0."""
     everyone = np.zeros(federation.num_silos)
     everyone[list(silos)] = values
     return everyone
@@ -46,7 +46,7 @@ def spread(values: Weights, silos: Sequence[int], federation: Federation) -> Wei
 
 @dataclass(frozen=True)
 class GlobalKeys:
-    """The key of all methods that keep a personal model beside a global one."""
+    """The key of all methods that keep a personal model next to a global one."""
 
     weights: str = key(
         UNIFORM,
@@ -57,7 +57,7 @@ class GlobalKeys:
 
 
 class Averaged(WeightedGradients):
-    """One shared model; at first silos weigh what a key ``weights`` says, or else ``average``."""
+    """One shared model. The key ``weights`` sets the first weights; without it, ``average``."""
 
     average = UNIFORM
 
@@ -67,10 +67,10 @@ class Averaged(WeightedGradients):
 
 
 class BesideGlobal(Averaged):
-    """A global model w that all silos train as in FedAvg, and the target's own, v_0, beside it.
+    """A global model w that all silos train as in FedAvg, and the target's own model v_0.
 
-    v_0 takes a second gradient on the same mini-batch and has a momentum buffer of its own. Nobody
-    else's v_i is ever read, so no other needs to exist.
+    v_0 takes a second gradient on the same mini-batch and has a momentum buffer of its own. No
+    peer's v_i is ever read, so peers have none.
     """
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
@@ -96,13 +96,13 @@ class HeadKeys:
 
 
 class SplitNetwork(Averaged):
-    """w_i = [φ; h_i]: a shared body (d_φ,), and ``heads`` (M, d_h) of the silos, which start alike.
+    """w_i = [φ; h_i]: a shared body (d_φ,), and ``heads`` (M, d_h) of the silos, which start equal.
 
-    A head is the last tensors of the flat vector. The method keeps all heads, for silos keep no
-    state: a silo is sent [φ; h_i], though in the published protocols its head never leaves it; the
-    requests say so in ``traffic``. A silo clips its whole gradient, of which head or body is then
-    taken. A part that is held fixed takes no step at all: to step the whole vector on a gradient
-    with zeros there would let momentum and weight decay move it.
+    A head is the last tensors of the flat vector. Silos keep no state, so the method keeps all
+    heads and sends silo i [φ; h_i]. In the published protocols a head never leaves its silo, and
+    ``traffic`` of the requests counts it so. A silo clips its whole gradient; the head's or body's
+    part is taken afterwards. A fixed part takes no step at all. With a step of the whole vector and
+    zeros in that part of the gradient, momentum and weight decay would move the part.
 
     Raises SpcacwError when made if no tensor would be left for the body.
     """
@@ -145,9 +145,9 @@ class SplitNetwork(Averaged):
 
 
 class ClusterModels(Method):
-    """Cluster models, (k, d) ``models``; a silo trains the one of its cluster, (M,) ``cluster``.
+    """Cluster models ``models`` (k, d); a silo trains its cluster's model, (M,) ``cluster``.
 
-    The target uses its cluster's. The weights logged are those of the silos in that one's steps.
+    The target uses its cluster's model. The log has the weights of the silos in that model's steps.
     """
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
@@ -162,12 +162,12 @@ class ClusterModels(Method):
         return self.models[self.cluster[self.target]]
 
     def points(self, silos: Sequence[int]) -> Tensor:
-        """Return the models of ``silos``, (k, d); (d,) if it is one for all, a batched call."""
+        """Return the models of ``silos``, (k, d); (d,) if all share one, for a batched call."""
         cluster = self.cluster[list(silos)]
         return self.models[cluster[0] if len(set(cluster.tolist())) == 1 else cluster]
 
     def step(self, replies: Replies) -> None:
-        """Step each cluster's model on the mean gradient of those of its silos that answered."""
+        """Step each cluster's model on the mean gradient of its silos that answered."""
         cluster, average = (of[list(replies.silos)] for of in (self.cluster, self.average))
         for one in np.unique(cluster).tolist():
             weights = average * (cluster == one)
@@ -175,7 +175,7 @@ class ClusterModels(Method):
             self.optimiser.step(self.models[one], gradient, one)
 
     def log_cluster(self, round_: int) -> None:
-        """Set the weights, at the end of an epoch."""
+        """Set the weights at the end of an epoch."""
         if self.ends_epoch(round_):
             members = self.average * (self.cluster == self.cluster[self.target])
             self.set_weights(members / members.sum(), round_)
@@ -184,10 +184,10 @@ class ClusterModels(Method):
 class RoundWeights(Method):
     """The weights of a round come from what the silos sent in that round.
 
-    They are noisy, so the log has their mean over an epoch, with 0 where a silo was not heard.
-    Under partial participation these rules see the silos that answered and nothing else: their k
-    stands for M, and there is no factor 1/p, since the weights of a round already sum to 1 over
-    those who answered.
+    They are noisy, so the log has their mean over an epoch, with 0 where a silo did not answer.
+    Under partial participation these rules use only the silos that answered, and their number k
+    replaces M. There is no factor 1/p, because the weights of a round already sum to 1 over these
+    silos.
     """
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:

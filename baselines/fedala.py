@@ -1,4 +1,4 @@
-"""FedALA: each silo learns, element by element, how much of the global model to take.
+"""FedALA: each silo learns, for each parameter, how much of the global model to take.
 
 J. Zhang, Y. Hua, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan, FedALA: Adaptive Local Aggregation for
 Personalized Federated Learning, AAAI 2023, Algorithm 1. At a meeting, w = Σ p_i v_i, and each silo
@@ -9,14 +9,14 @@ mixes the top tensors of w into its own model v by weights W it learns on a part
     v ← v̂, then K rounds of local training
 
 W starts at 1 (FedAvg) and is kept from meeting to meeting. At its first meeting a silo repeats the
-pass over that part until its losses settle (standard deviation of the last ten below ``threshold``;
-the authors set no limit to this, ``start-epochs`` does), and makes one pass at each later one. All
-silos are FedALA clients, as published: w is the mean of models that began as mixtures.
+pass over that part until its losses settle: the standard deviation of the last ten is below
+``threshold``. The authors set no limit to this; ``start-epochs`` does. At each later meeting a
+silo makes one pass. All silos use FedALA, as published: w averages models that began as mixtures.
 
-The mini-batches for W are of passes drawn anew, independently of those that train v; the authors
+The mini-batches for W come from newly drawn passes, independent of those that train v. The authors
 sample a part of the training data once a meeting and pass over that. ``layer-idx`` counts
-*tensors*, a weight and a bias being two. Momentum goes on across meetings, as the authors'
-optimiser does. The authors' code tests v̂, before local training: ``personal = "combined"``.
+*tensors*: a weight and a bias are two. Momentum is kept across meetings, as in the authors'
+optimiser. The authors' code tests v̂, before local training: ``personal = "combined"``.
 """
 
 import math
@@ -37,7 +37,7 @@ from .families import spread
 from .personal import MeetingKeys, MeetingModels
 
 SETTLED = 10
-"""Losses whose deviation says whether they have settled (the authors' num_pre_loss)."""
+"""The number of last losses whose deviation is tested (the authors' num_pre_loss)."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FedALAKeys(MeetingKeys):
 
 
 class FedALA(MeetingModels):
-    """The weights logged are those of the v_i in v̂_0, averaged over its parameters."""
+    """Learned mixtures. The log has the weights of the v_i in v̂_0, averaged over its parameters."""
 
     name = "fedala"
     reveals = "losses"
@@ -72,13 +72,13 @@ class FedALA(MeetingModels):
         super().__init__(config, federation, parameters)
         assert federation.layout is not None  # every engine knows its model
         self.low = len(parameters) - sum(federation.layout.sizes[-self.own.layer_idx :])
-        """Where the top tensors begin in the flat model."""
+        """The index at which the top tensors begin in the flat model."""
         self.mixing = torch.ones_like(self.models[:, self.low :])
         """W of each silo."""
         self._started = np.zeros(federation.num_silos, dtype=bool)
 
     def meet(self, round_: int, silos: list[int]) -> Round:
-        """Average the models of ``silos``, and let each learn what to take of the mean."""
+        """Average the models of ``silos``, and let each learn how much of the mean to take."""
         shares = self.shares(silos)
         mean = weighted_sum(shares, self.models[silos])
         gaps = mean[self.low :] - self.models[:, self.low :]
@@ -93,7 +93,7 @@ class FedALA(MeetingModels):
         return mixed
 
     def _learn(self, round_: int, silos: list[int], mean: Tensor, gaps: Tensor) -> Round:
-        """Step on W until each silo has done its passes; one that stays silent is through."""
+        """Step W until each silo has done its passes; a silent silo counts as done."""
         losses: defaultdict[int, list[float]] = defaultdict(list)
         draw = 0
         while silos:
@@ -113,13 +113,13 @@ class FedALA(MeetingModels):
         return max(1, math.ceil(part / self.federation.batch_size))
 
     def _through(self, silo: int, losses: list[float]) -> bool:
-        """Say whether a silo has done its passes; ``losses`` holds the last one of each."""
+        """Return whether a silo has done its passes; ``losses`` holds the last loss of each."""
         if self._started[silo] or len(losses) >= self.own.start_epochs:
             return len(losses) > 0
         return len(losses) > SETTLED and float(np.std(losses[-SETTLED:])) < self.own.threshold
 
     def _implied(self, shares: Weights) -> Weights:
-        """Return (1 − s) e_0 + s p, where s is the mean over all parameters of what w counts."""
+        """Return (1 − s) e_0 + s p, where s is the mean share of w in v̂_0 over all parameters."""
         share = (self.low + float(self.mixing[self.target].sum())) / len(self.parameters)
         return (1 - share) * np.eye(len(shares))[self.target] + share * shares
 

@@ -1,4 +1,4 @@
-"""FedAMP: models of silos attract each other, the more the nearer they are.
+"""FedAMP: models of silos attract each other, and nearer models attract more strongly.
 
 Y. Huang, L. Chu, Z. Zhou, L. Wang, J. Liu, J. Pei, Y. Zhang, Personalized Cross-Silo Federated
 Learning on Non-IID Data, AAAI 2021, Algorithm 1, with one gradient a round in place of the prox::
@@ -8,21 +8,21 @@ Learning on Non-IID Data, AAAI 2021, Algorithm 1, with one gradient a round in p
     w_i ← Opt_i(w_i, g_i(w_i) + (λ/α_k) (w_i − u_i))
 
 The norm inside A′ is squared, and 1/σ stands before the exponential. u_i is a convex combination
-only if no ξ_ii is negative, and the step is one only if η λ/α_k < 1: both are refused otherwise.
-Since all models start alike, α_k (M − 1) ≤ σ is what the first round asks for. Written out,
-(λ/α_k)(w_i − u_i) = λ Σ_j A′(‖w_i − w_j‖²)(w_i − w_j): with one gradient per u_i, α_k decides the
-weights in the log and how large λ may be, and nothing else.
+only if no ξ_ii is negative, and the step is one only if η λ/α_k < 1. Other values raise an error.
+All models start equal, so the first round requires α_k (M − 1) ≤ σ. Written out,
+(λ/α_k)(w_i − u_i) = λ Σ_j A′(‖w_i − w_j‖²)(w_i − w_j). With one gradient per u_i, α_k therefore
+decides only the weights in the log and the largest λ.
 
 σ is a squared distance of models, and models move apart as they train. So by default σ is a share,
 ``sigma-share``, of the median squared distance of two silos' models in the round. The median itself
-would be a distance *between* clusters, at which strangers attract nearly like friends: the share is
-below 1. α_k and λ are then multiples of σ/(M − 1), that is ::
+would be a distance *between* clusters, and silos of two clusters would attract nearly as silos of
+one do: the share is below 1. α_k and λ are then multiples of σ/(M − 1), that is ::
 
     ξ_ij = α/(M − 1) e^{−‖w_i − w_j‖²/σ},    pull = (λ/α) (w_i − u_i)
 
-so that ξ_ii ≥ 0 for every α ≤ 1 and λ is comparable with Ditto's. A fixed ``sigma`` can do as well:
-silos that attract each other stay near, so it need not become Local as training goes on. PFLlib's
-penalty is built from detached tensors and has no gradient; ours is the gradient.
+Then ξ_ii ≥ 0 for every α ≤ 1, and λ is comparable with Ditto's. A fixed ``sigma`` can also work:
+silos that attract each other stay near, so FedAMP need not become Local as training goes on. PFLlib
+builds its penalty from detached tensors, so that has no gradient; ours is the gradient.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class FedAMPKeys:
 
 
 class FedAMP(AttentiveModels):
-    """Attentive message passing."""
+    """Attentive message passing between the silos' own models."""
 
     name = "fedamp"
     Keys = FedAMPKeys
@@ -85,7 +85,7 @@ class FedAMP(AttentiveModels):
         squared = squareform(torch.pdist(self.models).square().double().cpu().numpy())
         self.sigma = keys.sigma
         if keys.sigma == 0:
-            # Silos that have not moved are equal, and say nothing about how far apart models are.
+            # Models that have not moved are equal: 0 is no information on distances.
             apart = squared[squared > 0]
             self.sigma = keys.sigma_share * float(np.median(apart) if apart.size else 1.0)
             unit = self.sigma / max(1, len(squared) - 1)
@@ -102,5 +102,5 @@ class FedAMP(AttentiveModels):
         return xi
 
     def epoch_report(self) -> dict[str, float]:
-        """Add σ as it was in the last round."""
+        """Add σ of the last round."""
         return super().epoch_report() | {"sigma": self.sigma}

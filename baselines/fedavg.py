@@ -1,4 +1,4 @@
-"""FedAvg in its one-gradient form (FedSGD): every silo counts by its share of the samples.
+"""FedAvg in its one-gradient form (FedSGD): a silo's weight is its share of the samples.
 
 B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, Communication-Efficient Learning of
 Deep Networks from Decentralized Data, AISTATS 2017; "standard FL" in the paper's case study.

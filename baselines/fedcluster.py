@@ -8,20 +8,20 @@ Table 1. With the silos' gradients g^{(i)} at the target's model::
     L times:  v ← (1/M) Σ_i  g^{(i)} if ‖g^{(i)} − v‖ ≤ τ else v
     w_t ← w_{t−1} − η Opt(v)
 
-In the published form every client clusters at its own model, which costs M² gradients; the
-target's share of that is this rule, with M. Momentum comes after the clustering, as in the authors'
-released code (liehe/PRFL).
+In the published form every client clusters at its own model, which costs M² gradients. This rule is
+the target's share of that and costs M gradients. Momentum comes after the clustering, as in the
+authors' released code (liehe/PRFL).
 
-v is linear in the gradients: with n silos within τ, α ← 1_in/M + (1 − n/M) α, from α = e_0. That
-is what is computed, and logged. Note the divisor M, not n: silos outside vote for the centre where
-it is, so that it moves slowly when few are near.
+v is linear in the gradients: with n silos within τ, α ← 1_in/M + (1 − n/M) α, from α = e_0. The
+code computes and logs this α. The divisor is M, not n: silos outside vote for the present centre,
+so the centre moves slowly if few silos are near.
 
-τ is the ⌊qM⌋-th smallest distance after the silo's own 0, so that ⌊qM⌋ + 1 of M silos are within it
-in the first inner round. The MNIST version of the authors' code multiplies τ by .99, which puts the
-silo that gave τ outside: with q = .2 and 7 silos only the target would be left, and the method
-would be Local. The CIFAR-100 version has no such factor, and nor have we: a target of 7 silos hears
-its nearest peer, one of 20 its four nearest. One of 4 would hear none; unless q = 0, the nearest
-peer is always within.
+τ is the ⌊qM⌋-th smallest distance after the silo's own 0, so in the first inner round ⌊qM⌋ + 1 of M
+silos are within τ. The MNIST version of the authors' code multiplies τ by .99, which excludes the
+silo that gave τ. With q = .2 and 7 silos only the target would be left, and the method would be
+Local. The CIFAR-100 version has no such factor, and neither do we: the target uses its nearest peer
+if there are 7 silos, and its four nearest if there are 20. With 4 silos it would use none, so we
+always include the nearest peer unless q = 0.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""FedDisco: weights from the silos' sizes and from how far their label shares are from a reference.
+"""FedDisco: weights from the silos' sizes and the distances of their label shares to a reference.
 
 R. Ye, M. Xu, J. Wang, C. Xu, S. Chen and Y. Wang, FedDisco: Federated Learning with
 Discrepancy-Aware Collaboration, ICML 2023; "FedDisco" in the paper's Table 1. With p_i the silos'
@@ -6,16 +6,16 @@ shares of the samples, q_i their label shares and T the reference's::
 
     d_i = D(q_i, T),   α^{(i)} ∝ max(0, p_i − a d_i + b),   for all t
 
-The silos tell their label counts once. What maps inputs to labels is not looked at: silos that give
-the same labels to other things, as the relabelled MNIST's do, look alike.
+The silos report their label counts once. FedDisco ignores the map from inputs to labels: silos that
+use the same labels for other things look alike, as in the relabelled MNIST.
 
-The authors train one model for all and so take T uniform. For one target the natural reference is
-its own, T = q_0, which is the default here; the paper does not say which it used.
+The authors train one model for all silos and so use a uniform T. For one target the natural
+reference is its own, T = q_0, the default here. The paper does not say which it used.
 
-The authors divide KL, and it alone, by Σ_j D_j: ``a`` means the same however large divergences are,
-and mere sampling noise is inflated when all silos agree. KL is infinite where a silo has labels
-that T lacks, and the division would turn that into NaN. So for KL the target counts a class that it
-lacks once: divergences are then large where classes are missing, and finite.
+The authors divide KL, and no other D, by Σ_j D_j. So ``a`` does not depend on the size of the
+divergences, and pure sampling noise is inflated if all silos agree. KL is infinite if a silo has
+labels that T lacks, and the division would give NaN. So for KL the target counts each class that it
+lacks once. Divergences are then large where classes are missing, and finite.
 """
 
 from dataclasses import dataclass
@@ -65,9 +65,9 @@ class FedDisco(WeightedGradients):
     Keys = FedDiscoKeys
 
     def initial_weights(self) -> Weights:
-        """Return what the label counts give.
+        """Return the weights that the label counts give.
 
-        SpcacwError if there are none, or no silo has a positive weight.
+        SpcacwError if a silo has no label counts, or if no silo has a positive weight.
         """
         own, told = self.own, [info.label_counts for info in self.federation.silos]
         if not all(told):

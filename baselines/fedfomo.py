@@ -1,24 +1,24 @@
-"""FedFomo: every silo mixes the models that lower its own loss, by how much they do.
+"""FedFomo: every silo mixes the models that lower its own loss, weighted by how much they do.
 
 M. Zhang, K. Sapra, S. Fidler, S. Yeung and J. M. Alvarez, Personalized Federated Learning with
-First Order Model Optimization, ICLR 2021. A silo i that stands at u_i judges models w_j::
+First Order Model Optimization, ICLR 2021. Silo i has the model u_i and judges models w_j::
 
     ω_j ∝ max(0, (f_i(u_i) − f_i(w_j)) / ‖w_j − u_i‖),   w_i ← u_i + Σ ω_j (w_j − u_i)
 
 ``fedfomo`` is the published form: every silo owns a model u_i, takes a step from it to w_i with its
-own optimiser, and mixes the models of all silos, its own among them. With Σ ω = 1 that is
-w_i ← Σ ω_j w_j. All M models are fetched: the authors fetch the few that did best so far, some at
-random, to save traffic. ``fedfomo-gradient`` is the form of family W, for the target alone:
+own optimiser, and mixes the models of all silos, its own included. With Σ ω = 1 that is
+w_i ← Σ ω_j w_j. A silo fetches all M models. To save traffic, the authors fetch a few: the best so
+far, and some at random. ``fedfomo-gradient`` is the form of family W, for the target alone:
 w_j = w − η g^{(j)}(w) at one shared model w, and the step is along Σ ω_j g^{(j)}.
 
-f_i is judged on a further mini-batch of the silo's training data (draw 1), where the authors set
-aside a fifth of it: that would leave this method with less data than the others have. On the batch
-of the step itself the silo's own model would win by having just been fitted to it.
+f_i is computed on a further mini-batch of the silo's training data (draw 1). The authors set aside
+a fifth of the data for it, which would leave this method less data than the others. On the batch of
+the step, a silo's own model would win because the step has fitted it to that batch.
 
-The authors' option "l2" is the squared distance; ours is not. Where no ω is positive the silo stays
-at u_i, as the authors' does: the step that it took itself is given up too. Momentum buffers stay
-with their silos when models are mixed. The authors begin a new optimiser after each mixing, which
-with one step between mixings would leave no momentum at all.
+The authors' option "l2" is the squared distance; ours is not squared. Where no ω is positive, the
+silo stays at u_i, as in the authors' code, and gives up its own step too. Momentum buffers stay
+with their silos when models are mixed. The authors start a new optimiser after each mixing. With
+one step between mixings that would leave no momentum at all.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from .personal import OwnModels
 
 NORMS = {"l1": 1.0, "l2": 2.0}
 HUGE = 1e30
-"""Losses are cut here, so that an infinite one can be subtracted from another."""
+"""Losses are capped at this value, so that infinite losses can be subtracted."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class FomoKeys:
 
 
 def fomo_weights(losses: Weights, before: float, away: Weights) -> Weights:
-    """Return ω, (k,), which sums to 1, or is 0 where no model is better than the judge's own.
+    """Return ω, (k,), which sums to 1, or is all 0 if no model is better than u_i.
 
-    ``losses`` (k,) are f_i(w_j), perhaps infinite, ``before`` is f_i(u_i), where the judge stands,
-    and ``away`` (k,) are ‖w_j − u_i‖. A model at no distance gains nothing.
+    ``losses`` (k,) are f_i(w_j), perhaps infinite, ``before`` is f_i(u_i), and ``away`` (k,) are
+    ‖w_j − u_i‖. A model at distance 0 gains nothing.
     """
     gains = np.minimum(before, HUGE) - np.minimum(losses, HUGE)
     slopes = np.divide(gains, away, out=np.zeros_like(gains), where=away > 0)
@@ -66,7 +66,7 @@ def fomo_weights(losses: Weights, before: float, away: Weights) -> Weights:
 
 
 class Fomo(RoundWeights):
-    """What both forms share: the log counts a round without a better model as e_0."""
+    """The shared part of both forms. The log counts a round without a better model as e_0."""
 
     Keys = FomoKeys
 
@@ -81,7 +81,7 @@ class Fomo(RoundWeights):
         super().note(round_, silos, own if self._stays[-1] else weights)
 
     def epoch_report(self) -> dict[str, float]:
-        """Add the share of the epoch's rounds in which no model was better than the target's."""
+        """Add the share of the epoch's rounds without a better model than the target's."""
         stayed = float(np.mean(self._stays or [False]))
         self._stays.clear()
         return super().epoch_report() | {"stayed": stayed}
@@ -94,7 +94,7 @@ class FedFomo(Fomo, OwnModels):
     reveals = "losses"
 
     def round(self, round_: int) -> Round:
-        """Let the silos step from their models, judge their own and each other's, and mix."""
+        """Let the silos step from their models, judge all models, and mix."""
         asked, size = self.sampled(round_), self.models.shape[1]
         replies = yield Request(round_, asked, self.models[list(asked)], traffic=(0, size))
         silos = replies.silos
@@ -125,7 +125,7 @@ class GradientFedFomo(Fomo):
     name = "fedfomo-gradient"
 
     def round(self, round_: int) -> Round:
-        """Ask all silos for gradients, and the target for its loss after each one's plain step."""
+        """Ask all silos for gradients, and the target for its loss after a plain step on each."""
         replies = yield Request(round_, self.sampled(round_), self.parameters)
         gradients, here = replies.gradients.clone(), self.parameters[None]
         stepped = here - self.config.training.eta * gradients

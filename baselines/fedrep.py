@@ -1,4 +1,4 @@
-"""FedRep: a shared representation, and a head of each silo's own that is fitted to it first.
+"""FedRep: a shared representation, and for each silo a head of its own that is fitted first.
 
 L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai, Exploiting Shared Representations for
 Personalized Federated Learning, ICML 2021. Round t, at each silo that takes part::
@@ -7,10 +7,10 @@ Personalized Federated Learning, ICML 2021. Round t, at each silo that takes par
     g_i = ∂_φ f_i(φ, h_i)                                 head fixed, at the new head
     φ ← φ − η Opt(Σ α_i g_i)
 
-The authors average bodies after one pass over the data; with one step for the body, that is a step
-on the averaged gradient. Every step has a mini-batch of its own (their passes are shuffled afresh):
-draws 1 … τ for the head, draw 0 for the body. The authors fit all heads once more before the last
-test; that is not done here. Without a head (``head-tensors = 0``) this is FedAvg.
+The authors average bodies after one pass over the data. With one step for the body, that is a step
+on the averaged gradient. Every step has its own mini-batch (the authors shuffle each pass): draws
+1 … τ for the head, draw 0 for the body. The authors fit all heads once more before the last test;
+we do not. Without a head (``head-tensors = 0``) this is FedAvg.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class FedRep(SplitNetwork):
     Keys = FedRepKeys
 
     def round(self, round_: int) -> Round:
-        """Step the heads of those who take part, then the body on their gradients there."""
+        """Step the heads of the silos that take part, then the body on gradients at these heads."""
         silos, start = self.sampled(round_), self.body_size
         for draw in range(1, self.own.head_steps + 1) if self.heads.shape[1] else ():
             points = self.joined(self.body, silos)

@@ -1,4 +1,4 @@
-"""FeSEM: silos cluster by where their models are.
+"""FeSEM: each silo joins the cluster whose centre is nearest to its model.
 
 M. Xie, G. Long, T. Shen, T. Zhou, X. Wang, J. Jiang, C. Zhang, Multi-Center Federated Learning,
 arXiv:2005.01026 (stochastic expectation maximisation). At a meeting::
@@ -6,12 +6,12 @@ arXiv:2005.01026 (stochastic expectation maximisation). At a meeting::
     E: r_i = argmin_k ‖w_i − c_k‖²
     M: c_k = mean of the w_i with r_i = k;   then w_i ← c_{r_i} and K rounds of local training
 
-Centres that start alike tie, and every silo would stay in cluster 0 for ever. So the first centres
-are trained models that lie far apart: the target's, then repeatedly the one farthest from those
-chosen. That draws no random number and needs no restarts. A centre that loses all members stays
-where it is, and may win some later. The number of clusters is given to the method, which others of
-the comparison are not told. Since a silo's model starts from its own centre, assignments rarely
-change once they are made: what counts is the first period.
+If centres started equal they would tie, and every silo would stay in cluster 0 for ever. So the
+first centres are trained models that lie far apart: first the target's, then each time the model
+farthest from those chosen. That draws no random number and needs no restarts. A centre without
+members stays where it is, and may win some later. The method is given the number of clusters; most
+other methods of the comparison are not. A silo's model restarts from its own centre, so assignments
+rarely change: the first period decides.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class FeSEMKeys(MeetingKeys):
 
 
 def far_apart(models: Tensor, count: int, first: int) -> list[int]:
-    """Return ``count`` rows: ``first``, then each time the one farthest from those chosen."""
+    """Return ``count`` rows: ``first``, then each time the row farthest from those chosen."""
     chosen = [first]
     while len(chosen) < count:
         nearest = distances(models, models[chosen]).min(axis=1)
@@ -52,7 +52,7 @@ def far_apart(models: Tensor, count: int, first: int) -> list[int]:
 
 
 class FeSEM(MeetingModels):
-    """The weights logged are 1/|C| on the target's cluster C."""
+    """Own models, set to cluster centres at meetings. The log has 1/|C| on the target's C."""
 
     name = "fesem"
     Keys = FeSEMKeys

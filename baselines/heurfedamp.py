@@ -1,4 +1,4 @@
-"""HeurFedAMP: FedAMP with a fixed weight on oneself, and cosines in the place of distances.
+"""HeurFedAMP: FedAMP with a fixed weight on the own model, and cosines instead of distances.
 
 Y. Huang, L. Chu, Z. Zhou, L. Wang, J. Liu, J. Pei, Y. Zhang, Personalized Cross-Silo Federated
 Learning on Non-IID Data, AAAI 2021, "Heuristic Improvement of FedAMP on Deep Neural Networks", with
@@ -8,12 +8,12 @@ one gradient a round in place of the prox::
     u_i = Σ_j ξ_ij w_j
     w_i ← Opt_i(w_i, g_i(w_i) + λ (w_i − u_i))
 
-λ stands for the paper's λ/α_k, since nothing else depends on α_k here. The first round's models are
-equal, and so are the weights of all peers. With ξ_ii = 1 or λ = 0 this is Local.
+λ stands for the paper's λ/α_k, because nothing else depends on α_k here. In the first round all
+models are equal, so all peers have equal weights. With ξ_ii = 1 or λ = 0 this is Local.
 
-Trap: models that come from one start w_0 point nearly the same way as long as they are near it, and
-peers then count nearly alike. MediaBrain-SJTU/pFedGraph, whose "FedAMP" is this method, compares
-w_i − w_0, as ``since-start`` says.
+Trap: models with one start w_0 have nearly the same direction while they are near w_0, and peers
+then have nearly equal weights. MediaBrain-SJTU/pFedGraph, whose "FedAMP" is this method, compares
+w_i − w_0 (``since-start``).
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class HeurFedAMP(AttentiveModels):
     Keys = HeurFedAMPKeys
 
     def attention(self) -> Weights:
-        """Return ξ of the models, or of how far they have come; 1 of a silo without peers."""
+        """Return ξ of the models, or of w_i − w_0; [[1]] if the target has no peers."""
         from scipy.special import softmax  # here: it takes a quarter of a second
 
         own, count = self.own, len(self.models)

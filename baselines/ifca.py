@@ -6,16 +6,16 @@ NeurIPS 2020. Round t, with cluster models θ_1 … θ_k::
     k̂_i = argmin_k f_i(θ_k; ξ_i)                          on the silo's mini-batch
     θ_k ← θ_k − η Opt(Σ_{i: k̂_i = k} α_i g_i(θ_k; ξ_i) / Σ_{i: k̂_i = k} α_i)
 
-over the silos that take part. The target uses θ_{k̂_0}. This is the paper's model averaging, over a
-cluster's members as in the authors' code, with one local step; its gradient averaging divides by
-the number of all silos instead, which makes the steps of small clusters small. The authors' code
-chooses on all of a silo's data, here it is the mini-batch of the gradient. With k = 1, and everyone
-taking part, this is FedAvg. k is given to the method: tell it with results.
+The sums are over the silos that take part. The target uses θ_{k̂_0}. This is the paper's model
+averaging with one local step, over a cluster's members as in the authors' code. The paper's
+gradient averaging divides by the number of all silos, so the steps of small clusters are small. The
+authors' code chooses on all data of a silo, ours on the gradient's mini-batch. With k = 1 and all
+silos taking part, this is FedAvg. The method is given k: report k with results.
 
-Trap: cluster models that start alike tie, everyone picks the first for ever. θ_1 is the run's
-initial model. Each further one has the entries of θ_1 shuffled within every tensor, which keeps the
-law they were drawn from where they were drawn independently (all of our networks; a pre-trained
-model of one's own would be destroyed). No restarts are made, as the authors do for some data.
+Trap: if cluster models start equal they tie, and all silos pick the first for ever. θ_1 is the
+run's initial model. Each further model has the entries of θ_1 shuffled within every tensor. That
+keeps their distribution if they were drawn independently (true of all our networks; a pre-trained
+model of your own would be destroyed). The authors make restarts for some data; we make none.
 """
 
 from dataclasses import dataclass
@@ -52,14 +52,14 @@ class IFCAKeys:
 
 
 def shuffled(model: Tensor, layout: Layout, rng: np.random.Generator) -> Tensor:
-    """Return a model (d,) with the entries of each tensor in an order drawn by ``rng``."""
+    """Return a model (d,) with the entries of each tensor shuffled by ``rng``."""
     parts = model.split(layout.sizes)
     orders = [torch.from_numpy(rng.permutation(len(part))).to(model.device) for part in parts]
     return torch.cat([part[order] for part, order in zip(parts, orders, strict=True)])
 
 
 class IFCA(ClusterModels):
-    """Each silo's gradient goes to the cluster model with its least loss."""
+    """Each silo's gradient goes to the cluster model on which its loss is smallest."""
 
     name = "ifca"
     reveals = "losses"
@@ -73,7 +73,7 @@ class IFCA(ClusterModels):
         further = [shuffled(parameters, layout, rng) for rng in rngs]
         self.models = torch.stack([parameters, *further])
         self.cluster[:] = UNKNOWN
-        self.cluster[self.target] = 0  # it uses θ_1 before it has chosen
+        self.cluster[self.target] = 0  # the target uses θ_1 until it chooses
 
     def round(self, round_: int) -> Round:
         """Let silos choose, and step each chosen model on its members' gradients."""
@@ -87,7 +87,7 @@ class IFCA(ClusterModels):
         self.log_cluster(round_)
 
     def epoch_report(self) -> dict[str, float]:
-        """Add the target's cluster, and how many clusters some silo chose last."""
+        """Add the target's cluster, and the number of clusters in use after the last choices."""
         used = np.unique(self.cluster[self.cluster != UNKNOWN])
         own = float(self.cluster[self.target])
         return super().epoch_report() | {"cluster": own, "clusters_used": float(len(used))}

@@ -6,9 +6,9 @@ Byzantine Tolerant Gradient Descent, NeurIPS 2017. Given k gradients, f of which
     s(i) = Σ ‖g^{(i)} − g^{(j)}‖² over the k − f − 2 silos j that are nearest to i
     w_t ← w_{t−1} − η Opt(mean of the m gradients with the smallest s)
 
-It looks for the middle of the largest crowd, so that a target in a smaller cluster is itself the
-outlier. The theorem needs 2f + 2 < k; a larger f is taken as the largest that this allows. Ties go
-to the silo with the smaller number.
+Krum finds the middle of the largest group, so a target in a smaller cluster is itself the outlier.
+The theorem needs 2f + 2 < k; a larger f is replaced by the largest that this allows. In a tie the
+silo with the smaller number wins.
 """
 
 from dataclasses import dataclass
@@ -42,14 +42,14 @@ def krum_scores(products: Weights, byzantine: int) -> Weights:
     """Return s, (k,), from the gradients' inner products (k, k)."""
     count = len(products)
     squares = products.diagonal()[:, None] + products.diagonal() - 2 * products
-    np.fill_diagonal(squares, -np.inf)  # so that each silo comes first in its row, and is left out
+    np.fill_diagonal(squares, -np.inf)  # each silo then comes first in its row and is left out
     neighbours = max(1, count - min(byzantine, max(0, (count - 3) // 2)) - 2)
     scores: Weights = np.sort(squares, axis=1)[:, 1 : neighbours + 1].sum(axis=1)
     return scores
 
 
 class Krum(GradientRule):
-    """Krum: the gradient with the nearest neighbours (a control that knows no target)."""
+    """Krum: the gradient with the nearest neighbours (a control that treats all silos alike)."""
 
     name = "krum"
     Keys = KrumKeys

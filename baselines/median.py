@@ -5,9 +5,9 @@ Optimal Statistical Rates, ICML 2018, Option I::
 
     w_t ← w_{t−1} − η Opt(med_i g^{(i)}_1, …, med_i g^{(i)}_d)
 
-The median of an even number is the mean of the two in the middle (``torch.median`` would return the
-lower one, a bias). It is no weighted sum of gradients. What is logged as α is the share of the
-coordinates that each silo supplies; silos that hold the same middle value share it.
+The median of an even number of values is the mean of the middle two (``torch.median`` would return
+the lower one, a bias). It is not a weighted sum of gradients. The log has as α the share of the
+coordinates that each silo supplies; silos with the same middle value share it.
 """
 
 import numpy as np
@@ -19,18 +19,18 @@ from spcacw_flwr.methods.base import Weights
 from .families import GradientRule
 
 COLUMNS = 1 << 18
-"""Coordinates that are sorted at a time: bounds the memory beside the gradients."""
+"""Coordinates sorted at a time; this bounds the memory needed besides the gradients."""
 
 
 def _sorted(block: Tensor) -> Tensor:
-    """Return the block with each column in order; on a CPU by NumPy, twelve times as fast."""
+    """Return the block with each column sorted; on a CPU by NumPy, twelve times as fast."""
     if block.device.type != "cpu":
         return block.sort(dim=0).values
     return torch.from_numpy(np.sort(block.numpy(), axis=0))
 
 
 class Median(GradientRule):
-    """Coordinate-wise median of gradients (a control that knows no target)."""
+    """Coordinate-wise median of gradients (a control that treats all silos alike)."""
 
     name = "median"
 

@@ -2,27 +2,27 @@
 
 N. Tupitsa, S. Horváth, M. Takáč and E. Gorbunov, Federated Learning Can Find Friends That Are
 Advantageous, arXiv:2402.05050 (later Selective Collaboration …, CPAL 2026). At round t, with the
-silos' gradients g^{(i)} at w_{t−1} and α warm from the round before, uniform at first::
+silos' gradients g^{(i)} at w_{t−1} and α kept from the round before (at first uniform)::
 
     φ(α) = f_0(w_{t−1} − γ Σ α^{(i)} g^{(i)}),   ∂_i φ(α) = −γ ⟨∇f_0(w⁺), g^{(i)}⟩
     I times:  α^{(i)} ← α^{(i)} exp(+ρ γ ⟨g⁺, g^{(i)}⟩) / Z,   g⁺ on a fresh batch of f_0 at w⁺
     w_t ← w_{t−1} − η Opt(Σ α^{(i)} g^{(i)})
 
-γ = η, the plain step; momentum and weight decay are the target's optimiser's alone. The exponent's
-sign is + (a gradient that points where the target's points lowers φ) and holds both ρ and γ, as in
-the authors' code (``mdlr_ * lr``), so that with small steps α moves slowly.
+γ = η, the plain step; only the target's optimiser has momentum and weight decay. The exponent's
+sign is + (a gradient in the direction of the target's lowers φ). The exponent holds both ρ and γ,
+as in the authors' code (``mdlr_ * lr``), so α moves slowly if steps are small.
 
 The batches of f_0 are further mini-batches of the target's *training* data (draws 1, …, I). The
-authors' option that takes them from the test set has no place in a comparison on test data.
+authors' option to take them from the test set is unfit for a comparison on test data.
 
-Two habits of the authors' code are left out, for the plain recursion above: it replaces each
-iterate by a running mean of those of the round (ten inner steps then move α about as far as three),
-and divides ρ by 10 after 400 rounds. Tune ρ instead: with too small a ρ the run ends near uniform
-weights, with too large a one a few noisy batches decide.
+The plain recursion above omits two steps of the authors' code. That code replaces each iterate by a
+running mean of the round's iterates (ten inner steps then move α about as far as three), and
+divides ρ by 10 after 400 rounds. Tune ρ instead. If ρ is too small, the run ends near uniform
+weights; if ρ is too large, a few noisy batches decide.
 
-Gradients are clipped to ``max-norm`` by their silos: |⟨g⁺, g^{(i)}⟩| ≤ 1 for max-norm 1. Under
-partial participation φ is that of the step which is really taken, along Σ α^{(i)} g̃^{(i)} with
-g̃ = g z/p: a silo heard in a share p of the rounds moves 1/p times as much in each of them.
+Silos clip their gradients to ``max-norm``: |⟨g⁺, g^{(i)}⟩| ≤ 1 for max-norm 1. Under partial
+participation φ is that of the actual step, along Σ α^{(i)} g̃^{(i)} with g̃ = g z/p. A silo that
+answers in a share p of the rounds moves 1/p times as much in each of them.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class MeritFedKeys:
 def mirror_step(alpha: Weights, inner_products: Weights, rate: float) -> Weights:
     """Return α ⊙ exp(rate ⟨g⁺, g^{(i)}⟩) / Z, all (M,)."""
     exponents = rate * inner_products
-    moved = alpha * np.exp(exponents - exponents.max())  # Z takes the shift up; nothing overflows
+    moved = alpha * np.exp(exponents - exponents.max())  # no overflow; Z cancels the shift
     return moved / moved.sum()
 
 
@@ -69,7 +69,7 @@ class MeritFed(Averaged):
     Keys = MeritFedKeys
 
     def round(self, round_: int) -> Round:
-        """Ask all silos (with chance p), learn α in I more questions to the target, then step."""
+        """Ask all silos (with chance p), learn α by I more questions to the target, then step."""
         replies = yield Request(round_, self.sampled(round_), self.parameters)
         silos, gradients = list(replies.silos), replies.gradients.clone()
         factors, eta = self.factors(replies.silos), self.config.training.eta
@@ -86,6 +86,6 @@ class MeritFed(Averaged):
 
 
 def products(rows: Tensor, vector: Tensor) -> Weights:
-    """Return ⟨x^{(i)}, y⟩, (k,), of the rows of a (k, d) tensor."""
+    """Return ⟨x^{(i)}, y⟩, (k,), for the rows x^{(i)} of a (k, d) tensor."""
     found: Weights = (rows @ vector).double().cpu().numpy()
     return found

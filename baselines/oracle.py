@@ -1,27 +1,27 @@
 """Oracle: the target knows the silos of its true cluster and trains with their data.
 
 The row "Oracle" of the paper's Table 1 trains on "the aggregated data of a client's true latent
-cluster" (READING 16). It needs a setting that knows the truth, so it is a reference for experiments
-and not a method for practice. Two forms:
+cluster" (READING 16). It needs a setting that knows the true clusters. So it is a reference for
+experiments and not a method for practice. It has two forms:
 
-``oracle`` pools the data: each round is one mini-batch of b samples drawn from all of the
-cluster's. Silo i gives b_i of them (multivariate hypergeometric in the silos' sizes), the first b_i
-of its own mini-batch, and its gradient counts b_i/b. ``oracle-averaged`` takes a whole mini-batch
-from each silo of the cluster and averages the gradients: α = 1/|C_0| on C_0. Its gradient has |C_0|
-times the samples, and so less noise than training on the pooled data has.
+``oracle`` pools the data: each round is one mini-batch of b samples drawn from the whole cluster.
+Silo i gives b_i of them (multivariate hypergeometric in the silos' sizes), the first b_i samples of
+its own mini-batch. Its gradient has weight b_i/b. ``oracle-averaged`` takes a whole mini-batch from
+each silo of the cluster and averages the gradients: α = 1/|C_0| on C_0. Its gradient has |C_0|
+times the samples, and so less noise than training on the pooled data.
 
 Where pooling is not exact:
 
-* With ``clip = "silo"`` each silo's part is clipped to ``max-norm`` by itself, and not the pooled
-  mini-batch; with ``clip = "aggregate"`` it is the pooled gradient that is clipped.
-* BatchNorm normalises each silo's part by itself, and refuses a single sample. So a count of 1
-  becomes 0 or 2 with equal chances, and a silo that gives many makes up for it: all samples keep
-  their chance of being drawn.
-* A silo's last mini-batch of a pass is shorter. What it cannot give, others do; when all are short
-  at once, so is the pooled mini-batch, as Local's is.
+* With ``clip = "silo"`` each silo's part is clipped to ``max-norm`` by itself, not the pooled
+  mini-batch. With ``clip = "aggregate"`` the pooled gradient is clipped.
+* BatchNorm normalises each silo's part by itself, and fails on a single sample. So a count of 1
+  becomes 0 or 2 with equal chances, and a silo that gives many samples makes up the difference. All
+  samples keep their chance of being drawn.
+* A silo's last mini-batch of a pass is shorter. Other silos give the missing samples. If all silos
+  are short at once, the pooled mini-batch is short too, as with Local.
 * With participation p < 1, the pool of a round is the data of the silos that take part.
 
-An epoch is still the target's own pass (READING 17), so that all methods take as many steps.
+An epoch is still the target's own pass (READING 17), so all methods take equally many steps.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ Counts = NDArray[np.int64]
 
 
 def true_cluster(method: Method) -> list[int]:
-    """Return the silos of the target's true cluster; SpcacwError if its silo does not know them."""
+    """Return the silos of the target's true cluster; SpcacwError if it does not know them."""
     cluster = list(method.federation.silos[method.target].oracle)
     if not cluster:
         raise SpcacwError(
@@ -50,7 +50,7 @@ def true_cluster(method: Method) -> list[int]:
 def draw_counts(sizes: Counts, room: Counts, batch: int, rng: np.random.Generator) -> Counts:
     """Return how many of ``batch`` pooled samples come from each silo, (k,), at most its ``room``.
 
-    Drawn without replacement from silos of ``sizes`` samples. No count is 1 if that can be avoided.
+    They are drawn without replacement from silos of ``sizes`` samples. A 1 is avoided if possible.
     """
     drawn = rng.multivariate_hypergeometric(sizes, min(batch, int(sizes.sum())))
     counts = np.minimum(drawn, room)
@@ -63,7 +63,7 @@ def draw_counts(sizes: Counts, room: Counts, batch: int, rng: np.random.Generato
 
 
 def _pair_up(counts: Counts, room: Counts, single: int, give: bool) -> None:
-    """Make the count of one silo, 1, another number, in place, where the others' allow it."""
+    """Change the count 1 of silo ``single`` to 0 or 2 in place, if the other counts allow it."""
     others = np.where(np.arange(len(counts)) == single, 0, counts)
     giver = int(others.argmax())
     taker = int(np.where(room > counts, others, 0).argmax())
@@ -82,7 +82,7 @@ class Oracle(Method):
     alpha: Weights
 
     def initial_weights(self) -> Weights:
-        """Return the shares of the cluster's silos in its data, which do not change."""
+        """Return each silo's constant share of the cluster's data."""
         cluster, sizes = true_cluster(self), self.federation.sizes
         weights = np.zeros_like(sizes)
         weights[cluster] = sizes[cluster] / sizes[cluster].sum()
@@ -96,7 +96,7 @@ class Oracle(Method):
         samples = tuple(counts[silo] for silo in asked)
         replies = yield Request(round_, asked, self.parameters, samples=samples)
         given = np.array([counts[silo] for silo in replies.silos], dtype=float)
-        if given.any():  # the target may have no part in a round, and all that have be silent
+        if given.any():  # the target's count may be 0, and all silos asked may be silent
             step = weighted_sum(given / given.sum(), replies.gradients)
             self.optimiser.step(self.parameters, step)
 
@@ -110,7 +110,7 @@ class Oracle(Method):
 
 
 class AveragedOracle(WeightedGradients):
-    """Oracle, averaged: whole mini-batches of the true cluster's silos, weighted alike."""
+    """Oracle, averaged: whole mini-batches of the true cluster's silos, weighted equally."""
 
     name = "oracle-averaged"
 

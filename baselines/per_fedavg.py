@@ -1,4 +1,4 @@
-"""Per-FedAvg: a shared model from which one step on a silo's own data goes far.
+"""Per-FedAvg: a shared model that one step on a silo's own data improves much.
 
 A. Fallah, A. Mokhtari, A. Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach, NeurIPS 2020. It minimises the mean of F_i(w) =
@@ -10,13 +10,13 @@ f_i(w − a ∇f_i(w)). Round t, with mini-batches D, D′, D″ of a silo that 
     HF:  m_i = g_i − a (g_i(w + δ g_i; D″) − g_i(w − δ g_i; D″)) / 2δ      ≈ (I − a H_i) g_i
     w ← w − β Opt(Σ α_i m_i)
 
-β, the outer step size, is the run's ``eta``, and its momentum and weight decay apply there alone.
-Where silos clip their gradients, H is that of the clipped gradient field; where a ReLU switches
-within ±δ g, the difference is a jump over 2δ.
+The outer step size β is the run's ``eta``. The run's momentum and weight decay apply to this step
+only. If silos clip gradients, H is that of the clipped field. If a ReLU switches within ±δ g, the
+difference is a jump divided by 2δ.
 
-The target's object is w after one inner step on one more mini-batch of its *training* data, made at
-the end of each epoch; a run that ends within one has v_0 of its last round. There is code that
-adapts on test batches instead, which flatters. With a = 0 this is FedAvg.
+The target uses w after one inner step on one more mini-batch of its *training* data, made at the
+end of each epoch. A run that ends inside an epoch has v_0 of its last round. Some code adapts on
+test batches instead, which flatters the result. With a = 0 this is FedAvg.
 """
 
 from collections.abc import Generator
@@ -33,7 +33,7 @@ from spcacw_flwr.silos.protocol import Federation, Replies, Request, Round
 from .families import AVERAGES, UNIFORM, Averaged
 
 OUTER, INNER, CURVATURE, ADAPTATION = 0, 1, 2, WHOLE
-"""Which mini-batch of the round is which: D′, D, D″, and the one that the target adapts on."""
+"""The mini-batches of a round: D′, D, D″, and the one that the target adapts on."""
 FIRST, HESSIAN_FREE = "first", "hessian-free"
 
 
@@ -56,7 +56,7 @@ class PerFedAvgKeys:
 
 
 class PerFedAvg(Averaged):
-    """Meta-gradients at one shared model, averaged; the target uses the model adapted to it."""
+    """Averaged meta-gradients at one shared model; the target uses this model adapted to itself."""
 
     name = "per-fedavg"
     Keys = PerFedAvgKeys
@@ -67,7 +67,7 @@ class PerFedAvg(Averaged):
 
     @property
     def personal(self) -> Tensor:
-        """W after one inner step at the target: at an epoch's end, or before the round's step."""
+        """The target's w after one inner step, made at an epoch's end or before a round's step."""
         return self._adapted
 
     def round(self, round_: int) -> Round:
@@ -86,7 +86,7 @@ class PerFedAvg(Averaged):
             self._adapted = w - a * own.gradients[0]
 
     def _curved(self, round_: int, outer: Replies) -> Generator[Request, Replies, Replies]:
-        """Return (I − aH) g for the silos that answer, H g by differences of two gradients."""
+        """Return (I − aH) g for silos that answer, with H g by a difference of two gradients."""
         w, delta = self.parameters, self.own.delta
         rows = outer.gradients.clone()
         ahead = yield self._curvature(round_, outer.silos, w + delta * rows)

@@ -1,16 +1,16 @@
-"""What methods share whose silos own models.
+"""The shared parts of methods whose silos own models.
 
-Every silo trains a model w_i of its own and the server recombines them. Our silos keep no state, so
-the method holds all of them, a matrix (M, d), and sends each silo its own with the question. Either
-the models meet in every round (FedAMP, HeurFedAMP, CoBo, FedFomo), or they are trained at home for
-a while and then meet (pFedGraph, FeSEM, FedALA, pFedMe)::
+Every silo trains a model w_i of its own, and the server recombines the models. Our silos keep no
+state. So the method holds all models, a matrix (M, d), and sends each silo its model with the
+question. The models meet in every round (FedAMP, HeurFedAMP, CoBo, FedFomo), or after a period of
+training at home (pFedGraph, FeSEM, FedALA, pFedMe)::
 
     w_i ← Opt_i(w_i, g_i(w_i) + pull_i)        every round, for each silo that answers
     (w_1, …, w_M) ← combine(w_1, …, w_M)       every K rounds, K = one epoch of the target
 
-These methods were published with epochs of local training between two meetings, so a meeting
-after every single gradient would be another method; the key ``update-every`` (K) allows it. Silos
-are sampled for a whole period, as they are for a communication round.
+The published methods have epochs of local training between two meetings. A meeting after every
+gradient would be another method; the key ``update-every`` (K) allows it. Silos are sampled for a
+whole period, as for a communication round.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from spcacw_flwr.silos.protocol import Federation, Request, Round
 
 
 class OwnModels(Method):
-    """Every silo trains a model of its own, from a common start w_0 = ``parameters``."""
+    """Every silo trains a model of its own; all start at w_0 = ``parameters``."""
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
@@ -45,13 +45,13 @@ class OwnModels(Method):
 
 
 class AttentiveModels(OwnModels):
-    """Own models, each drawn in every round to its mixture u_i = Σ_j ξ_ij w_j by ``reach``.
+    """Own models. In every round ``reach`` pulls w_i towards its mixture u_i = Σ_j ξ_ij w_j.
 
-    The weights logged are ξ_0, those of w_j in u_0. SpcacwError when made if the step overshoots.
+    The log has ξ_0, the weights of w_j in u_0. SpcacwError when made if the step overshoots.
     """
 
     reach_is: ClassVar[str] = "λ"
-    """What ``reach`` is in the method's symbols."""
+    """The formula of ``reach`` in the method's symbols."""
     remedy: ClassVar[str] = ""
 
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
@@ -66,11 +66,11 @@ class AttentiveModels(OwnModels):
 
     @property
     def reach(self) -> float:
-        """How strongly w_i is drawn to u_i."""
+        """The strength with which w_i is pulled towards u_i."""
         return float(self.own.lambda_)
 
     def attention(self) -> Weights:
-        """Return ξ (M, M), whose rows sum to 1, of the models as they are."""
+        """Return ξ (M, M) of the current models; its rows sum to 1."""
         raise NotImplementedError
 
     def round(self, round_: int) -> Round:
@@ -96,7 +96,7 @@ class PeriodKeys:
 
 @dataclass(frozen=True)
 class MeetingKeys(PeriodKeys):
-    """The keys of those whose target may use its model from before or after the meeting."""
+    """The keys of methods whose target may use its model from before or after the meeting."""
 
     personal: str = key(
         "trained",
@@ -121,7 +121,7 @@ class MeetingModels(OwnModels):
         return self.trained if self.own.personal == "trained" else self.models[self.target]
 
     def meets(self, round_: int) -> bool:
-        """Say whether the models meet at the end of round t."""
+        """Return whether the models meet at the end of round t."""
         return round_ % self.every == 0
 
     def participants(self, round_: int) -> tuple[int, ...]:
@@ -129,16 +129,16 @@ class MeetingModels(OwnModels):
         return self.sampled(round_ - (round_ - 1) % self.every)
 
     def traffic(self, round_: int) -> tuple[int, int]:
-        """Return d floats down in a period's first round, up in its last, none between."""
+        """Return the floats (down, up): d down in a period's first round, d up in its last."""
         dimension = len(self.parameters)
         return dimension * self.meets(round_ - 1), dimension * self.meets(round_)
 
     def pull(self, silos: Sequence[int]) -> Tensor | float:
-        """Return what is added to the gradients of ``silos``, (k, d); a hook, nothing here."""
+        """Return the term to add to the gradients of ``silos``, (k, d); a hook, 0 here."""
         return 0.0
 
     def round(self, round_: int) -> Round:
-        """Step each model whose silo answers, at home; at the end of a period, meet."""
+        """Step the model of each silo that answers; at the end of a period, meet."""
         silos = self.participants(round_)
         points = self.models[list(silos)]
         replies = yield Request(round_, silos, points, traffic=self.traffic(round_))
@@ -148,11 +148,11 @@ class MeetingModels(OwnModels):
             yield from self.meet(round_, list(silos)) or ()
 
     def meet(self, round_: int, silos: list[int]) -> Round | None:
-        """Combine the models of the silos of the period; it may ask them for more."""
+        """Combine the models of the period's silos; this may ask them further questions."""
         raise NotImplementedError
 
     def restart(self, silos: Sequence[int]) -> None:
-        """Let the local training of ``silos`` go on with a fresh optimiser, as the authors do."""
+        """Continue the local training of ``silos`` with a fresh optimiser, as the authors do."""
         for silo in silos:
             self.optimiser.momentum.pop(silo, None)
 

@@ -1,4 +1,4 @@
-"""pFedGraph: a collaboration graph from the directions in which the silos' models have gone.
+"""pFedGraph: a collaboration graph from the directions in which the silos' models have moved.
 
 R. Ye, Z. Ni, F. Wu, S. Chen, Y. Wang, Personalized Federated Learning with Inferred Collaboration
 Graphs, ICML 2023. At a meeting, with Δ_i = w_i − w_0::
@@ -8,13 +8,13 @@ Graphs, ICML 2023. At a meeting, with Δ_i = w_i − w_0::
     w_i ← Σ_j α_ij w_j,   c_i = Σ_j α_ij w_j/‖w_j‖
     then K rounds of   w_i ← Opt_i(w_i, ∇[f_i(w) − λ ⟨c_i, w⟩/‖w‖])
 
-The quadratic program that the authors hand to a solver is a projection. Their released local term
-*adds* λ times the similarity to a loss that is minimised, which drives the models apart (issue 1
-of their repository); the paper's term, with the minus sign, is implemented.
+The authors pass the quadratic program to a solver, but it is a projection. Their released local
+term *adds* λ times the similarity to a loss that is minimised, which drives the models apart (issue
+1 of their repository). This file has the paper's term, with the minus sign.
 
-Δ counts from w_0, so models that have been combined go on to look alike, and what is above the snap
-counts as equal: with a λ′ that asks for the sizes, silos of different kinds may all merge late in
-a run. A smaller λ′, such as .2, keeps them apart.
+Δ is measured from w_0, so combined models stay similar, and cosines above the snap count as 1. If
+λ′ is large enough to favour the sizes, silos of different kinds may all merge late in a run. A
+smaller λ′, such as .2, keeps them apart.
 
 The authors test the target's model before and after a meeting (``personal``), and keep the better
 on validation data.
@@ -38,7 +38,7 @@ from .families import spread
 from .personal import MeetingKeys, MeetingModels
 
 SNAP = 0.9
-"""Cosines above it count as 1."""
+"""Cosines above this value count as 1."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def similarity_gradient(models: Tensor, centres: Tensor) -> Tensor:
 
 
 class PFedGraph(MeetingModels):
-    """The weights logged are α_0, the target's row of the graph."""
+    """Own models, combined by a graph. The log has α_0, the target's row of the graph."""
 
     name = "pfedgraph"
     Keys = PFedGraphKeys
@@ -76,10 +76,10 @@ class PFedGraph(MeetingModels):
     def __init__(self, config: Config, federation: Federation, parameters: Tensor) -> None:
         super().__init__(config, federation, parameters)
         self.centres = torch.zeros_like(self.models)
-        """c_i; zero until the first meeting, and so without effect on local training."""
+        """c_i; 0 until the first meeting, so without effect on local training."""
 
     def traffic(self, round_: int) -> tuple[int, int]:
-        """Return the floats of a round; a client is sent its c_i beside its w_i."""
+        """Return the floats of a round; a silo receives its c_i besides its w_i."""
         down, up = super().traffic(round_)
         return down * (2 if self.own.lambda_ and round_ > 1 else 1), up
 

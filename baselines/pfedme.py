@@ -8,17 +8,17 @@ NeurIPS 2020, Algorithm 1, with one mini-batch in each of the R local rounds of 
               w_i ← w_i − η λ (w_i − θ_i)
     w ← (1 − β) w + β Σ p_i w_i                                     when it ends
 
-The target uses θ_0. The authors' optimiser hands out references that w_i later overwrites, so that
-their "personalised" accuracy is that of w_i: here θ is a matrix of its own. Their hidden weight
-decay mu = .001 in the inner steps is not in the paper and not here. As in their code θ goes on from
-one local round to the next (theirs: R = 20). R is ``update-every``; with R = 1 and clipped
-gradients θ hardly leaves w, and the method is nearly FedAvg.
+The target uses θ_0. The authors' optimiser returns references that w_i later overwrites, so their
+"personalised" accuracy is that of w_i. Here θ is a separate matrix. Their hidden weight decay
+mu = .001 in the inner steps is neither in the paper nor here. As in their code, θ is kept from one
+local round to the next (theirs: R = 20). R is ``update-every``. With R = 1 and clipped gradients, θ
+hardly leaves w, and the method is nearly FedAvg.
 
-The inner steps are plain. λ (w_i − θ_i) is the gradient of the envelope at w_i, so w_i takes a step
-of the run's optimiser, with its η and momentum, as every model of the comparison does.
+The inner steps are plain. λ (w_i − θ_i) is the gradient of the envelope at w_i. So w_i takes a step
+of the run's optimiser, with its η and momentum, like every model of the comparison.
 
-Each inner step is a question; a real client would take them at home, and the traffic counted is w
-down and w_i up. A silo that leaves a period's last question unanswered has no part in the mean.
+Each inner step is a question. A real client takes these steps at home, so the traffic counted is w
+down and w_i up. A silo that does not answer a period's last question has no part in the mean.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class PFedMeKeys(PeriodKeys):
 
 
 class PFedMe(MeetingModels):
-    """θ_0 ≈ argmin f_0(θ) + (λ/2)‖θ − w_0‖²; the weights logged are those of the silos in w."""
+    """θ_0 ≈ argmin f_0(θ) + (λ/2)‖θ − w_0‖²; the log has the weights of the silos in w."""
 
     name = "pfedme"
     Keys = PFedMeKeys
@@ -66,13 +66,13 @@ class PFedMe(MeetingModels):
 
     @property
     def personal(self) -> Tensor:
-        """(d,) θ_0"""
+        """(d,) θ_0."""
         return self.theta[self.target]
 
     def round(self, round_: int) -> Round:
-        """Take the inner steps of all silos side by side, then a step of w_i; maybe meet."""
+        """Take the inner steps of all silos in parallel, then step w_i; end a period by a mean."""
         keys, (down, up) = self.own, self.traffic(round_)
-        if self.meets(round_ - 1):  # nobody has anything yet
+        if self.meets(round_ - 1):  # a period begins: all models start at w
             self.models = self.parameters.repeat(self.federation.num_silos, 1)
             self.theta = self.models.clone()
         silos = self.participants(round_)

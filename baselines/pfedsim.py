@@ -6,16 +6,16 @@ round t, with w_i = [φ_i; h_i] and h_i[c] the classifier's weights of class c::
 
     s_ij = min(.9999, max(0, mean_c cos(h_i[c], h_j[c]))),  s_ii = .9999
     a_ij = −ln(1 − s_ij) / Σ_k −ln(1 − s_ik)
-    u_i  = [Σ_j a_ij φ_j; h_i]                               body from all, head of one's own
+    u_i  = [Σ_j a_ij φ_j; h_i]                               body from all, own head
     w_i  = u_i − η Opt(g_i(u_i))
 
-The target's object is w_0, its model after its own step, as in the first author's code.
+The target uses w_0, its model after its own step, as in the first author's code.
 
-The paper's silo trains for an epoch between aggregations, ours takes one step. After the warm-up
-every silo holds the global model, as in that code, so the first similarities are all 1: a trap, for
-−ln(1 − 1) is infinite. We bound the similarity of peers by the .9999 of oneself, so equal heads
-give equal weights, and the heads then part by their own steps. A silo that does not take part keeps
-its model, from which others still aggregate.
+The paper's silo trains for an epoch between aggregations; ours takes one step. After the warm-up
+every silo holds the global model, as in that code, so the first similarities are all 1. That is a
+trap, because −ln(1 − 1) is infinite. We bound a peer's similarity by the .9999 of the silo itself.
+Equal heads then have equal weights, and later differ by their own steps. A silo that does not take
+part keeps its model, and others still aggregate it.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from spcacw_flwr.silos.protocol import Federation, Request, Round
 from .families import HeadKeys, SplitNetwork
 
 MOST_ALIKE = 0.9999
-"""The similarity of a silo to itself, and the largest to others."""
+"""The similarity of a silo to itself, and the largest similarity to another silo."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class PFedSimKeys(HeadKeys):
 def aggregation_weights(classifiers: Weights) -> Weights:
     """Return a_ij (M, M), whose rows sum to 1, from the classifiers' weights (M, C, h)."""
     norms = np.linalg.norm(classifiers, axis=2, keepdims=True)
-    # A class of zero weights has no direction: its cosine counts as 0.
+    # A class whose weights are all 0 has no direction: its cosine counts as 0.
     unit = np.divide(classifiers, norms, out=np.zeros_like(classifiers), where=norms > 0)
     flat = unit.reshape(len(unit), -1)
     alike = np.clip(flat @ flat.T / classifiers.shape[1], 0, MOST_ALIKE)
@@ -62,8 +62,8 @@ def aggregation_weights(classifiers: Weights) -> Weights:
 class PFedSim(SplitNetwork):
     """FedAvg, then bodies weighted by the similarity of classifiers.
 
-    The classifier's weights are the head's last tensor that is a matrix: biases are not compared,
-    as in the authors' code. SpcacwError when made if there is none.
+    The classifier's weights are the last matrix among the head's tensors. Biases are not compared,
+    as in the authors' code. SpcacwError when made if the head has no matrix.
     """
 
     name = "pfedsim"
@@ -87,11 +87,11 @@ class PFedSim(SplitNetwork):
 
     @property
     def personal(self) -> Tensor:
-        """w_0; until the warm-up is over that is the global model."""
+        """w_0; during the warm-up this is the global model."""
         return self.joined(self.bodies[self.target], [self.target])[0]
 
     def round(self, round_: int) -> Round:
-        """FedAvg's round until the warm-up is over, then a step of each silo from its own u_i."""
+        """Run FedAvg's round during the warm-up, then a step of each silo from its own u_i."""
         if round_ <= self.warmup_rounds:
             yield from super().round(round_)
             self.bodies[:] = self.body

@@ -1,20 +1,20 @@
 """TAWT: weights that grow with the cosine between a silo's gradient and the target's.
 
 S. Chen, K. Crammer, H. He, D. Roth and W. J. Su, Weighted Training for Cross-Task Learning, ICLR
-2022 (arXiv:2105.14095), target-aware weighted training; one model for all tasks, and no heads. α
-is warm, from 1/M::
+2022 (arXiv:2105.14095): target-aware weighted training. All tasks share one model without heads.
+α starts at 1/M and is kept from round to round::
 
     w_t ← w_{t−1} − η Opt(Σ α^{(i)} g^{(i)})
     α^{(i)} ← α^{(i)} exp(ρ cos(g^{(i)}, g')) / Z,    g' on a fresh batch of f_0, at w_{t−1}
 
-The paper's mirror step has −⟨∇f_0, H⁻¹∇f_i⟩ for the gradient of α; its experiments and the authors'
-code (CogComp/TAWT a2a537e) put the cosine there. That code takes both gradients of the target from
-one batch, so that its own cosine is 1 while its peers' hold the noise of two batches: the target
-would gain on a silo of the same data in every round. With a fresh batch g' (draw 1) all are alike.
+The paper's mirror step uses −⟨∇f_0, H⁻¹∇f_i⟩ as the gradient of α. Its experiments and the authors'
+code (CogComp/TAWT a2a537e) use the cosine instead. That code takes both gradients of the target
+from one batch. Then the target's cosine is 1, a peer's holds the noise of two batches, and in every
+round the target gains on a peer with the same data. A fresh batch g' (draw 1) avoids that.
 
-The code moves α once in an epoch; here it moves in every round, and ρ is smaller. Nothing holds α
-back: with time all weight goes to the silo whose cosine is largest on average. Under partial
-participation an exponent counts 1/p times.
+The code moves α once an epoch. Here α moves in every round, and ρ is smaller. Nothing holds α back:
+in time all weight goes to the silo whose cosine is largest on average. Under partial participation
+an exponent is multiplied by 1/p.
 """
 
 from dataclasses import dataclass
@@ -46,13 +46,13 @@ class TAWT(Averaged):
     Keys = TAWTKeys
 
     def round(self, round_: int) -> Round:
-        """Ask the target for a second gradient, then all silos as ever."""
+        """Ask the target for a second gradient, then all silos as usual."""
         answer = yield Request(round_, (self.target,), self.parameters, draw=1)
         self.fresh = answer.gradients[0].clone()
         yield from super().round(round_)
 
     def learn(self, request: Request, replies: Replies) -> None:
-        """Move α by the cosines cos(g^{(i)}, g'), 0 where one of the two is 0."""
+        """Move α by cos(g^{(i)}, g'), which is 0 where one of the two gradients is 0."""
         lengths = (replies.gradients.norm(dim=1) * self.fresh.norm()).double().cpu().numpy()
         cosines = products(replies.gradients, self.fresh) / np.where(lengths > 0, lengths, np.inf)
         found = self.factors(replies.silos) * cosines

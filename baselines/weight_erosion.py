@@ -1,4 +1,4 @@
-"""Weight erosion: every silo begins with weight 1 and loses some in each round, by its distance.
+"""Weight erosion: every silo starts with weight 1 and loses some each round, by its distance.
 
 F. Grimberg, M.-A. Hartley, M. Jaggi and S. P. Karimireddy, Weight Erosion: an Update Aggregation
 Scheme for Personalized Collaborative Machine Learning, DART 2020 (MICCAI). Round r, from a_i = 1::
@@ -7,14 +7,14 @@ Scheme for Personalized Collaborative Machine Learning, DART 2020 (MICCAI). Roun
     a_i ← max(0, a_i − (1 + p_s ⌊(r − 1) b/n_i⌋) p_d δ_i)
     w_r ← w_{r−1} − η Opt(Σ a_i g^{(i)} / Σ a_i)
 
-b is the batch size: ⌊(r − 1) b/n_i⌋ counts how often silo i's data have been used, so that a small
-silo erodes faster. In the end only the target is left, and the method is Local: p_d must fit the
-number of rounds. δ is that of two mini-batches: noise alone makes it about 1 between silos of the
-same data, and strangers erode by what is beyond that.
+b is the batch size. ⌊(r − 1) b/n_i⌋ counts how often silo i's data were used, so a small silo
+erodes faster. In the end only the target is left, and the method is Local: p_d must fit the number
+of rounds. δ compares two mini-batches. Noise alone makes it about 1 between silos of the same data;
+silos of other data erode by the excess over that.
 
-The formula is that of the code which the authors helped with (dgengler6/Weight-Erosion-Project,
-compute_weight), except that it forgets to divide by ‖g^{(0)}‖, as the paper does. A silo that has
-lost all its weight is asked no more. One that does not answer keeps its weight.
+The formula is from the code that the authors helped with (dgengler6/Weight-Erosion-Project,
+compute_weight). That code forgets the division by ‖g^{(0)}‖; the paper has it. A silo that has lost
+all its weight is not asked again. A silo that does not answer keeps its weight.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class WeightErosionKeys:
 
 
 class WeightErosion(Averaged):
-    """Weights that only fall, the faster the further a silo's gradients are."""
+    """Weights that only fall, and fall faster if a silo's gradients are farther away."""
 
     name = "weight-erosion"
     Keys = WeightErosionKeys
@@ -55,7 +55,7 @@ class WeightErosion(Averaged):
         return super().initial_weights()
 
     def observe(self, request: Request, replies: Replies) -> None:
-        """Erode the weights of the silos that answered; this round's step has them so."""
+        """Erode the weights of the silos that answered; this round's step uses the new weights."""
         silos, own = list(replies.silos), replies.silos.index(self.target)
         norm = float(replies.gradients[own].double().square().sum()) ** 0.5
         if norm > 0:
