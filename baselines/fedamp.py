@@ -8,7 +8,7 @@ Learning on Non-IID Data, AAAI 2021, Algorithm 1, with one gradient a round in p
     w_i ← Opt_i(w_i, g_i(w_i) + (λ/α_k) (w_i − u_i))
 
 The norm inside A′ is squared, and 1/σ stands before the exponential. u_i is a convex combination
-only if no ξ_ii is negative, and the step is one only if η λ/α_k < 1. Other values raise an error.
+only if no ξ_ii is negative, and so is the step only if η λ/α_k < 1. Other values raise an error.
 All models start equal, so the first round requires α_k (M − 1) ≤ σ. Written out,
 (λ/α_k)(w_i − u_i) = λ Σ_j A′(‖w_i − w_j‖²)(w_i − w_j). With one gradient per u_i, α_k therefore
 decides only the weights in the log and the largest λ.

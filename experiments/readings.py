@@ -103,7 +103,7 @@ def study(
         raise SpcacwError(f"{failed} runs of {name} failed: the same command tries them again.")
     if numbers:
         return moved(jobs, runs, numbers, results, name)
-    return calibrated(jobs, runs, of, results)
+    return calibrated(jobs, runs, of, results, name)
 
 
 def write(output: Path, name: str, lines: Sequence[Mapping[str, Any]],
@@ -145,9 +145,9 @@ def side_by_side(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def calibrated(
-    jobs: Sequence[Job], runs: Sequence[Run], columns: Sequence[Column], output: Path
+    jobs: Sequence[Job], runs: Sequence[Run], columns: Sequence[Column], output: Path, name: str
 ) -> list[Path]:
-    """Write calibration.csv and .md; in each column the nearest to the paper's Local is first."""
+    """Write a calibration; in each column the values nearest to the paper's Local are first."""
     paper = {column.name: column.paper.get("local") for column in columns}
     lines: list[dict[str, Any]] = []
     for (column, _, keys), curves in grouped(jobs, runs, lambda job, _: (job.note,)).items():
@@ -163,7 +163,7 @@ def calibrated(
     order = list(paper)
     lines.sort(key=lambda one: (order.index(one["column"]), abs(one["points"] or 0)))
     shown = table(list(lines[0]), [list(map(text, one.values())) for one in lines], "l")
-    return write(output, "calibration", lines, shown)
+    return write(output, name, lines, shown)
 
 
 def moved(

@@ -224,7 +224,7 @@ def test_a_silo_is_held_against_the_local_of_the_same_seeds(tmp_path):
 def test_calibration(tmp_path):
     (tmp_path / "c.toml").write_text("[digits]\nsamples-per-silo = [40, 60]\n")
     jobs = readings.calibration_jobs([COLUMN], ROWS[1], [0, 1], {}, tmp_path / "c.toml")
-    readings.calibrated(jobs, made(jobs, tmp_path / "runs"), [COLUMN], tmp_path)
+    readings.calibrated(jobs, made(jobs, tmp_path / "runs"), [COLUMN], tmp_path, "calibration")
     lines = read_csv(tmp_path / "calibration.csv")
     assert {line["keys"] for line in lines} == {
         '{"samples-per-silo": 40}', '{"samples-per-silo": 60}'
