@@ -92,7 +92,7 @@ def load_cifar100(data_dir: str = "") -> Images:
     try:
         _keep(images, folder)
     except OSError as error:
-        log.warning("CIFAR-100 is decoded at each start, for it cannot be kept: %s", error)
+        log.warning("CIFAR-100 is decoded at each start, because it cannot be kept: %s", error)
     return images
 
 

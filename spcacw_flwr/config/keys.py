@@ -98,9 +98,9 @@ class RunKeys:
         "and mse are for labels that are numbers, auroc and calibration for two classes.",
         choices=METRICS,
     )
-    tensorboard: bool = key(False, "Write TensorBoard scalars beside the other results.")
+    tensorboard: bool = key(False, "Write TensorBoard scalars next to the other results.")
     mlflow: bool = key(
-        False, "Log to MLflow: MLFLOW_TRACKING_URI, or mlflow.db beside the run's directory."
+        False, "Log to MLflow: MLFLOW_TRACKING_URI, or mlflow.db next to the run's directory."
     )
     wandb: bool = key(False, "Log to Weights & Biases: WANDB_PROJECT, or the project spcacw.")
     node_timeout: float = key(

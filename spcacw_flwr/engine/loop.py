@@ -180,13 +180,13 @@ class History:
         except (MemoryError, torch.OutOfMemoryError) as error:
             reason = (str(error).strip().splitlines() or ["MemoryError"])[0].rstrip(".")
             sentence = (
-                f"Training stopped, for no memory was left ({reason}): use fewer silos, "
+                f"Training stopped, because no memory was left ({reason}): use fewer silos, "
                 "smaller batches or a smaller model."
             )
             self.fail(sentence)
             raise SpcacwError(sentence) from error
         except OSError as error:
-            sentence = f"Training stopped, for a file could not be used: {error}."
+            sentence = f"Training stopped, because a file could not be used: {error}."
             with suppress(OSError):
                 self.fail(sentence)
             raise SpcacwError(sentence) from error

@@ -55,7 +55,7 @@ def absolute_directory(config: Config) -> Path | None:
     if path is not None and not path.is_absolute():
         name = "resume" if config.run.resume else "output"
         raise SpcacwError(
-            f"{name} = '{path}' must be an absolute path, for the ServerApp runs in {Path.cwd()}."
+            f"{name} = '{path}' must be an absolute path: the ServerApp runs in {Path.cwd()}."
         )
     return path
 

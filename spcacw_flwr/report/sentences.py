@@ -98,7 +98,7 @@ def advice(facts: Facts) -> Sentences:
             why, again = "failed", "the log says why"
         elif asked is None and not done:
             again = "let it run to its end"
-        yield f"This run cannot say, for training alone {why} beside it: {again}."
+        yield f"This run cannot say, because training alone {why}: {again}."
     elif course.gain_interval is not None and course.cases:
         low, high = course.gain_interval
         if course.verdict > 0:

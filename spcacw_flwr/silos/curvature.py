@@ -123,7 +123,7 @@ def hessian(
 
 @cache
 def _say_once(reason: str) -> None:
-    log.warning("L is measured by differences of gradients, for the model cannot be derived twice "
+    log.warning("L is measured by differences of gradients: PyTorch cannot derive the model twice "
                 "(%s)", reason)  # fmt: skip
 
 

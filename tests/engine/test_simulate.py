@@ -148,7 +148,7 @@ def test_when_the_target_breaks_the_run_ends_with_one_sentence_and_keeps_its_lea
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory. X")])
 def test_a_run_without_memory_ends_with_one_sentence(error, monkeypatch, tmp_path):
     monkeypatch.setattr(SiloPool, "gradients", Mock(side_effect=error))
-    with one_sentence("Training stopped, for no memory was left"):
+    with one_sentence("Training stopped, because no memory was left"):
         simulate(config(output=str(tmp_path)))
     assert error_of(tmp_path).endswith("smaller batches or a smaller model.")
 

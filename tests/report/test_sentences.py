@@ -66,13 +66,13 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
      "mini-batches vary (0.40). Ask whether"),
     ("unlike", {"figures": FAR | {"bias": [0, 0.1, 0.4, 0.6]}},
      "Silo 3 looks unlike the target: its gradients stray from the target's by 0.60 on average"),
-    ("advice", {"alone": None}, "This run cannot say, for training alone was not run beside it: "
+    ("advice", {"alone": None}, "This run cannot say, because training alone was not run: "
      "set compare-alone = true."),
     ("advice", {"accuracy": (50.0,), "alone": None, **FAILED}, "let it run to its end."),
     ("advice", {"accuracy": (50.0,), "alone": None, **FAILED, "config": {"compare-alone": False}},
-     "training alone was not run beside it: set compare-alone = true."),
+     "training alone was not run: set compare-alone = true."),
     ("advice", {"alone": None, "config": {"compare-alone": True}},
-     "This run cannot say, for training alone failed beside it: the log says why."),
+     "This run cannot say, because training alone failed: the log says why."),
     ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0}, **FAILED}, "Not known yet:"),
     ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0, "behind": 1}, **FAILED},
      "Stop, or change something first: at epoch 1 training alone was ahead by more than chance"),

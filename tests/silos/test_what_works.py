@@ -187,7 +187,7 @@ def test_differences_are_said_once(caplog):
         for _ in range(2):
             assert smoothness("embedding_bag") > 0
     assert [r for r in caplog.messages if "differences of gradients" in r] == [
-        "L is measured by differences of gradients, for the model cannot be derived twice "
+        "L is measured by differences of gradients: PyTorch cannot derive the model twice "
         "(the derivative for '_embedding_bag_backward' is not implemented.)"
     ]
 
