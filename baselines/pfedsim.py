@@ -1,7 +1,7 @@
 """pFedSim: bodies are averaged over silos whose classifiers look alike.
 
 J. Tan, Y. Zhou, G. Liu, J. H. Wang, S. Yu, pFedSim: Similarity-Aware Model Aggregation Towards
-Personalized Federated Learning, arXiv:2305.15706. The first half of the rounds is FedAvg. Then, at
+Personalized Federated Learning, arXiv:2305.15706. The first rounds (``warmup``) are FedAvg. At
 round t, with w_i = [φ_i; h_i] and h_i[c] the classifier's weights of class c::
 
     s_ij = min(.9999, max(0, mean_c cos(h_i[c], h_j[c]))),  s_ii = .9999
