@@ -160,6 +160,24 @@ def test_what_calibration_chose():
     assert rotate[500, "unit"] < 1.1
 
 
+def test_what_keeps_cifars_local_from_learning():
+    table = pd.read_csv(RESULTS / "calibration-vgg16.csv")
+    ends = table["last"].set_axis(
+        [keys_of(table)["model"].str.endswith("dropout"), keys_of(table)["eta"]]
+    )
+    assert said(
+        "Local ends at {:.1f}, and with a tenth of the step size at {:.1f}",
+        *ends[False][[0.1, 0.01]],
+    )
+    assert said("it ends at {:.1f}, with both changes at {:.1f}", *ends[True][[0.1, 0.01]])
+    full = pd.read_csv(RESULTS / "cifar100-full.csv").query("method == 'local'").set_index("epoch")
+    assert said(
+        "stays at {:.0f}**: its training loss does not fall below {:.1f}",
+        full["accuracy"][100],
+        full["loss"].min(),
+    )
+
+
 def test_on_every_narrow_column_the_target_was_above_local():
     runs = pd.read_csv(RESULTS / "table1-narrow.csv")
     seeds = runs.groupby(["column", "method"])["seed"].nunique()

@@ -10,6 +10,8 @@ from sklearn.datasets import load_diabetes
 
 from spcacw_flwr import simulate
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.experiments.own import without_dropout
+from spcacw_flwr.silos.models import vgg16
 
 HERE = "tests.methods.test_own_models"
 
@@ -45,6 +47,16 @@ def test_linear_regression():
 
 def test_logistic_regression():
     assert gain("accuracy", 5, model="logistic", epochs=20) > -1
+
+
+def test_only_the_dropout_of_its_convolutions_differs_from_vgg16():
+    shape, classes = (3, 32, 32), 100
+    plain, paper = without_dropout(shape, classes), vgg16(shape, classes, 64, 0.25)
+    dropouts = {type(layer): layer.p for layer in plain.modules() if hasattr(layer, "p")}
+    assert dropouts == {torch.nn.Dropout2d: 0.0, torch.nn.Dropout: 0.5}
+    plain.load_state_dict(paper.state_dict())
+    x = torch.randn(2, *shape)
+    assert torch.equal(plain.eval()(x), paper.eval()(x))
 
 
 @pytest.mark.slow
