@@ -28,9 +28,9 @@ WIDTHS = (16, 32, 64)
 def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Return three blocks of convolution (stride 2), BatchNorm and ReLU, and a linear layer.
 
-    For CIFAR-100 on a CPU. VGG16 needs more rounds, however narrow it is: with a sixteenth of its
-    channels and the paper's dropout after every convolution, it is still at chance after 1,600
-    rounds. Three convolutions learn in a few hundred.
+    For CIFAR-100 on a CPU. VGG16 with a sixteenth of its channels and the paper's dropout after
+    every convolution is still at chance after 1,600 rounds. Three convolutions learn in a few
+    hundred.
     """
     layers: list[nn.Module] = []
     channels, side = input_shape[0], input_shape[1]

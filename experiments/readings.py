@@ -2,7 +2,7 @@
 
 *Calibration* (READING 8): the values that the paper does not give (samples per silo, input scale)
 are chosen so that the row Local alone matches; everything else is then a prediction. Each
-combination of ``conf/calibration.toml`` runs Local, and ``calibration.csv`` has its distance to the
+combination of ``conf/calibration.toml`` runs Local, and the study's CSV has its distance to the
 paper's Local, in points and in standard errors, by the paper's own rule.
 
 *Variants*: each set of keys in ``conf/variants.toml`` is another reading. Rows run with it and

@@ -162,9 +162,8 @@ def test_what_calibration_chose():
 
 def test_what_keeps_cifars_local_from_learning():
     table = pd.read_csv(RESULTS / "calibration-vgg16.csv")
-    ends = table["last"].set_axis(
-        [keys_of(table)["model"].str.endswith("dropout"), keys_of(table)["eta"]]
-    )
+    keys = keys_of(table)
+    ends = table["last"].set_axis([keys["model"].str.endswith("dropout"), keys["eta"]])
     assert said(
         "Local ends at {:.1f}, and with a tenth of the step size at {:.1f}",
         *ends[False][[0.1, 0.01]],
