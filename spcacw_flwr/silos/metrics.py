@@ -34,6 +34,8 @@ class Found(NamedTuple):
     """The most that one case can move a share of cases, or of pairs of cases."""
     parts: Sequence["Found"] = ()
     """The parts whose plain mean this metric is, each on its own cases."""
+    most: float = math.inf
+    """The most cases that Wilson's interval may rest on."""
 
 
 def _right(outputs: Tensor, y: Tensor) -> Tensor:
@@ -108,13 +110,25 @@ def _auroc(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
         below = (mass.cumsum(0) - mass / 2)[at[own]] / mass.sum()
         better[own] = below if own is its[1] else 1 - below
     value = float((better @ (weight * its[1])) / weight[its[1]].sum())
-    influence, ones = torch.empty_like(scores), []
+    influence, ones, squares = torch.empty_like(scores), [], []
     for own in its:
         count, share = int(own.sum()), weight[own] / weight[own].sum()
         unbiased = math.sqrt(count / (count - 1)) if count > 1 else math.nan
         influence[own] = unbiased * len(y) * share * (better[own] - value)
         ones.append(float(share.max()))
-    return Found(value, influence, max(ones))
+        squares.append(float(share.square().sum()))
+    return Found(value, influence, max(ones), most=_newcombe(value, *squares))
+
+
+def _newcombe(value: float, *squares: float) -> float:
+    """Return value (1 − value) / variance of an AUROC, from Σ share² = 1/n of both classes.
+
+    R. G. Newcombe, Statistics in Medicine 25, 2006 (method 5). It has no variance to estimate.
+    DeLong's is estimated, and often far too small where a class has few cases.
+    """
+    ones, zeros = (1 / square for square in squares)
+    others = (ones + zeros) / 2 - 1
+    return ones * zeros / (1 + others * ((1 - value) / (2 - value) + value / (1 + value)))
 
 
 def _r2(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
@@ -191,7 +205,7 @@ class Metric:
             return (low if self.higher else max(low, 0.0)), value + Z * error
         inside = max(0.0, value * (1 - value))
         told = inside > 1e-12 and error > 1e-12  # else all cases agree: use their number
-        count = inside / error**2 if told else 1 / found.one
+        count = min(inside / error**2 if told else 1 / found.one, found.most)
         middle, whole = value + Z**2 / (2 * count), 1 + Z**2 / count
         width = Z * math.sqrt(inside / count + (Z / (2 * count)) ** 2)
         return (middle - width) / whole, (middle + width) / whole

@@ -185,6 +185,30 @@ def test_errors_are_those_of_leaving_each_case_out(name):
     assert abs(float(whole.influence.mean())) < 0.02
 
 
+def test_the_interval_of_an_auroc_holds_the_truth_with_five_positive_cases():
+    """Margins N(1.28 √5, 2²) and N(0, 1) have AUROC .9. DeLong's error alone: in 3 of 4."""
+    some, y, held, draws = torch.Generator().manual_seed(1), torch.zeros(105).long(), 0, 300
+    y[:5] = 1
+    for _ in range(draws):
+        margin = torch.randn(105, generator=some)
+        margin[:5] = 2 * margin[:5] + 1.28155 * 5**0.5
+        outputs = torch.stack([-margin / 2, margin / 2], 1)
+        figures = cases(outputs, y, names=["auroc"]).figures()
+        held += figures["auroc-low"] <= 0.9 <= figures["auroc-high"]
+    assert 0.93 <= held / draws <= 0.99
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_newcombes_number_of_cases_by_hand(weighted):
+    """θ = ¾ of 2 · 3 cases: N* = 3/2, 6 / (1 + 3/2 (1/5 + 3/7)) = 420/136. Equal weights: alike."""
+    y = torch.tensor([0, 0, 1, 1, 1])
+    margin = torch.tensor([0.0, 3.0, 1.0, 3.0, 4.0])  # pairs: 1 + 1½ + 2 of 6
+    weight = torch.full((5,), 2.0).double() if weighted else None
+    found = cases(torch.stack([0 * margin, margin], 1), y, weight, names=["auroc"]).found("auroc")
+    assert found.value == pytest.approx(0.75)
+    assert found.most == pytest.approx(420 / 136)
+
+
 @pytest.mark.parametrize(("name", "least"), [("accuracy", 0.94), ("auroc", 0.92)])
 def test_intervals_hold_the_truth_as_often_as_they_say(name, least):
     """Two models of margin N(±d, 1): AUROC is Φ(√2 d), accuracy Φ(d); 48 cases each time."""
