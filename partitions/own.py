@@ -2,8 +2,8 @@
 
     setting = "own", silo = "my_package.data:load", silos = 3, classes = 10
 
-``load(silo)`` returns ``(train, test)``. Each is a pair of tensors (x, y), a ``SiloData``, or a
-PyTorch Dataset of pairs. A Dataset is read once, so its random transforms are frozen. ``x`` is
+``load(silo)`` returns ``(train, test)``. Each is a pair (x, y) of tensors, arrays or pandas tables,
+a ``SiloData``, or a PyTorch Dataset of pairs, read once: random transforms are frozen. ``x`` is
 float (n, …), of one shape at all silos, or whole numbers (n, L) for tokens. ``y`` holds whole
 numbers in 0 … ``classes`` − 1, (n,), or (n, L) for tokens of that shape; several labels a sample
 are float or bool (n, C). With ``classes`` = 1 ``y`` holds numbers to predict, float (n,). In your
@@ -233,12 +233,15 @@ def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
             ) from error
     if isinstance(part, tuple | list) and len(part) == 2:
         try:
-            x, y = (torch.as_tensor(each) for each in part)
+            arrays = (one if isinstance(one, Tensor) else np.asarray(one) for one in part)
+            x, y = (torch.as_tensor(one) for one in arrays)
         except (TypeError, ValueError, RuntimeError) as error:
             raise SpcacwError(f"{where} cannot be made into tensors ({error}).") from error
         if x.dim() and y.dim():
             return x, y
-    raise SpcacwError(f"{where} is {describe(part)}: it must be a Dataset or a pair (x, y).")
+    raise SpcacwError(
+        f"{where} is {describe(part)}: a silo is (train, test), each a Dataset or a pair (x, y)."
+    )
 
 
 def _inputs(x: Tensor, where: str) -> Tensor:

@@ -1,6 +1,7 @@
 """Data of a user's own: what is accepted, and the one sentence for each thing that is not."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
@@ -121,6 +122,18 @@ def test_an_app_of_ones_own_uses_all_samples():
     assert (len(setting.train(0).y), len(setting.test(0).y)) == (300, 300)
 
 
+def test_pandas_tables_are_read():
+    table = pd.DataFrame({"age": [61.0, 47.0, 55.0], "sick": [1, 0, 1]}, index=[7, 3, 9])
+    part = table[["age"]], table["sick"]
+    returned[0] = (part, part)
+    train, test = own(classes=2).train(0), own(classes=2).test(0)
+    assert train.x.tolist() == test.x.tolist() == [[61], [47], [55]]
+    assert train.y.tolist() == test.y.tolist() == [1, 0, 1]
+    returned[0] = ((table.assign(age=["old", "?", "?"])[["age"]], table["sick"]), part)
+    with pytest.raises(SpcacwError, match="training data cannot be made into tensors"):
+        own(classes=2).train(0)
+
+
 @pytest.mark.parametrize("setting", ["own", "files", "hf"])
 def test_all_samples_are_used_unless_a_key_says_otherwise(setting):
     assert Config.from_keys(setting=setting).partition.samples_per_silo == 0
@@ -148,8 +161,8 @@ MANY = torch.stack([Y > 0, Y > 1, Y < 2], 1)
 BAD = [
     (None, "is a NoneType: the function must return"),
     ((GOOD, GOOD, GOOD), "is a tuple of 3"),
-    ((X, GOOD), r"training data is a Tensor: it must be"),
-    ((GOOD, (X, Y, Y)), r"test data is a tuple of 3: it must be"),
+    ((X, GOOD), r"training data is a Tensor: a silo is \(train, test\), each"),
+    ((GOOD, (X, Y, Y)), r"test data is a tuple of 3: a silo is"),
     ((GOOD, ("text", Y)), r"test data cannot be made into tensors"),
     (((X, Y[:5]), GOOD), "training data: 6 inputs and 5 labels"),
     (((X[:0], Y[:0]), GOOD), "training data: 0 inputs and 0 labels"),
