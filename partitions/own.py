@@ -233,8 +233,10 @@ def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
             ) from error
     if isinstance(part, tuple | list) and len(part) == 2:
         try:
-            arrays = (one if isinstance(one, Tensor) else np.asarray(one) for one in part)
-            x, y = (torch.as_tensor(one) for one in arrays)
+            x, y = (
+                one if isinstance(one, Tensor) else torch.as_tensor(np.require(one, None, "W"))
+                for one in part
+            )
         except (TypeError, ValueError, RuntimeError) as error:
             raise SpcacwError(f"{where} cannot be made into tensors ({error}).") from error
         if x.dim() and y.dim():

@@ -122,6 +122,7 @@ def test_an_app_of_ones_own_uses_all_samples():
     assert (len(setting.train(0).y), len(setting.test(0).y)) == (300, 300)
 
 
+@pytest.mark.filterwarnings("error")
 def test_pandas_tables_are_read():
     table = pd.DataFrame({"age": [61.0, 47.0, 55.0], "sick": [1, 0, 1]}, index=[7, 3, 9])
     part = table[["age"]], table["sick"]
