@@ -44,6 +44,6 @@ def end_like_ctrl_c() -> None:
 
     An ignored signal stays ignored: under ``nohup`` the program outlives its terminal.
     """
-    for ending in (signal.SIGTERM, signal.SIGHUP):
+    for ending in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:  # no SIGHUP: Windows
         if signal.getsignal(ending) is not signal.SIG_IGN:
             signal.signal(ending, signal.default_int_handler)

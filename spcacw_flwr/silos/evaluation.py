@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spcacw_flwr.silos.layout import call
-from spcacw_flwr.silos.metrics import METRICS, Found, Z, standard_error
+from spcacw_flwr.silos.metrics import METRICS, Found, standard_error, student
 from spcacw_flwr.silos.setting import SiloData
 
 
@@ -125,7 +125,8 @@ class Cases:
 
         Where a case is right or wrong, one extra case on which the models differ widens the
         interval, as in A. Agresti and Y. Min (Statistics in Medicine 24, 2005). It also widens the
-        interval where two models put all cases in the same order.
+        interval where two models put all cases in the same order. AUROC has Student's interval, of
+        one degree of freedom less than the rarer class has cases.
         """
         gains = {}
         for name in self.scores:
@@ -133,7 +134,7 @@ class Cases:
             scale = (100.0 if metric.percent else 1.0) * metric.sign
             error = standard_error(ours.influence - theirs.influence)
             one = ours.one if metric.percent or (metric.share and not error) else 0.0
-            more = Z * math.hypot(error, one) * abs(scale)
+            more = student(ours.freedom) * math.hypot(error, one) * abs(scale)
             gain = scale * (ours.value - theirs.value)
             gains[name] = [gain, gain - more, gain + more]
         return gains

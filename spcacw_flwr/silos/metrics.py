@@ -36,6 +36,8 @@ class Found(NamedTuple):
     """The parts whose plain mean this metric is, each on its own cases."""
     most: float = math.inf
     """The most cases that Wilson's interval may rest on."""
+    freedom: float = math.inf
+    """Degrees of freedom of the error that the influence gives."""
 
 
 def _right(outputs: Tensor, y: Tensor) -> Tensor:
@@ -110,14 +112,16 @@ def _auroc(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
         below = (mass.cumsum(0) - mass / 2)[at[own]] / mass.sum()
         better[own] = below if own is its[1] else 1 - below
     value = float((better @ (weight * its[1])) / weight[its[1]].sum())
-    influence, ones, squares = torch.empty_like(scores), [], []
+    influence, ones, squares, counts = torch.empty_like(scores), [], [], []
     for own in its:
         count, share = int(own.sum()), weight[own] / weight[own].sum()
         unbiased = math.sqrt(count / (count - 1)) if count > 1 else math.nan
         influence[own] = unbiased * len(y) * share * (better[own] - value)
         ones.append(float(share.max()))
         squares.append(float(share.square().sum()))
-    return Found(value, influence, max(ones), most=_newcombe(value, *squares))
+        counts.append(count)
+    most, freedom = _newcombe(value, *squares), min(counts) - 1
+    return Found(value, influence, max(ones), most=most, freedom=freedom)
 
 
 def _newcombe(value: float, *squares: float) -> float:
@@ -266,6 +270,15 @@ def is_worse(metric: Metric, ours: Mapping[str, float], theirs: Mapping[str, flo
     name = metric.name
     halves = [(line[f"{name}-high"] - line[f"{name}-low"]) / 2 for line in (ours, theirs)]
     return metric.sign * (theirs[name] - ours[name]) > math.hypot(*halves)
+
+
+def student(freedom: float) -> float:
+    """Return how many standard errors are on each side of a 95 % interval."""
+    if freedom == math.inf:
+        return Z
+    from scipy.special import stdtrit  # late: the import takes a quarter of a second
+
+    return float(stdtrit(freedom, 0.975))
 
 
 def standard_error(influence: Tensor) -> float:
