@@ -11,8 +11,9 @@ own app (``silo_app``) ``classes`` is 0: the model's outputs give C. ``test`` is
 without test data; the target needs it.
 """
 
+import logging
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, ClassVar
@@ -29,7 +30,11 @@ from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
 from .allocation import counted_silos, kept_rows, parse_sizes
 
+log = logging.getLogger(__name__)
+
 _WHOLE = (torch.int64, torch.int32, torch.int16)
+_LARGE = 20.0
+"""Root mean square of a feature above which the usual step sizes overshoot."""
 
 
 class OwnSilos(Setting):
@@ -142,8 +147,26 @@ class OwnSilos(Setting):
             if self.keys.classes:  # your own app does not get these keys
                 train = _some(train, self.keys.samples_per_silo, stream(self.seed, SPLIT, silo))
                 test = test and _some(test, self.keys.test_samples, stream(self.seed, TEST, silo))
+            if not self._kept and (size := _size(train.x)) > _LARGE:
+                _say_large(where, size)
             self._kept[silo] = train, test
         return self._kept[silo]
+
+
+def _size(x: Tensor) -> float:
+    """Return the largest root mean square of a feature; 0 for tokens."""
+    if not x.is_floating_point():
+        return 0.0
+    return float(torch.linalg.vector_norm(x, dim=0).max()) / len(x) ** 0.5
+
+
+@cache
+def _say_large(where: str, size: float) -> None:
+    """Warn, once, of a feature that is not scaled: nothing else says why training goes wrong."""
+    log.warning(
+        "%s has a feature with a root mean square of %.3g, where training wants about 1: "
+        "subtract from each feature its mean and divide by its standard deviation.", where, size,
+    )  # fmt: skip
 
 
 def _some(data: SiloData, wanted: int, rng: np.random.Generator) -> SiloData:

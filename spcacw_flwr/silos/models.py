@@ -271,6 +271,8 @@ def try_model(
         except Exception as error:  # a user's module may raise anything
             what = f"{where}, {len(x)} samples of shape {tuple(x.shape[1:])}"
             words = f"cannot be applied to {what} ({one_line(error)})"
+            if not x.is_floating_point():
+                words += ": whole numbers are tokens, so make features float"
             raise _wrong("model", model_name, words) from error
     if not classes and several(y):
         classes = y.shape[-1]

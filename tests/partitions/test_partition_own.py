@@ -135,6 +135,25 @@ def test_pandas_tables_are_read():
         own(classes=2).train(0)
 
 
+def test_a_feature_that_is_not_scaled_is_told_once(caplog):
+    large = X * torch.tensor([1.0, 1e4])
+    returned.update({0: ((large, Y), GOOD), 1: ((large, Y), GOOD)})
+    for setting in (own(), own()):
+        assert setting.train(0).x.equal(large)
+        setting.train(1)
+    (told,) = caplog.messages
+    size = float((large.double() ** 2).mean(0).max() ** 0.5)
+    assert f"Silo 0 of {setting._source} has a feature" in told
+    assert f"{size:.3g}, where" in told
+
+
+def test_scaled_features_and_tokens_are_told_nothing(caplog):
+    own().train(0)
+    returned[0] = ((torch.full((6, 9), 79), Y), None)
+    own().train(0)
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("setting", ["own", "files", "hf"])
 def test_all_samples_are_used_unless_a_key_says_otherwise(setting):
     assert Config.from_keys(setting=setting).partition.samples_per_silo == 0

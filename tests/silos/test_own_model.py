@@ -165,6 +165,15 @@ def test_the_silo_with_a_single_sample_is_named(monkeypatch):
         pool.describe()
 
 
+def test_features_that_are_whole_numbers_are_explained(monkeypatch):
+    pool = pool_of()
+    train = pool.setting.train
+    whole = SiloData(train(0).x.long(), train(0).y)
+    monkeypatch.setattr(pool.setting, "train", lambda silo: whole)
+    with one_sentence("whole numbers are tokens, so make features float."):
+        pool.describe()
+
+
 def test_the_name_of_a_loss():
     outputs, y = torch.zeros(2, 10), torch.tensor([1, 2])
     assert make_loss("cross-entropy")(outputs, y).shape == (2,)
