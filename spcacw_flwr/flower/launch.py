@@ -143,7 +143,7 @@ def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
 
 
 def run(config: Config, num_silos: int, show: Show) -> None:
-    """Run the app under Ray until it has ended; ``show`` gets each change of its status.
+    """Run the app under Ray until it has ended; ``show`` gets its status, poll by poll.
 
     ``config.run.output`` must be an absolute directory that exists. SpcacwError if training did
     not finish: the sentence says why.
