@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 from spcacw_flwr.config.declare import SpcacwError, import_by_path, one_line
 from spcacw_flwr.config.keys import PartitionKeys
-from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.setting import Setting, SiloData, as_tensor
 from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
 from .allocation import counted_silos, kept_rows, parse_sizes
@@ -256,10 +256,7 @@ def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
             ) from error
     if isinstance(part, tuple | list) and len(part) == 2:
         try:
-            x, y = (
-                one if isinstance(one, Tensor) else torch.as_tensor(np.require(one, None, "W"))
-                for one in part
-            )
+            x, y = map(as_tensor, part)
         except (TypeError, ValueError, RuntimeError) as error:
             raise SpcacwError(f"{where} cannot be made into tensors ({error}).") from error
         if x.dim() and y.dim():

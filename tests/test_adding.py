@@ -10,13 +10,16 @@ import sys
 import tomllib
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS, SETTINGS, SOLVERS
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments.attacks import ATTACKS
 from spcacw_flwr.experiments.attacks.study import run as attacked
+from spcacw_flwr.silos.setting import SiloData
 from tests.conftest import one_sentence
 from tests.test_end_to_end import metrics, succeeded
 
@@ -155,6 +158,29 @@ def test_a_setting_with_its_own_keys(folder):
     assert accuracy > 80
     with one_sentence("no key 'stripes.widht' (did you mean stripes.width"):
         trained(SETTING, {"stripes.widht": 5})
+
+
+@pytest.mark.parametrize("give", [torch.Tensor.numpy, lambda x: pd.DataFrame(x).squeeze()])
+def test_a_settings_data_may_be_arrays_and_pandas_tables(folder, give):
+    expected = trained(SETTING).accuracy
+    setting = sys.modules["mine"].Stripes
+    made = setting.train
+
+    def train(self, silo):
+        data = made(self, silo)
+        return SiloData(give(data.x), give(data.y))
+
+    setting.train = setting.test = train
+    assert trained(SETTING).accuracy == expected
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_setting_that_gives_a_pair_is_one_sentence(folder, monkeypatch, part):
+    trained(SETTING)
+    setting = sys.modules["mine"].Stripes
+    monkeypatch.setattr(setting, part, lambda self, silo: (torch.zeros(4, 2), torch.zeros(4)))
+    with one_sentence(f"{part}(0) of the setting gives a tuple: it must be a SiloData(x, y)."):
+        trained(SETTING)
 
 
 def test_own_keys_of_both_travel_in_one_key_that_flower_declares(folder):

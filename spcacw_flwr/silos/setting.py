@@ -26,11 +26,17 @@ from spcacw_flwr.silos.streams import TUNE, stream
 _ANGLE_ROUNDING = 1e-9
 
 
+def as_tensor(given: Any) -> Tensor:
+    """Return a tensor, an array, a pandas table or a list as a tensor, if possible uncopied."""
+    return given if isinstance(given, Tensor) else torch.as_tensor(np.require(given, None, "W"))
+
+
 @dataclass(frozen=True)
 class SiloData:
     """Samples and labels of one silo.
 
-    Settings return their own tensors without a copy: do not write into them.
+    Settings return their own tensors without a copy: do not write into them. Arrays and pandas
+    tables become tensors.
     """
 
     x: Tensor
@@ -43,6 +49,11 @@ class SiloData:
     weights (READING row 13). Only test data have weights."""
     independent: float | None = None
     """The number of independent samples (of patients, if they have several images); None: n."""
+
+    def __post_init__(self) -> None:
+        """Make tensors of x and y; whatever NumPy or PyTorch raises if that is impossible."""
+        for name in ("x", "y"):
+            object.__setattr__(self, name, as_tensor(getattr(self, name)))
 
     def rows(self, at: NDArray[np.int64]) -> "SiloData":
         """Return some of the samples; the same proportion of them counts as independent."""
@@ -65,6 +76,15 @@ class SiloData:
             return each.mean().item()
         weight = self.weight.double()
         return ((each @ weight) / weight.sum()).item()
+
+
+def silo_data(given: Any, what: str) -> SiloData:
+    """Return what a setting gives; SpcacwError unless it is a SiloData."""
+    if not isinstance(given, SiloData):
+        raise SpcacwError(
+            f"{what} of the setting gives a {type(given).__name__}: it must be a SiloData(x, y)."
+        )
+    return given
 
 
 class Setting(ABC):
