@@ -293,8 +293,13 @@ def helpers(weights: Weights) -> Sentences:
 
 
 def unlike(weights: Weights) -> Sentences:
-    """Name the peers that look unlike the target or went against it; empty without evidence."""
-    if far := weights.unlike:
+    """Name the peers that look unlike the target or went against it; empty without evidence.
+
+    A peer with more weight than the target is none of them. Once a target fits its few data by
+    heart, its own noise is small, and even gradients of silos like it stray by more.
+    """
+    final = weights.final
+    if far := [i for i in weights.unlike if final[i] <= final[weights.target]]:
         bias, own = weights.figures["bias"], weights.figures["sigma"][weights.target]
         one, ends = len(far) == 1, dict.fromkeys(f"{bias[i]:.2f}" for i in (far[0], far[-1]))
         yield (

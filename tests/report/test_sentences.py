@@ -66,6 +66,8 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
      "mini-batches vary (0.40). Ask whether"),
     ("unlike", {"figures": FAR | {"bias": [0, 0.1, 0.4, 0.6]}},
      "Silo 3 looks unlike the target: its gradients stray from the target's by 0.60 on average"),
+    ("unlike", {"figures": FAR, "alphas": [(0, [1, 0, 0, 0]), (7, [0.4, 0, 0.6, 0])]},
+     "Silo 3 looks unlike the target: its gradients stray from the target's by 0.60 on average"),
     ("advice", {"alone": None}, "This run cannot say, because training alone was not run: "
      "set compare-alone = true."),
     ("advice", {"accuracy": (50.0,), "alone": None, **FAILED}, "let it run to its end."),
@@ -121,6 +123,7 @@ def test_a_part_says(part, keys, words, tmp_path):
      "After 12 epochs the accuracy was 91.67 %. Over the last 10 epochs it stayed the same."),
     ("truth", {"groups": [None] * 4, "kind": "none"}, ""),
     ("unlike", {"figures": FAR | {"bias": [0, 0.1, 0.2, 0.4]}}, ""),
+    ("unlike", {"figures": FAR, "alphas": [(0, [1, 0, 0, 0]), (7, [0.2, 0, 0.3, 0.5])]}, ""),
     ("unlike", {"figures": FAR | {"sigma": [0.0] * 4}}, ""),  # a target that sees all its data
     ("advice", {"config": {"method": "local"}}, ""),
     ("changes", {"alphas": [(0, [0.5, 0.5]), (7, [0.5, 0.5])], "groups": None},
