@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _WHOLE = (torch.int64, torch.int32, torch.int16)
 _LARGE = 20.0
-"""Root mean square of a feature above which the usual step sizes overshoot."""
+"""Root mean square of a feature or of labels above which the usual step sizes overshoot."""
 
 
 class OwnSilos(Setting):
@@ -147,25 +147,27 @@ class OwnSilos(Setting):
             if self.keys.classes:  # your own app does not get these keys
                 train = _some(train, self.keys.samples_per_silo, stream(self.seed, SPLIT, silo))
                 test = test and _some(test, self.keys.test_samples, stream(self.seed, TEST, silo))
-            if not self._kept and (size := _size(train.x)) > _LARGE:
-                _say_large(where, size)
+            if not self._kept:
+                _say_if_large(train, where)
             self._kept[silo] = train, test
         return self._kept[silo]
 
 
-def _size(x: Tensor) -> float:
-    """Return the largest root mean square of a feature; 0 for tokens."""
-    if not x.is_floating_point():
-        return 0.0
-    return float(torch.linalg.vector_norm(x, dim=0).max()) / len(x) ** 0.5
+def _say_if_large(data: SiloData, where: str) -> None:
+    """Warn of a feature, or of numbers to predict, that are not scaled."""
+    for what, values in {"a feature": data.x, "labels": data.y}.items():
+        if values.is_floating_point():
+            size = float(torch.linalg.vector_norm(values, dim=0).max()) / len(values) ** 0.5
+            if size > _LARGE:
+                _say_large(f"{where} has {what}", size)
 
 
 @cache
-def _say_large(where: str, size: float) -> None:
-    """Warn, once, of a feature that is not scaled: nothing else says why training goes wrong."""
+def _say_large(which: str, size: float) -> None:
+    """Warn, once: training goes wrong, and nothing else says why."""
     log.warning(
-        "%s has a feature with a root mean square of %.3g, where training wants about 1: "
-        "subtract from each feature its mean and divide by its standard deviation.", where, size,
+        "%s with a root mean square of %.3g, where training wants about 1: "
+        "subtract the mean and divide by the standard deviation.", which, size,
     )  # fmt: skip
 
 
