@@ -260,7 +260,9 @@ def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
         try:
             x, y = map(as_tensor, part)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise SpcacwError(f"{where} cannot be made into tensors ({error}).") from error
+            raise SpcacwError(
+                f"{where} cannot be made into tensors ({error}): x and y must be numbers."
+            ) from error
         if x.dim() and y.dim():
             return x, y
     raise SpcacwError(
@@ -273,8 +275,11 @@ def _inputs(x: Tensor, where: str) -> Tensor:
         raise SpcacwError(f"{where}: inputs have shape {tuple(x.shape)}; they must be (n, …).")
     if x.is_floating_point():
         x = x.float()
-        if not torch.isfinite(x).all():
-            raise SpcacwError(f"{where}: an input is infinite or not a number in float32.")
+        if len(wrong := (~torch.isfinite(x)).nonzero()):
+            raise SpcacwError(
+                f"{where}: input {wrong[0, 0]} has a value that is infinite or not a number in "
+                "float32: fill in what is missing, or leave such samples out."
+            )
         return x
     if x.dtype in _WHOLE and x.dim() == 2:
         return x.long()
