@@ -20,19 +20,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset
 
 from spcacw_flwr.config.declare import SpcacwError, import_by_path, one_line
 from spcacw_flwr.config.keys import PartitionKeys
-from spcacw_flwr.silos.setting import Setting, SiloData, as_tensor
+from spcacw_flwr.silos.setting import Setting, SiloData
 from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
 from .allocation import counted_silos, kept_rows, parse_sizes
+from .given import checked, describe, difference
 
 log = logging.getLogger(__name__)
 
-_WHOLE = (torch.int64, torch.int32, torch.int16)
 _LARGE = 20.0
 """Root mean square of a feature or of labels above which the usual step sizes overshoot."""
 
@@ -125,7 +123,7 @@ class OwnSilos(Setting):
                 f"not {self.input_shape} as {says}: all silos train one model."
             )
         first = min(self._kept)
-        if differ := _difference(train, self._kept[first][0]):
+        if differ := difference(train, self._kept[first][0]):
             what, ours, theirs = differ
             raise SpcacwError(
                 f"Silo {silo} of {self._source} has {what} of shape {ours}, not {theirs} as silo "
@@ -175,174 +173,3 @@ def _some(data: SiloData, wanted: int, rng: np.random.Generator) -> SiloData:
     """Return at most ``wanted`` samples (0: all), drawn by ``rng``, in their order."""
     at = kept_rows(len(data.y), wanted, rng)
     return data if isinstance(at, slice) else data.rows(at)
-
-
-def describe(thing: object) -> str:
-    """Describe a thing by its type, such as ``a tuple of 3`` or ``a dict``."""
-    kind = type(thing).__name__
-    return f"a {kind} of {len(thing)}" if isinstance(thing, tuple | list) else f"a {kind}"
-
-
-def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData | None]:
-    """Return the training and test data; SpcacwError beginning with ``where`` if they are wrong."""
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise SpcacwError(f"{where} is {describe(pair)}: the function must return (train, test).")
-    train = _part(pair[0], num_classes, f"{where}, training data")
-    if train.weight is not None:
-        raise SpcacwError(
-            f"{where}, training data: there are weights, which tests alone have: leave them out, "
-            "and draw samples as often as they are to count."
-        )
-    if pair[1] is None:
-        return train, None
-    test = _part(pair[1], num_classes, f"{where}, test data")
-    if differ := _difference(train, test):
-        what, ours, theirs = differ
-        raise SpcacwError(
-            f"{where} trains on {what} of shape {ours}, but is tested on {theirs}: they must agree."
-        )
-    return train, test
-
-
-def _difference(one: SiloData, other: SiloData) -> tuple[str, str, str] | None:
-    """Return what differs, inputs or labels, and both shapes and types; None if they agree."""
-    for what, parts in (("inputs", (one.x, other.x)), ("labels", (one.y, other.y))):
-        ours, theirs = (f"{tuple(part.shape[1:])} and {part.dtype}" for part in parts)
-        if ours != theirs:
-            return what, ours, theirs
-    return None
-
-
-def _part(part: Any, num_classes: int, where: str) -> SiloData:
-    x, y = (each.detach() for each in _tensors(part, where))
-    if len(x) != len(y) or not len(x):
-        raise SpcacwError(
-            f"{where}: {len(x)} inputs and {len(y)} labels, which must be equally many, and some."
-        )
-    numbers = num_classes == 1 or (not num_classes and y.is_floating_point())
-    flags = y.is_floating_point() or (y.dtype == torch.bool and y.shape != x.shape)
-    many = flags and y.dim() == 2 and y.shape[1] > 1 and num_classes != 1
-    labels = _several if many else _numbers if numbers else _labels
-    weight = part.weight if isinstance(part, SiloData) else None
-    independent = part.independent if isinstance(part, SiloData) else None
-    if weight is not None:
-        weight = _weights(weight, len(y), where)
-    labelled = _inputs(x, where), labels(x, y, num_classes, where)
-    found = SiloData(*labelled, weight, independent)
-    if found.independent is not None and not 1 <= found.independent <= len(y):
-        raise SpcacwError(
-            f"{where}: independent is {found.independent:g}, but there are {len(y)} samples, of "
-            "which 1 at least and all at most are independent."
-        )
-    return found
-
-
-def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
-    """Return a pair as tensors; the samples of a Dataset are stacked."""
-    if isinstance(part, SiloData):
-        part = part.x, part.y
-    if isinstance(part, Dataset):
-        if not hasattr(part, "__len__"):
-            raise SpcacwError(f"{where} is a Dataset without a length, so it cannot be batched.")
-        try:
-            samples = [part[i] for i in range(len(part))]
-            if not samples:
-                return torch.empty(0), torch.empty(0)
-            columns = zip(*samples, strict=True)
-            x, y = (torch.stack([torch.as_tensor(one) for one in column]) for column in columns)
-            return x, y
-        except Exception as error:  # a user's Dataset may raise anything
-            raise SpcacwError(
-                f"{where} is a Dataset that cannot be read as pairs of an input and a label, alike "
-                f"in shape ({type(error).__name__}: {error})."
-            ) from error
-    if isinstance(part, tuple | list) and len(part) == 2:
-        try:
-            x, y = map(as_tensor, part)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise SpcacwError(
-                f"{where} cannot be made into tensors ({error}): x and y must be numbers."
-            ) from error
-        if x.dim() and y.dim():
-            return x, y
-    raise SpcacwError(
-        f"{where} is {describe(part)}: a silo is (train, test), each a Dataset or a pair (x, y)."
-    )
-
-
-def _inputs(x: Tensor, where: str) -> Tensor:
-    if x.dim() < 2:
-        raise SpcacwError(f"{where}: inputs have shape {tuple(x.shape)}; they must be (n, …).")
-    if x.is_floating_point():
-        x = x.float()
-        if len(wrong := (~torch.isfinite(x)).nonzero()):
-            raise SpcacwError(
-                f"{where}: input {wrong[0, 0]} has a value that is infinite or not a number in "
-                "float32: fill in what is missing, or leave such samples out."
-            )
-        return x
-    if x.dtype in _WHOLE and x.dim() == 2:
-        return x.long()
-    raise SpcacwError(
-        f"{where}: inputs of {x.dtype} and shape {tuple(x.shape)} are neither float nor tokens "
-        "(n, L): scale images to float, in [0, 1] say."
-    )
-
-
-def _weights(weight: Any, count: int, where: str) -> Tensor:
-    """Return the weight of each sample, float (n,)."""
-    weight = torch.as_tensor(weight).detach().float()
-    good = weight.shape == (count,) and weight.isfinite().all() and (weight >= 0).all()
-    if not good or not weight.sum() > 0:
-        raise SpcacwError(
-            f"{where}: weights, of shape {tuple(weight.shape)}, must be {count} finite numbers, "
-            "none below 0 and not all 0."
-        )
-    return weight
-
-
-def _numbers(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
-    y = y.float() if y.is_floating_point() or y.dtype in _WHOLE else y
-    if y.dim() != 1 or not y.is_floating_point() or not y.isfinite().all():
-        raise SpcacwError(
-            f"{where}: with classes = 1 labels must be finite numbers (n,), but are {y.dtype} of "
-            f"shape {tuple(y.shape)}."
-        )
-    return y
-
-
-def _several(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
-    """Return which labels each sample has, float (n, C)."""
-    if y.shape[1] != (num_classes or y.shape[1]):
-        raise SpcacwError(
-            f"{where}: with classes = {num_classes} several labels a sample have shape "
-            f"(n, {num_classes}), but these are {tuple(y.shape)}."
-        )
-    if not ((y == 0) | (y == 1)).all():
-        raise SpcacwError(
-            f"{where}: several labels a sample are each 0 or 1, or false and true, but one is "
-            f"{y[(y != 0) & (y != 1)][0].item():g}."
-        )
-    return y.float()
-
-
-def _labels(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
-    if y.dtype not in (*_WHOLE, torch.uint8, torch.bool):
-        raise SpcacwError(
-            f"{where}: labels are {y.dtype}; they must be whole numbers, or "
-            "classes = 1 for numbers to be predicted."
-        )
-    if y.dim() != 1 and y.shape != x.shape:
-        raise SpcacwError(
-            f"{where}: labels have shape {tuple(y.shape)}, which is neither (n,) nor that of the "
-            f"inputs, {tuple(x.shape)}: several labels a sample must be true and false, or float."
-        )
-    y = y.long()
-    top = num_classes or int(y.max()) + 1
-    if y.min() < 0 or y.max() >= top:
-        wrong = y[(y < 0) | (y >= top)][0].item()
-        raise SpcacwError(
-            f"{where}: there is a label {wrong}, outside 0 … {top - 1}: number the labels "
-            "from 0, or set classes."
-        )
-    return y
