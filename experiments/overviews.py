@@ -13,7 +13,7 @@ multiple of Local's, one a round, and the bytes between target and peers as a mu
 
 A gain, on the paper's six columns, is a row's best accuracy over epochs minus Local's, in
 percentage points. The paper's gain is a difference of means; ours have a line for each seed that
-both rows have. Columns that need a GPU have short and narrow versions.
+both rows have. Columns that need a GPU have smaller versions.
 """
 
 from collections import Counter, defaultdict
@@ -94,7 +94,8 @@ def rank_table(results: Path) -> pd.DataFrame:
     return ranks(read_cells(results)).join(beside, on="method").reset_index(drop=True)
 
 
-VERSIONS = {"": "ours", "-short": "ours, short", "-narrow": "ours, narrow"}
+SMALLER = ("short", "quarter", "narrow")
+VERSIONS = {"": "ours"} | {f"-{more}": f"ours, {more}" for more in SMALLER}
 """The endings of a column's and its table's name, with the origin of the gains there."""
 
 

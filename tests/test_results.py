@@ -164,17 +164,36 @@ def test_what_keeps_cifars_local_from_learning():
     table = pd.read_csv(RESULTS / "calibration-vgg16.csv")
     keys = keys_of(table)
     ends = table["last"].set_axis([keys["model"].str.endswith("dropout"), keys["eta"]])
-    assert said(
-        "Local ends at {:.1f}, and with a tenth of the step size at {:.1f}",
-        *ends[False][[0.1, 0.01]],
-    )
-    assert said("it ends at {:.1f}, with both changes at {:.1f}", *ends[True][[0.1, 0.01]])
+    assert "with a tenth of the step size: both are needed" in PAGE
+    assert ends[True][0.01] > 2 * max(ends[False].max(), ends[True][0.1])
     full = pd.read_csv(RESULTS / "cifar100-full.csv").query("method == 'local'").set_index("epoch")
     assert said(
         "stays at {:.0f}**: its training loss does not fall below {:.1f}",
         full["accuracy"][100],
         full["loss"].min(),
     )
+
+
+def test_cifar_at_a_quarter_of_the_width():
+    best, ends = cells("table1-quarter"), cells("table1-quarter", "last_mean")
+    best, ends = best["cifar100-0.01-quarter"], ends["cifar100-0.01-quarter"]
+    rivals = ["feddisco", "fedcluster", "spcacw", "local"]
+    assert ends.idxmax() == best.idxmax() == "spcacw-plus"
+    like = "{:.1f} points ahead of FedDisco, {:.1f} of Federated Clustering, {:.1f} of SP-CACW and"
+    assert said(like + " {:.1f} of Local", *(ends["spcacw-plus"] - ends[rivals]))
+    kept = kept_runs(RESULTS / "table1-quarter-runs.jsonl").values()
+    of = {run["summary"]["method"]: run for run in kept}
+    for name, run in of.items():
+        curve = [epoch["accuracy"] for epoch in run["epochs"]]
+        assert len(curve) == 40
+        assert [max(curve), curve[-1]] == pytest.approx([best[name], ends[name]], abs=1e-3)
+    shares = [sum(of[name]["summary"]["alpha"][:5]) for name in ("spcacw-plus", "spcacw")]
+    assert said("the target's cluster {:.2f} of the weight**, SP-CACW {:.2f} (equal: .25)", *shares)
+    share = max(ends) / 100
+    assert 2.9 < 196 * np.sqrt(2 * share * (1 - share) / 2000) < 3.4  # "less than 3 points"
+    (column,) = columns(["cifar100-0.01"])
+    local = column.paper["local"][0]
+    assert said("Local's best, {:.1f}, is the paper's {:.1f} after 40", best["local"], local)
 
 
 def test_on_every_narrow_column_the_target_was_above_local():

@@ -81,7 +81,7 @@ def import_by_path(path: str, what: str) -> Any:
                 f"The {what} {path!r} fails while it is imported ({one_line(error)}{place})."
             ) from error
         raise SpcacwError(
-            f"The {what} {path!r} cannot be imported ({error}): give it as package.module:Class, "
+            f"The {what} {path!r} cannot be imported ({error}): give it as package.module:name, "
             "in the directory where the command is given, or installed."
         ) from error
 
