@@ -94,8 +94,7 @@ def rank_table(results: Path) -> pd.DataFrame:
     return ranks(read_cells(results)).join(beside, on="method").reset_index(drop=True)
 
 
-SMALLER = ("short", "quarter", "narrow")
-VERSIONS = {"": "ours"} | {f"-{more}": f"ours, {more}" for more in SMALLER}
+VERSIONS = {"": "ours"} | {f"-{form}": f"ours, {form}" for form in ("short", "quarter", "narrow")}
 """The endings of a column's and its table's name, with the origin of the gains there."""
 
 

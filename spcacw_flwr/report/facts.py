@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from spcacw_flwr.report.read import Artefacts, read
 from spcacw_flwr.report.words import called
 from spcacw_flwr.silos.evaluation import CASES
-from spcacw_flwr.silos.metrics import Metric
+from spcacw_flwr.silos.metrics import Metric, student
 
 Vector = NDArray[np.float64]
 TAIL = 10
@@ -179,9 +179,7 @@ class Absence:
         count = len(self.lost)
         if count < ENOUGH_SEEDS:
             return self.chance
-        from scipy.stats import t as student  # late: the import takes most of a second
-
-        seeds = float(student.ppf(0.975, count - 1) * self.lost.std(ddof=1) / math.sqrt(count))
+        seeds = student(count - 1) * float(self.lost.std(ddof=1)) / math.sqrt(count)
         return math.hypot(seeds, self.chance)
 
 
