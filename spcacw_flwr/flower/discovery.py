@@ -42,6 +42,8 @@ class Found:
         """The parameters that each node trains; other people's ClientApps need not report them."""
         self.answers: dict[int, Message | None] = {}
         """The answer of each node that was asked; None if it has not come yet."""
+        self.lost: dict[int, str] = {}
+        """Why Flower says that a node's last answer is lost; the node is asked again."""
         self._waiting: dict[str, int] = {}
         self._alone = False
         """Whether answers are pulled one by one, because one could not be read."""
@@ -67,6 +69,7 @@ class Found:
                 log.warning("Node %s does not take part: %s.", node, reply)
             elif node not in nodes or records.gone(reply):
                 self.answers.pop(node, None)  # to be asked again if it is there, or comes back
+                self.lost[node] = str(reply.error.reason) if reply.has_error() else "it went away"
             else:
                 came[node] = self.answers[node] = reply
         return came
@@ -177,19 +180,21 @@ def discover(
     silos are still missing after ``timeout`` seconds, if two nodes claim one silo, or if a node
     that answered cannot take part (its sentence is passed on).
     """
-    found, deadline = Found(grid, told), time.monotonic() + timeout
+    found, deadline, online = Found(grid, told), time.monotonic() + timeout, set[int]()
     if resumes:
         found.recall()
     while missing := [str(silo) for silo in range(num_silos) if silo not in found.nodes]:
         if time.monotonic() > deadline:
-            asked = found.answers.values()
+            silent = [node for node in online if found.answers.get(node) is None]
+            lost = [f"; Flower of node {n}: {found.lost[n]}" for n in silent if n in found.lost]
             raise SpcacwError(
                 f"No node holds silo {', '.join(missing)} after {timeout:g} s (node-timeout): "
-                f"{len(asked)} nodes are connected, {list(asked).count(None)} of them did not "
-                "answer; start the missing nodes, or run with at least one node for each share of "
-                f"the {num_silos} silos."
+                f"{len(online)} nodes are connected, {len(silent)} of them did not answer"
+                f"{''.join(lost)}; start the missing nodes, or run with at least one node for each "
+                f"share of the {num_silos} silos."
             )
-        for node, reply in found.ask(set(grid.get_node_ids())).items():
+        online = set(grid.get_node_ids())
+        for node, reply in found.ask(online).items():
             found.add(node, records.usable(reply))
         time.sleep(POLL_SECONDS)
     return found

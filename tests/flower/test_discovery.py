@@ -82,6 +82,22 @@ def test_a_stranger_that_cannot_be_read_ends_nothing(begins, caplog):
     assert caplog.text.count(told) == 1
 
 
+def test_a_node_whose_program_crashes_at_each_question_is_named_with_flowers_reason():
+    class Crashing(Changing):
+        def _answer(self, message: Message) -> Message | None:
+            if message.metadata.dst_node_id != self.node_of(6):
+                return super()._answer(message)
+            why = Error(code=ErrorCode.CLIENT_APP_CRASHED, reason="ClientApp stopped responding.")
+            return Message(why, reply_to=message)
+
+    grid = Crashing(small(), {})
+    with pytest.raises(SpcacwError) as caught:
+        discover(grid, 7, timeout=0.5)
+    why = f"; Flower of node {grid.node_of(6)}: ClientApp stopped responding."
+    assert f"7 nodes are connected, 1 of them did not answer{why}; start" in str(caught.value)
+    assert len(grid.sent) > 8  # it was asked again
+
+
 def test_a_silo_that_comes_back_as_another_node_takes_part_again(caplog):
     """As one without a key does: node 900 holds silo 6 from round 5 on."""
     config = small(update_every=1)
