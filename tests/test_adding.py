@@ -183,6 +183,33 @@ def test_a_setting_that_gives_a_pair_is_one_sentence(folder, monkeypatch, part):
         trained(SETTING)
 
 
+def raises(self, silo):
+    raise FileNotFoundError("no such table")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("groups", None, "mine:Stripes: groups = None must be a list with one entry for each silo"),
+        ("groups", [], "groups = [] must be a list"),
+        ("groups", ["a", "b"], "groups has 'a': with group_kind = 'cluster' all are numbers"),
+        ("group_kind", "none", "groups has 0.0: with group_kind = 'none' all are None."),
+        ("group_kind", "clusters", "group_kind = 'clusters' must be one of cluster, angle, none"),
+        ("names", ("A", "B"), "names has 2 entries, and groups 4: give one each."),
+        ("num_classes", 2.0, "Setting 'stripes' needs input_shape, whole numbers such as (3,), and "
+         "num_classes, one whole number (TypeError: 'float' object"),
+        ("__init__", lambda self: None, "setting = 'mine:Stripes' cannot be made of (keys, seed)"),
+        ("train", raises, "train(0) of the setting raises FileNotFoundError: no such table (test_"),
+        ("test", raises, "test(0) of the setting raises FileNotFoundError: no such table (test_"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_not_whole_is_one_sentence(folder, monkeypatch, name, value, words):
+    trained(SETTING)
+    monkeypatch.setattr(sys.modules["mine"].Stripes, name, value)
+    with one_sentence(words):
+        trained(SETTING)
+
+
 def test_own_keys_of_both_travel_in_one_key_that_flower_declares(folder):
     config = Config.from_flat(METHOD | SETTING | {"tilted.share": 0.4, "stripes.lambda": True})
     flat = config.to_flat()

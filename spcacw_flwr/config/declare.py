@@ -44,6 +44,15 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
+def place_of(error: BaseException) -> str:
+    """Return the last line that an error went through, but for Python's and installed packages."""
+    frames = extract_tb(error.__traceback__)
+    strange = "site-packages", str(Path(os.__file__).parent), "<frozen"
+    own = [one for one in frames if not any(name in one.filename for name in strange)]
+    last = (own or frames)[-1]
+    return f"({Path(last.filename).name} line {last.lineno})"
+
+
 class Given(str):
     """A user's own class or function itself, in place of its import path."""
 

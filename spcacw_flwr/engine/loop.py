@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from traceback import extract_tb
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, place_of
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.methods.base import Method
@@ -193,10 +192,7 @@ class History:
         except BaseException as error:
             words = f": {error}" if str(error) else ""
             if isinstance(error, Exception):  # a user may read this before the traceback
-                frames = extract_tb(error.__traceback__)
-                own = [one for one in frames if "site-packages" not in one.filename]
-                place = (own or frames)[-1]
-                words += f" ({Path(place.filename).name} line {place.lineno})"
+                words += f" {place_of(error)}"
             self.fail(f"Training stopped by {type(error).__name__}{words}")
             raise
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.silos.setting import Setting, silo_data
+from spcacw_flwr.silos.setting import Setting, data_of
 from spcacw_flwr.silos.streams import AUGMENTATION, BATCHES, FOLDS, MODEL_NOISE, STATISTICS, stream
 
 WHOLE = 1 << 24
@@ -113,7 +113,7 @@ class Stacked:
     ) -> None:
         self.seed, self.target = config.run.seed, config.run.target
         self.batch_size = config.training.batch_size
-        data = [silo_data(setting.train(silo), f"train({silo})") for silo in silos]
+        data = [data_of(setting, "train", silo) for silo in silos]
         lengths = [len(one.y) for one in data]
         self.augment = setting.augment if setting.augments else None
         self.sizes = dict(zip(silos, lengths, strict=True))

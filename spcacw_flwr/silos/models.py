@@ -8,6 +8,7 @@ training begins, with one sentence for each mistake.
 import inspect
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -271,7 +272,9 @@ def try_model(
         except Exception as error:  # a user's module may raise anything
             what = f"{where}, {len(x)} samples of shape {tuple(x.shape[1:])}"
             words = f"cannot be applied to {what} ({one_line(error)})"
-            if not x.is_floating_point():
+            if isinstance(error, IndexError) and not x.is_floating_point():
+                words += f": tokens are up to {int(x.max())} there"
+            elif re.search(r"dtype|datatype|not implemented for|type \(", words):
                 words += ": whole numbers are tokens, so make features float"
             raise _wrong("model", model_name, words) from error
     if not classes and several(y):

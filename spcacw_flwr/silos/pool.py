@@ -30,7 +30,7 @@ from spcacw_flwr.silos.metrics import applying, check_metric, over_shares
 from spcacw_flwr.silos.models import make_loss, make_model, try_model
 from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
-from spcacw_flwr.silos.setting import Setting, SiloData, silo_data
+from spcacw_flwr.silos.setting import Setting, SiloData, data_of, described
 from spcacw_flwr.silos.streams import POWER_ITERATION, WIRE, Chances, seeded, stream
 
 NOISE_DRAWS = 1 << 20, (1 << 20) + 1
@@ -79,7 +79,7 @@ class SiloPool:
         self.device = find_device(config.run.device, config.run.precision)
         training = config.training
         self.model = make_model(
-            setting.input_shape, setting.num_classes, training.hidden, config.run.seed,
+            *described(setting), training.hidden, config.run.seed,
             training.model, training.width, rows=len(self.silos),
         ).to(self.device)  # fmt: skip
         self.layout = Layout.of(parameters_of(self.model))
@@ -122,7 +122,7 @@ class SiloPool:
             size, group = len(data.y), groups[silo]
             infos.append(SiloInfo(silo, size, counts, group, oracle, private, data.independent))
             if silo == self.config.run.target and not private:
-                name, y = self.config.run.metric, silo_data(setting.test(silo), f"test({silo})").y
+                name, y = self.config.run.metric, data_of(setting, "test", silo).y
                 check_metric(name, y, setting.num_classes, silo)
         return infos
 

@@ -4,6 +4,7 @@ The experiments of SP-CACW (Kiselman & Levy, arXiv 2606.29322, Section "Experime
 setting: M silos, a training set for each, and a test set for the target.
 """
 
+import operator
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, one_line, place_of
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.streams import TUNE, stream
 
@@ -76,15 +77,6 @@ class SiloData:
             return each.mean().item()
         weight = self.weight.double()
         return ((each @ weight) / weight.sum()).item()
-
-
-def silo_data(given: Any, what: str) -> SiloData:
-    """Return what a setting gives; SpcacwError unless it is a SiloData."""
-    if not isinstance(given, SiloData):
-        raise SpcacwError(
-            f"{what} of the setting gives a {type(given).__name__}: it must be a SiloData(x, y)."
-        )
-    return given
 
 
 class Setting(ABC):
@@ -189,6 +181,65 @@ class Setting(ABC):
         else:
             reach = 0.0
         return [silo for silo, gap in enumerate(gaps) if gap <= reach]
+
+
+KINDS = "cluster", "angle", "none"
+
+
+def check_groups(setting: Setting, name: str) -> None:
+    """Raise SpcacwError unless a setting says of which kind its groups are, and gives them."""
+    kind, groups = getattr(setting, "group_kind", None), setting.groups
+    if kind not in KINDS:
+        raise SpcacwError(
+            f"{name}: group_kind = {kind!r} must be one of {', '.join(KINDS)}; 'none' where the "
+            "true groups are not known."
+        )
+    right = (type(None),) if kind == "none" else (int, float, np.number)
+    if not isinstance(groups, Sequence | np.ndarray) or not len(groups):
+        words = f"groups = {groups!r} must be a list with one entry for each silo"
+    elif strange := [one for one in groups if not isinstance(one, right)]:
+        words = f"groups has {strange[0]!r}: with group_kind = {kind!r} all are "
+        words += "None" if kind == "none" else "numbers"
+    elif setting.names and len(setting.names) != len(groups):
+        words = f"names has {len(setting.names)} entries, and groups {len(groups)}: give one each"
+    else:
+        return
+    raise SpcacwError(f"{name}: {words}.")
+
+
+def described(setting: Setting) -> tuple[tuple[int, ...], int]:
+    """Return the input shape and the number of classes; SpcacwError unless they are of that kind.
+
+    Zero classes are those that the model has scores for.
+    """
+    try:
+        shape, classes = tuple(map(operator.index, setting.input_shape)), setting.num_classes
+        return shape, operator.index(classes)
+    except (AttributeError, TypeError) as error:
+        raise SpcacwError(
+            f"Setting {setting.name!r} needs input_shape, whole numbers such as (3,), and "
+            f"num_classes, one whole number ({one_line(error)})."
+        ) from error
+
+
+def data_of(setting: Setting, part: str, silo: int) -> SiloData:
+    """Return what ``part`` of a setting, "train" or "test", gives.
+
+    SpcacwError if that is no SiloData, or whatever a user's own setting raises as one sentence.
+    """
+    try:
+        given = getattr(setting, part)(silo)
+    except SpcacwError:
+        raise
+    except Exception as error:
+        words = f"raises {one_line(error)} {place_of(error)}"
+        raise SpcacwError(f"{part}({silo}) of the setting {words}.") from error
+    if not isinstance(given, SiloData):
+        raise SpcacwError(
+            f"{part}({silo}) of the setting gives a {type(given).__name__}: it must be a "
+            "SiloData(x, y)."
+        )
+    return given
 
 
 def silo_file(directory: Path, silo: int) -> Path:

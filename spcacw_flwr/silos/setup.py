@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import Any, cast
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, one_line, place_of
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.silos.privacy import mechanisms
-from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.setting import Setting, SiloData, check_groups
 
 
 def make_setting(name: str, keys: PartitionKeys, seed: int, target: int = 0) -> Setting:
@@ -23,7 +23,13 @@ def make_setting(name: str, keys: PartitionKeys, seed: int, target: int = 0) -> 
             f"silo = {keys.silo!r} needs setting = 'own', but setting = {name!r}: set one or the "
             "other."
         )
-    setting: Setting = setting_class(name)(keys, seed)
+    try:
+        setting: Setting = setting_class(name)(keys, seed)
+    except SpcacwError:
+        raise
+    except Exception as error:  # a user's own setting may raise anything
+        words = f"{one_line(error)} {place_of(error)}"
+        raise SpcacwError(f"setting = {name!r} cannot be made of (keys, seed): {words}.") from error
     setting.target = target
     return setting
 
@@ -38,10 +44,11 @@ def setting_of(config: Config) -> Setting:
 def checked_setting(config: Config) -> Setting:
     """Return the setting, after checking the keys that depend on its number of silos.
 
-    SpcacwError if ``target`` is not a silo, there are more nodes than silos, or silos cannot be
-    private as the keys demand.
+    SpcacwError if the setting does not say its groups, ``target`` is not a silo, there are more
+    nodes than silos, or silos cannot be private as the keys demand.
     """
     setting, run = setting_of(config), config.run
+    check_groups(setting, run.setting)
     silos = setting.num_silos
     if run.target >= silos:
         raise SpcacwError(

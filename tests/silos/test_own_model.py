@@ -174,6 +174,14 @@ def test_features_that_are_whole_numbers_are_explained(monkeypatch):
         pool.describe()
 
 
+def test_a_token_beyond_the_models_is_named(monkeypatch):
+    pool = pool_of(model=lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(8, 10)))
+    whole = SiloData(torch.tensor([[0, 1, 2, 7]] * 4), torch.zeros(4, dtype=torch.int64))
+    monkeypatch.setattr(pool.setting, "train", lambda silo: whole)
+    with one_sentence("(IndexError: index out of range in self): tokens are up to 7 there."):
+        pool.describe()
+
+
 def test_the_name_of_a_loss():
     outputs, y = torch.zeros(2, 10), torch.tensor([1, 2])
     assert make_loss("cross-entropy")(outputs, y).shape == (2,)
