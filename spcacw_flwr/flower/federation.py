@@ -42,7 +42,7 @@ LOOPBACK = "127.0.0.1:0"
 """Where silos on this machine open their streams: any free port."""
 ATTEMPTS = 5
 """How often a run is submitted if its ServerApp dies without saying why."""
-SERVERAPP = "flwr-serverapp"
+SERVERAPP, LAUNCHER = "flwr-serverapp", "flower-superexec"
 
 
 def export(setting: Setting, target: int, directory_of: Callable[[int], Path]) -> None:
@@ -113,7 +113,9 @@ def silo_program(
 ) -> Program:  # fmt: skip
     """Return a silo's SuperNode; its own processes find it on ``port``."""
     command, log = place.supernode(superlink, port), place.directory / "silo.log"
-    return Program(command, place.home, log, more or {}, as_json, patient=True)
+    return Program(
+        command, place.home, log, more or {}, as_json, patient=True, launcher=LAUNCHER
+    )  # fmt: skip
 
 
 def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]:

@@ -78,6 +78,8 @@ class Program:
     """Whether its log has a JSON object in each line."""
     patient: bool = False
     """Whether it may end at any time, and is then to try again after PATIENCE seconds."""
+    launcher: str = ""
+    """The name of a child without which it does nothing, and which it does not start again."""
     umask: int = -1
     """The permissions that its files do not get; -1: the user's umask."""
     version: Callable[[], object] = bool
@@ -87,6 +89,7 @@ class Program:
     _ended: float | None = None
     _version: object = None
     _told: str = ""
+    _launcher: psutil.Process | None = None
 
     @property
     def name(self) -> str:
@@ -115,7 +118,8 @@ class Program:
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
                 umask=self.umask,
             )  # fmt: skip
-        self._started, self._ended, self._version = time.monotonic(), None, self.version()
+        self._launcher, self._version = None, self.version()
+        self._started, self._ended = time.monotonic(), None
         while port and not listens(f"127.0.0.1:{port}"):
             late = time.monotonic() > self._started + START_SECONDS
             if late or self.process.poll() is not None:
@@ -153,16 +157,34 @@ class Program:
         except SpcacwError as error:
             fresh, self._told = str(error) != self._told, str(error)
             return f"{error} Until then {self.name} keeps what it has." if fresh else ""
+        self._end()
+        return f"{self.name} is started again with its new certificate."
+
+    def _end(self) -> None:
+        assert self.process is not None  # since it runs
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_SECONDS)
-        return f"{self.name} is started again with its new certificate."
+
+    def _lame(self) -> bool:
+        """Say whether it runs and its launcher, which it had started, has ended."""
+        if not (self.launcher and self.process and self.runs):
+            return False
+        with suppress(psutil.NoSuchProcess):
+            if self._launcher is None:  # the system keeps 15 letters of a name
+                for child in psutil.Process(self.process.pid).children():
+                    if child.name()[:15] == self.launcher[:15]:
+                        self._launcher = child
+            return bool(self._launcher and self._launcher.status() == psutil.STATUS_ZOMBIE)
+        return self._launcher is not None
 
     def keep(self) -> bool:
-        """Start it again if it has ended; say whether it was started.
+        """Start it again if it, or its launcher, has ended; say whether it was started.
 
         SpcacwError if it ended right after its start, and is not patient.
         """
+        if self._lame():
+            self._end()
         if self.process is None or self.process.poll() is None:
             return False
         now = time.monotonic()

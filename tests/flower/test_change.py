@@ -16,7 +16,7 @@ from cryptography import x509
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import audit, certificates, launch, records
 from spcacw_flwr.flower.auditing import checked, reconciled
-from spcacw_flwr.flower.federation import THREADS, register, revoke, silo_program
+from spcacw_flwr.flower.federation import LAUNCHER, THREADS, register, revoke, silo_program
 from spcacw_flwr.flower.hosts import OLD_KEY, Place, Silo
 from spcacw_flwr.flower.processes import end, free_port
 from tests.flower.test_deploy import deploy
@@ -25,6 +25,7 @@ from tests.flower.test_federation import (
     beats,
     config,
     federation,
+    kill,
     log_of,
     processes,
     root,
@@ -102,6 +103,15 @@ def test_a_run_that_a_silo_missed_goes_on_by_the_same_command(federation, config
     started(federation, place)
     deploy(*command[:-1], "node-timeout=600")
     assert [line["epoch"] for line in metrics(output)] == [1, 2]
+
+
+def test_a_silo_whose_launcher_dies_is_started_again(federation, config, tmp_path):
+    """A SuperNode without it stays connected, and would answer nothing for ever."""
+    wait_until(lambda: processes(federation.silos[1].home, LAUNCHER))
+    kill(federation.silos[1].home, LAUNCHER)
+    with Run(federation, config, tmp_path / "run", epochs=2).going_on() as run:
+        assert run.finish() is None
+    assert processes(federation.silos[1].home, LAUNCHER)
 
 
 def test_a_second_run_is_refused_while_one_is_on(federation, config, run, tmp_path):
