@@ -10,7 +10,7 @@ import psutil
 T = TypeVar("T")
 
 
-def wait_until(what: Callable[[], T], seconds: float = 600) -> T:
+def wait_until(what: Callable[[], T], seconds: float = 240) -> T:
     """Return what it returns as soon as that is true."""
     deadline = time.monotonic() + seconds
     while not (found := what()):

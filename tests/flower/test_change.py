@@ -101,7 +101,7 @@ def test_a_run_that_a_silo_missed_goes_on_by_the_same_command(federation, config
     assert "silo" in launch.read_status(output)["error"]
     assert not (output / "checkpoint").exists()
     started(federation, place)
-    deploy(*command[:-1], "node-timeout=600")
+    deploy(*command[:-1], "node-timeout=240")
     assert [line["epoch"] for line in metrics(output)] == [1, 2]
 
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.slow
 LONG = {"epochs": 100_000}
 SILOS = 4
 KEYS = {
-    "cluster-sizes": "2,2", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 600.0,
+    "cluster-sizes": "2,2", "samples-per-silo": 100, "compare-alone": False, "node-timeout": 240.0,
     "round-timeout": 3.0, "weight-decay": 0.05, "beta": 0.02, "checkpoint-every": 4,
 }  # fmt: skip
 """Silos 0 and 1 are alike, and share the weight for ever; four rounds an epoch."""
@@ -91,7 +91,7 @@ class Run:
 
     def finish(self) -> BaseException | None:
         """Wait until the run has ended; return what ended it early."""
-        self.thread.join(timeout=600)
+        self.thread.join(timeout=240)
         assert not self.thread.is_alive()
         return self.error
 
