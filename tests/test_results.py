@@ -189,6 +189,7 @@ def test_cifar_at_a_quarter_of_the_width():
         assert [max(curve), curve[-1]] == pytest.approx([best[name], ends[name]], abs=1e-3)
     shares = [sum(of[name]["summary"]["alpha"][:5]) for name in ("spcacw-plus", "spcacw")]
     assert said("the target's cluster {:.2f} of the weight**, SP-CACW {:.2f} (equal: .25)", *shares)
+    assert best["oracle"] < best["local"]  # "at a quarter of the width too"
     share = max(ends) / 100
     assert 2.9 < 196 * np.sqrt(2 * share * (1 - share) / 2000) < 3.4  # "less than 3 points"
     (column,) = columns(["cifar100-0.01"])

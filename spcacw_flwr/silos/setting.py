@@ -229,7 +229,7 @@ def data_of(setting: Setting, part: str, silo: int) -> SiloData:
     """
     try:
         given = getattr(setting, part)(silo)
-    except SpcacwError:
+    except (SpcacwError, MemoryError):
         raise
     except Exception as error:
         words = f"raises {one_line(error)} {place_of(error)}"
