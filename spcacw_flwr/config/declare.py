@@ -13,7 +13,8 @@ import operator
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -51,6 +52,17 @@ def place_of(error: BaseException) -> str:
     own = [one for one in frames if not any(name in one.filename for name in strange)]
     last = (own or frames)[-1]
     return f"({Path(last.filename).name} line {last.lineno})"
+
+
+@contextmanager
+def users(words: str) -> Iterator[None]:
+    """Run a user's own code, which may raise anything: a SpcacwError adds what and where."""
+    try:
+        yield
+    except (SpcacwError, MemoryError):
+        raise
+    except Exception as error:
+        raise SpcacwError(f"{words} {one_line(error)} {place_of(error)}.") from error
 
 
 class Given(str):

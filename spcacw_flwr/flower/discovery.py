@@ -69,7 +69,8 @@ class Found:
                 log.warning("Node %s does not take part: %s.", node, reply)
             elif node not in nodes or records.gone(reply):
                 self.answers.pop(node, None)  # to be asked again if it is there, or comes back
-                self.lost[node] = str(reply.error.reason) if reply.has_error() else "it went away"
+                if reply.has_error():
+                    self.lost[node] = str(reply.error.reason)
             else:
                 came[node] = self.answers[node] = reply
         return came

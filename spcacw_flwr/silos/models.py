@@ -272,10 +272,8 @@ def try_model(
         except Exception as error:  # a user's module may raise anything
             what = f"{where}, {len(x)} samples of shape {tuple(x.shape[1:])}"
             words = f"cannot be applied to {what} ({one_line(error)})"
-            if isinstance(error, IndexError) and not x.is_floating_point():
-                words += f": tokens are up to {int(x.max())} there"
-            elif re.search(r"dtype|datatype|not implemented for|type \(", words):
-                words += ": whole numbers are tokens, so make features float"
+            if not x.is_floating_point():
+                words += _of_tokens(error, x)
             raise _wrong("model", model_name, words) from error
     if not classes and several(y):
         classes = y.shape[-1]
@@ -313,6 +311,15 @@ def try_model(
         words = f"has no gradient on {where} ({one_line(error)})"
         raise _wrong("model", model_name, words) from error
     return classes
+
+
+def _of_tokens(error: Exception, x: Tensor) -> str:
+    """Say what may be wrong with whole numbers that a model cannot be applied to."""
+    if isinstance(error, IndexError):
+        return f": tokens are up to {int(x.max())} there"
+    if re.search(r"dtype|datatype|not implemented for|type \(", str(error)):
+        return ": whole numbers are tokens, so make features float"
+    return ""
 
 
 def _plain(shape: object) -> object:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from spcacw_flwr.config.declare import SpcacwError, one_line, place_of
+from spcacw_flwr.config.declare import SpcacwError, one_line, users
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.streams import TUNE, stream
 
@@ -227,13 +227,8 @@ def data_of(setting: Setting, part: str, silo: int) -> SiloData:
 
     SpcacwError if that is no SiloData, or whatever a user's own setting raises as one sentence.
     """
-    try:
+    with users(f"{part}({silo}) of the setting raises"):
         given = getattr(setting, part)(silo)
-    except (SpcacwError, MemoryError):
-        raise
-    except Exception as error:
-        words = f"raises {one_line(error)} {place_of(error)}"
-        raise SpcacwError(f"{part}({silo}) of the setting {words}.") from error
     if not isinstance(given, SiloData):
         raise SpcacwError(
             f"{part}({silo}) of the setting gives a {type(given).__name__}: it must be a "

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, one_line, place_of
+from spcacw_flwr.config.declare import SpcacwError, users
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.silos.privacy import mechanisms
@@ -23,13 +23,8 @@ def make_setting(name: str, keys: PartitionKeys, seed: int, target: int = 0) -> 
             f"silo = {keys.silo!r} needs setting = 'own', but setting = {name!r}: set one or the "
             "other."
         )
-    try:
+    with users(f"setting = {name!r} cannot be made of (keys, seed):"):
         setting: Setting = setting_class(name)(keys, seed)
-    except SpcacwError:
-        raise
-    except Exception as error:  # a user's own setting may raise anything
-        words = f"{one_line(error)} {place_of(error)}"
-        raise SpcacwError(f"setting = {name!r} cannot be made of (keys, seed): {words}.") from error
     setting.target = target
     return setting
 

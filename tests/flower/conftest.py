@@ -1,10 +1,12 @@
 """Files of federations: two at a time, and a failed test shows what their programs said last."""
 
-import fcntl
-import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
+
+from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower.processes import locked
+from tests.watching import wait_until
 
 LOG_END = 3000
 
@@ -15,18 +17,18 @@ def _two_at_a_time(request, tmp_path_factory):
 
     So a machine that is too slow for that many becomes slower and slower.
     """
-    if not hasattr(request.module, "pytestmark"):
-        yield
-        return
     base = tmp_path_factory.getbasetemp().parent  # of all of pytest's processes
-    with open(base / "federations-0", "a") as one, open(base / "federations-1", "a") as other:
-        while True:
-            for slot in (one, other):
-                with suppress(BlockingIOError):
-                    fcntl.flock(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    yield
-                    return
-            time.sleep(0.5)
+    with ExitStack() as held:
+
+        def have(place: str) -> bool:
+            with suppress(SpcacwError):
+                held.enter_context(locked(base / place, "taken"))
+                return True
+            return False
+
+        if hasattr(request.module, "pytestmark"):
+            wait_until(lambda: have("federations-0") or have("federations-1"), seconds=3600)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -174,6 +174,17 @@ def test_features_that_are_whole_numbers_are_explained(monkeypatch):
         pool.describe()
 
 
+class Doubling(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.flatten(1).double())
+
+
+def test_features_of_another_precision_are_not_called_tokens():
+    with one_sentence("cannot be applied", "dtype") as error:
+        pool_of(model=lambda shape, classes: Doubling(math.prod(shape), classes)).describe()
+    assert "whole numbers" not in str(error.value)
+
+
 def test_a_token_beyond_the_models_is_named(monkeypatch):
     pool = pool_of(model=lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(8, 10)))
     whole = SiloData(torch.tensor([[0, 1, 2, 7]] * 4), torch.zeros(4, dtype=torch.int64))
