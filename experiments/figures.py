@@ -10,7 +10,7 @@ first.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from matplotlib.ticker import MaxNLocator
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.plots import heat, new_figure
 
+from . import conf
 from .pages import NONE
 from .results import Curves, Overview
 from .scores import Array, pair, to_reach
@@ -39,21 +40,35 @@ def colour(k: int) -> tuple[float, float, float, float]:
     return colormaps["tab20"](k % 20)
 
 
+def looks(names: Iterable[str]) -> dict[str, tuple[float, float, float, float]]:
+    """Return the colour of each row by its title: the same in all figures. Own rows come last."""
+    places = dict.fromkeys([*(row.title for row in conf.rows()), *names])
+    return {name: colour(k) for k, name in enumerate(places)}
+
+
+def over_seeds(found: Iterable[Curves], spread: str = "") -> str:
+    """Say over which seeds values are means; ``spread`` is what the figure shows of them."""
+    seeds = {seed for curves in found for seed in curves.seeds}
+    return f"mean{spread} over seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
+
+
 def accuracy(path: Path, title: str, found: Cells) -> None:
     """Draw mean and spread over epochs."""
     figure = new_figure(8.4, 4.8)
     axes = figure.add_subplot()
-    for k, (name, c) in enumerate(found.items()):
+    look = looks(found)
+    for name, c in found.items():
         epochs, mean = np.arange(1, c.accuracy.shape[1] + 1), c.accuracy.mean(axis=0)
-        axes.plot(epochs, mean, color=colour(k), label=name, linewidth=1.4)
+        axes.plot(epochs, mean, color=look[name], label=name, linewidth=1.4)
         if len(c.seeds) > 1:
             std = c.accuracy.std(axis=0, ddof=1)
-            axes.fill_between(epochs, mean - std, mean + std, color=colour(k), alpha=0.15, lw=0)
+            axes.fill_between(epochs, mean - std, mean + std, color=look[name], alpha=0.15, lw=0)
     axes.set_xlabel("epoch of the target")
     axes.set_ylabel("target's test accuracy (%)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
-    axes.set_title(f"{title}: mean ± sample std over seeds", fontsize=10)
+    said = over_seeds(found.values(), " ± sample std")
+    axes.set_title(f"{title}: {said}", fontsize=10)
     figure.legend(loc="outside right upper", fontsize=8)
     plots.save(figure, path)
 
@@ -62,9 +77,10 @@ def _reach(axes: Axes, found: Cells, costs: Mapping[str, Array]) -> None:
     low = min(float(c.accuracy[:, 0].min()) for c in found.values())
     high = max(float(c.accuracy.max()) for c in found.values())
     levels = np.linspace(low, high, LEVELS)
-    for k, (name, c) in enumerate(found.items()):
+    look = looks(found)
+    for name, c in found.items():
         if (cost := costs[name]).any():
-            axes.plot(levels, to_reach(c.accuracy, cost, levels), color=colour(k), label=name)
+            axes.plot(levels, to_reach(c.accuracy, cost, levels), color=look[name], label=name)
     axes.set_yscale("log")
     axes.set_xlabel("test accuracy (%)")
     axes.grid(alpha=0.3)
@@ -149,7 +165,8 @@ def alpha(path: Path, title: str, found: Mapping[str, Curves], reference: str) -
     upper.set_xticks(np.arange(0, len(order), step) + 0.5, [names[i] for i in shown], fontsize=7,
                      rotation=0 if step == 1 and len(order) <= 10 else 90)  # fmt: skip
     upper.set_xlabel("silo (true group), the target first")
-    upper.set_title(f"{title}: last α, mean over seeds (white: exactly 0)", fontsize=10)
+    said = over_seeds(found.values())
+    upper.set_title(f"{title}: last α, {said} (white: exactly 0)", fontsize=10)
     figure.colorbar(mesh, ax=upper, label="weight", ticks=[0, 0.05, 0.2, 0.5, 1])
     if reference in last:
         _trajectory(lower, found[reference].directories[0], order, names, reference)
@@ -174,7 +191,8 @@ def listening(path: Path, title: str, found: Mapping[int, Curves]) -> bool:
     axes.set_xticks(np.arange(0, len(names), step) + 0.5, names[::step], fontsize=7, rotation=90)
     axes.set_ylabel("target (true group)")
     axes.set_xlabel("silo that it listens to")
-    axes.set_title(f"{title}\nlast α, mean over seeds (white: exactly 0)", fontsize=10)
+    said = over_seeds(found.values())
+    axes.set_title(f"{title}\nlast α, {said} (white: exactly 0)", fontsize=10)
     figure.colorbar(mesh, ax=axes, label="weight", ticks=[0, 0.05, 0.2, 0.5, 1])
     plots.save(figure, path)
     return True
@@ -196,7 +214,7 @@ def _trajectory(
     axes.set_xlabel("round")
     axes.set_ylabel("weight")
     axes.set_title(f"α of {title} over rounds, first seed; the heaviest silos", fontsize=10)
-    axes.legend(fontsize=7, ncols=2)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def draw_all(directory: Path, column: str, title: str, found: Cells, reference: str) -> list[Path]:

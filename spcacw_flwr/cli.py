@@ -3,8 +3,10 @@
 Each command imports what it needs: PyTorch takes seconds to import, and ``--help`` must not wait.
 """
 
+import io
 import json
 import os
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -266,6 +268,9 @@ def main(
     # PyTorch's threads (GNU OpenMP) spin for milliseconds after each operation, and would keep the
     # cores from NumPy's BLAS. PyTorch reads this at its import, which no command has done yet.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    for stream in (sys.stdout, sys.stderr):  # a terminal may have no α
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     with one_sentence():
         try:
             os.environ["SPCACW_PATH"] = os.getcwd()  # may hold a user's own method

@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -228,6 +231,13 @@ def test_what_users_type_is_printed_as_it_is(text, tmp_path):
         ("run", "--output", str(tmp_path / "file" / text)),
     ):  # fmt: skip
         assert text in ran(*given, code=1), given
+
+
+def test_a_terminal_without_greek_letters_shows_what_it_can():
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", "from spcacw_flwr.cli import app; app()", "methods"]
+    done = subprocess.run(command, env=env, capture_output=True, check=True)
+    assert b"spcacw-plus" in done.stdout
 
 
 def test_what_to_install_keeps_its_brackets(monkeypatch, tmp_path):

@@ -28,6 +28,7 @@ from safetensors.torch import load_file
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine import checkpoint, plots
 from spcacw_flwr.engine.directory import append, whole_lines, write_atomically
+from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.flower import certificates, json_lines, processes
@@ -348,6 +349,12 @@ def test_words_that_find_no_room_do_not_end_the_program_that_says_them(tmp_path)
         psutil.Process(writer.pid).rlimit(psutil.RLIMIT_FSIZE, [resource.RLIM_INFINITY] * 2)
         writer.stdin.write(b"INFO : round 2\n")
     assert json.loads(log.read_text().splitlines()[-1])["message"] == "round 2"
+
+
+def test_a_run_that_fails_on_a_full_disk_says_why_it_failed(tmp_path):
+    run = Recorder(tmp_path / "run", small(), "in-process")
+    with limited(0), one_sentence("silo 0 did not answer"), run.failing():
+        raise SpcacwError("silo 0 did not answer")
 
 
 def test_where_there_is_no_room_no_half_file_is_left(tmp_path):

@@ -107,7 +107,7 @@ class RunKeys:
         120.0, "Seconds to wait for nodes that hold all silos before giving up.", above=0
     )
     round_timeout: float = key(
-        120.0, "Seconds a silo has to answer a round; later it counts as not sampled.", above=0
+        120.0, "Seconds a silo has to answer a round; later it counts as silent.", above=0
     )
 
 
@@ -115,7 +115,7 @@ class RunKeys:
 class TrainingKeys:
     """How gradients are made and steps are taken (paper, appendix Network Architectures)."""
 
-    eta: float = key(0.05, "η, the target's step size (Eq. update rule).", above=0)
+    eta: float = key(0.05, "η, the target's step size (Eq. (1)).", above=0)
     momentum: float = key(0.9, "μ, momentum of the target's optimiser.", least=0, below=1)
     weight_decay: float = key(5e-4, "λ, weight decay of the target's optimiser.", least=0)
     max_norm: float = key(1.0, "Largest norm of a gradient; 0 switches clipping off.", least=0)
@@ -142,7 +142,7 @@ class TrainingKeys:
         "of your own: outputs, labels → the loss of each sample.",
     )
     participation: float = key(
-        1.0, "p, chance that a peer is asked in a round (Prop. partial participation).",
+        1.0, "p, chance that a peer is asked in a round (Proposition 1).",
         above=0, most=1,
     )  # fmt: skip
 
@@ -206,7 +206,7 @@ class PartitionKeys:
     )
     samples_per_silo: int = key(
         200,
-        "n, the training samples of each silo, where silos differ in size at most; 0: as many as "
+        "n, training samples of a silo (at most, where sizes differ); 0: as many as "
         "the setting can give. The paper gives none (READING row 8: on MNIST, chosen such that the "
         "target's local training alone matches the paper's Local; row 15: all of CIFAR-100).",
         least=0,
@@ -259,16 +259,14 @@ class PartitionKeys:
 class SPCACWKeys:
     """Hyper-parameters of SP-CACW (Algorithm 1; appendix Practical Algorithmic Details)."""
 
-    beta: float = key(
-        0.1, "β, smoothing of the bias estimates b̂ (Eq. alg_single_est).", above=0, most=1
-    )
+    beta: float = key(0.1, "β, smoothing of the bias estimates b̂ (Eq. (3)).", above=0, most=1)
     beta_schedule: str = key(
         "constant",
         "β_t = β, or harmonic: β_t = 1/t, the sample mean of the bias lemma (READING 1).",
         choices=("constant", "harmonic"),
     )
     t_start: int = key(
-        1, "T_start, the first round that counts in the cumulative cost (Eq. refined objective).",
+        1, "T_start, the first round that counts in the cumulative cost (Eq. (13)).",
         least=1,
     )  # fmt: skip
     update_every: int = key(

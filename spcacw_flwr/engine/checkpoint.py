@@ -208,7 +208,7 @@ class Keeper:
             save(self.directory, states, {
                 "version": __version__, "round": round_, "config": self.config.to_flat(),
                 **identity_of(self.federation), "lengths": lengths(self.home), **notes,
-                "objects": sorted(self.objects), "device": self.device,
+                "device": self.device,
             })  # fmt: skip
         except (OSError, SpcacwError) as error:
             log.warning("Round %s goes on without a checkpoint (%s).", round_, error)
@@ -234,12 +234,6 @@ class Keeper:
         self._see_same(content["config"], others)
         if (before := content["config"]["epochs"]) != self.config.run.epochs:
             self._see_growing(before)
-        if content["objects"] != sorted(self.objects):
-            raise SpcacwError(
-                f"The checkpoint in {self.directory} holds {', '.join(content['objects'])}, and "
-                f"this run has {', '.join(sorted(self.objects))}: go on with the version that "
-                "wrote it."
-            )
         devices = {content["device"]: self.device}
         return content | state.load(path, self.objects, self.inputs, devices)
 

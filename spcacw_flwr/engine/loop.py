@@ -8,7 +8,7 @@ process (``silos/pool.py``), or Flower's nodes by messages (``flower/grid.py``) 
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -186,8 +186,7 @@ class History:
             raise SpcacwError(sentence) from error
         except OSError as error:
             sentence = f"Training stopped, because a file could not be used: {error}."
-            with suppress(OSError):
-                self.fail(sentence)
+            self.fail(sentence)
             raise SpcacwError(sentence) from error
         except BaseException as error:
             words = f": {error}" if str(error) else ""
@@ -226,7 +225,8 @@ def train(silos: Silos, method: Method, history: History, rounds: int = 0) -> No
 def see_classes(federation: Federation) -> None:
     """Warn if at least half of the model's outputs are for labels that no silo has."""
     counts = [info.label_counts for info in federation.silos]
-    if not all(counts):  # a private silo does not report its labels
+    # A private silo does not report its labels, and a stranger's need not fit.
+    if not all(map(any, counts)) or len({*map(len, counts)}) > 1:
         return
     largest = int(np.flatnonzero(np.sum(counts, axis=0)).max())
     if 2 * (largest + 1) <= len(counts[0]):

@@ -240,7 +240,8 @@ class Recorder(History):
         if self._asks and (self.directory / "status.json").exists():
             self._lock.release()
         else:
-            self._close("failed", error=sentence)
+            with suppress(OSError):  # the disk is full; the sentence matters more
+                self._close("failed", error=sentence)
 
     def _close(self, state: str, **more: Any) -> None:
         if self._loggers:

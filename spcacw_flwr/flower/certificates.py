@@ -10,6 +10,7 @@ import ipaddress
 import secrets
 import socket
 import ssl
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -82,6 +83,12 @@ def make_authority(directory: Path) -> None:
     write_atomically(directory / CA_CERTIFICATE, certificate.public_bytes(pem.Encoding.PEM))
 
 
+def named(hosts: Iterable[str]) -> x509.SubjectAlternativeName:
+    """Return a server's names, loopback too; SpcacwError if one is neither name nor address."""
+    every = dict.fromkeys([*hosts, *LOOPBACK])
+    return x509.SubjectAlternativeName([_general_name(host) for host in every])
+
+
 def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -> None:
     """Write what the server needs: its key and certificate, ``ca.crt``, and a shared secret.
 
@@ -89,8 +96,7 @@ def make_server(authority: Path, directory: Path, hosts: tuple[str, ...] = ()) -
     directory ``authority`` cannot be read, or ``directory`` holds a server already.
     """
     key = _new_key()
-    names = x509.SubjectAlternativeName([_general_name(h) for h in dict.fromkeys(hosts + LOOPBACK)])
-    certificate = _signed(authority, key.public_key(), names)
+    certificate = _signed(authority, key.public_key(), named(hosts))
     write_private(directory / SERVER_KEY, _pem(key))
     # The SuperLink gives the ServerApp's task to any program that knows this secret.
     write_private(directory / SERVER_SECRET, secrets.token_hex(32).encode())

@@ -37,6 +37,7 @@ say = partial(console.print, soft_wrap=True)
 """Prints a Flower command, ready to be copied, or a sentence, above the display of ``reported``."""
 CLOSED = "No program of it calls anybody else: no telemetry, no update check, no download."
 PORT = 9092
+EVERYWHERE = "0.0.0.0"  # all addresses of the host
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
 SiloDirectory = Annotated[Path, typer.Argument(help="the silo's directory")]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="port of the SuperLink")]
@@ -61,9 +62,10 @@ def ca(
     ] = None,
 ) -> None:
     """Make a certificate authority, and the server's directory with its certificate."""
-    authority = directory / "ca"
+    authority, hosts = directory / "ca", tuple(host or ())
+    certificates.named(hosts)  # if one is wrong, end before anything is made
     certificates.make_authority(authority)
-    certificates.make_server(authority, directory / "server", tuple(host or ()))
+    certificates.make_server(authority, directory / "server", hosts)
     say(
         f"{authority / certificates.CA_CERTIFICATE} is for every silo; "
         f"{authority / certificates.CA_KEY} is needed again only to renew the server's "
@@ -104,15 +106,14 @@ def key(
 @told
 def server(
     directory: ServerDirectory,
-    host: Annotated[str, typer.Option(help="address to listen at")] = "0.0.0.0",
     port: Port = PORT,
     metrics: Metrics = "",
     json_logs: JsonLogs = False,
 ) -> None:
     """Run the SuperLink, and the process that runs the ServerApp, until Ctrl-C."""
     place = Server(directory.resolve(), port)
-    place.superlink(host)  # if it is no server's directory, end before anything is made in it
-    start = partial(federation.start_server, place, host, say, json_logs)
+    place.superlink(EVERYWHERE)  # if it is no server's directory, end before anything is made in it
+    start = partial(federation.start_server, place, EVERYWHERE, say, json_logs)
     until_ctrl_c(place.home, start, metrics, lambda: listens(place.address))
 
 

@@ -33,8 +33,6 @@ from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Fault, Replies, Request
 
-WORDS = 200
-"""Most characters kept of a node's own words, which may be anything."""
 SIMULATED_SECONDS, PULL_SECONDS = 0.005, 0.1
 """Pause between two looks for replies. Flower's own pause would be most of a round: a tenth of a
 second in simulation, three seconds in deployment."""
@@ -63,10 +61,8 @@ class Gathering:
         self._smoothness: float | None = None
 
     def wrong(self, silos: Sequence[int], reason: str, words: str) -> None:
-        """Note one fault for each of ``silos``; its words are cut to a line that fits a log."""
-        line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-        fault = Fault(reason, line if len(line) <= WORDS else f"{line[:WORDS]}…")
-        self.faults |= dict.fromkeys(silos, fault)
+        """Note one fault for each of ``silos``; its words are cut to a line."""
+        self.faults |= dict.fromkeys(silos, Fault(reason, records.one_line(words)))
 
     def add(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:
         """Take the answer of a node that was asked for the silos ``asked``.
@@ -248,7 +244,7 @@ class GridSilos:
     def train_alone(self, start: Tensor, rounds: int = 0) -> tuple[dict[str, list[float]], Tensor]:
         """Let the target's silo train without peers; see :class:`~.engine.loop.Alone`."""
         kind, target, told = f"train.{records.ALONE}", self.config.run.target, {"rounds": rounds}
-        content = self._ask(kind, target, start, told, 10 * self.timeout)
+        content = self._ask(kind, target, start, told, None)
         figures, _ = records.from_content(content, records.ARRAYS)
         (model,) = records.content_to_points(content)
         return {name: records.numbers(figures, name) for name in figures}, model
@@ -261,14 +257,14 @@ class GridSilos:
         return {name: records.numbers(told, name) for name in told}
 
     def _ask(
-        self, kind: str, silo: int, model: Tensor, config: dict[str, Any], timeout: float
+        self, kind: str, silo: int, model: Tensor, config: dict[str, Any], timeout: float | None
     ) -> RecordDict:
         arrays = records.model_to_arrays(self.layout, model)
         message = self._message(kind, self.found.nodes[silo], arrays, config)
         for reply in self.grid.send_and_receive([message], timeout=timeout):
             return records.usable(reply)
         raise SpcacwError(
-            f"Target silo {self.config.run.target} did not answer within {timeout:g} s "
+            f"Target silo {self.config.run.target} did not answer within {self.timeout:g} s "
             "(round-timeout): check the node that holds it."
         )
 
@@ -291,22 +287,29 @@ def hurry(grid: Grid) -> bool:
     return simulated
 
 
+def ask_once(grid: Grid) -> None:
+    """Ask nothing twice: a private silo answers again with fresh noise, which costs it ε."""
+    if isinstance(grid.send_and_receive, partial):
+        grid.send_and_receive = partial(send_and_receive, grid, once=True)  # type: ignore[method-assign]
+
+
 def _wait(wait: Callable[..., bool], seconds: float | None = None) -> bool:
     return wait(seconds and min(seconds, SIMULATED_SECONDS))
 
 
 def send_and_receive(
-    grid: Grid, messages: Iterable[Message], *, timeout: float | None = None
+    grid: Grid, messages: Iterable[Message], *, timeout: float | None = None, once: bool = False
 ) -> Iterable[Message]:
     """Send messages and return the replies that come within ``timeout`` seconds.
 
     A message whose reply is long overdue is sent once more, because Flower sometimes loses replies.
     To ask twice does no harm, because silos keep no state. If a reply cannot be read, Flower loses
-    all replies of that pull: all are asked for again, and pulled one by one.
+    all replies of that pull: all are asked for again, and pulled one by one. With ``once`` replies
+    are pulled one by one from the start, and nothing is asked again.
     """
     messages, start = list(messages), time.monotonic()
     waiting = dict(zip(grid.push_messages(messages), messages, strict=True))
-    overdue, again, alone = math.inf, False, False
+    overdue, again, alone = math.inf, once, once
     replies: list[Message] = []
     while waiting and (timeout is None or time.monotonic() < start + timeout):
         came = records.pull(grid, list(waiting), alone)

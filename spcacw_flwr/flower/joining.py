@@ -24,7 +24,7 @@ from spcacw_flwr.config.keys import MOST_SILOS
 from spcacw_flwr.flower import audit, certificates, members
 from spcacw_flwr.flower.federation import register
 from spcacw_flwr.flower.hosts import Server, Silo
-from spcacw_flwr.flower.pages import SECONDS, Listener, Visit
+from spcacw_flwr.flower.pages import EVERYWHERE, SECONDS, Listener, Visit
 from spcacw_flwr.flower.processes import POLL_SECONDS, Say, host_and_port
 from spcacw_flwr.flower.service import digest_of
 
@@ -81,7 +81,7 @@ class Desk:
             place / certificates.SERVER_CERTIFICATE, place / certificates.SERVER_KEY
         )
         try:
-            listener = _Listener(("", port), _Visit)
+            listener = _Listener((EVERYWHERE, port), _Visit)
         except OSError as error:
             raise SpcacwError(f"Port {port} cannot be listened at: {error}.") from error
         listener.desk = self

@@ -35,6 +35,8 @@ ROOMS = ("spcacw_flwr", "baselines", "partitions")
 """The parts of the package that the Flower app ships."""
 CONNECTION = "spcacw"
 ENDED = ("finished", "failed")
+HOME = "spcacw-"
+"""How the names of temporary Flower homes begin."""
 MORE = "For more information, visit"
 """Flower's messages end with these words and the address of a page."""
 Show = Callable[[dict[str, Any]], None]
@@ -127,19 +129,25 @@ class Link:
 def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
     """Run a SuperLink for the duration of the block; its output goes to the file ``log``.
 
-    It simulates nodes, or waits for real ones.
+    It simulates nodes, or waits for real ones. The SuperLinks of launchers that were killed are
+    ended first. Nothing else would end them.
     """
-    with tempfile.TemporaryDirectory(prefix="spcacw-", ignore_cleanup_errors=True) as name:
+    for old in Path(tempfile.gettempdir()).glob(f"{HOME}*/{processes.LOCK}"):
+        with suppress(OSError, SpcacwError):  # another user's, or in use
+            if old.parent.stat().st_uid == os.getuid():
+                with processes.owning(old.parent):
+                    shutil.rmtree(old.parent, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=HOME, ignore_cleanup_errors=True) as name,
+        processes.owning(Path(name)),
+    ):
         home, port = Path(name), free_port()
         command = [
             str(processes.PROGRAMS / "flower-superlink"), "--insecure", "--host", "127.0.0.1",
             "--port", str(port), *(["--simulation"] if simulation else []),
         ]  # fmt: skip
-        try:
-            Program(command, home, log).start(port=port)
-            yield Link(home, f"127.0.0.1:{port}", insecure=True)
-        finally:
-            processes.end(home)
+        Program(command, home, log).start(port=port)
+        yield Link(home, f"127.0.0.1:{port}", insecure=True)
 
 
 def run(config: Config, num_silos: int, show: Show) -> None:

@@ -69,7 +69,7 @@ class Members:
         """Record an admitted node's description of its silos."""
         path = self.directory / REGISTERED / f"{node}.json"
         if path.with_suffix(".pub").exists():
-            write_atomically(path, json.dumps(told).encode())
+            write_atomically(path, json.dumps(told).encode(), mode=0o600)
 
     def lost(self) -> dict[int, list[dict[str, Any]]]:
         """Return each revoked node's last description of its silos."""

@@ -166,11 +166,9 @@ class Monitor:
     def page(self, path: str) -> tuple[int, bytes]:
         """Return the status and the text of a page."""
         if path == "/metrics":
-            from prometheus_client import CollectorRegistry, generate_latest
+            from prometheus_client import generate_latest
 
-            registry = CollectorRegistry(auto_describe=False)
-            registry.register(self)
-            return 200, generate_latest(registry)
+            return 200, generate_latest(self)
         asked = {"/healthz": self.healthy, "/readyz": self.ready}.get(path)
         if asked is None:
             return 404, b"/metrics, /healthz, /readyz\n"

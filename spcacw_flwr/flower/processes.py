@@ -46,12 +46,16 @@ LOG_END = 4000
 PATIENCE = 5.0
 """Seconds until a node that was not let in tries again. Flower takes a killed node to be there for
 up to a minute, and refuses it meanwhile; a new node may not be registered yet."""
+OURS = "SPCACW_HOME"
+"""Marks the processes of a home. A user's own shell may have its ``FLWR_HOME``."""
+LOCK = "host.lock"
+"""The file in a home that its owner locks."""
 Say = Callable[[str], None]
 
 
 def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a family of processes whose Flower home is ``home``."""
-    found = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home)} | dict(more or {})
+    found = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home), OURS: str(home)} | dict(more or {})
     found["SPCACW_OFFLINE"] = "1"  # data are downloaded before a run, or not at all
     # Flower finds its own helper programs by name: those of this environment come first.
     found["PATH"] = f"{PROGRAMS}{os.pathsep}{found.get('PATH', '')}"
@@ -250,7 +254,7 @@ def family(*homes: Path) -> list[psutil.Process]:
     names, members = {str(home) for home in homes}, []
     for process in psutil.process_iter():  # no attributes: they take many times as long
         with suppress(psutil.Error):
-            ours = process.environ().get("FLWR_HOME") in names
+            ours = process.environ().get(OURS) in names
             if ours and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
                 members.append(process)
     return members
@@ -306,7 +310,7 @@ def owning(*homes: Path) -> Iterator[None]:
                 f"Another command runs the host in {home.parent}: end that one with Ctrl-C first, "
                 "or leave it alone."
             )
-            locks.enter_context(locked(home / "host.lock", words))
+            locks.enter_context(locked(home / LOCK, words))
         try:
             end(*homes)
             yield

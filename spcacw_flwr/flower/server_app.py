@@ -156,10 +156,10 @@ def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
 
 
 class SPCACW(GradientStrategy):
-    """SP-CACW (Algorithm 1): M = ``num_silos``, the ``target``, and any run-config key by name.
+    """SP-CACW plus: M = ``num_silos``, the ``target``, and any run-config key by name.
 
     Keys are in snake_case: ``eta``, ``beta``, ``participation``, … (``spcacw keys`` lists them);
-    ``method="spcacw-reg"`` adds the cubic term. The silos get the keys that they need: batch size
+    ``method="spcacw"`` is Algorithm 1. The silos get the keys that they need: batch size
     and clipping are set only here. ``output`` is a directory for all artefacts and report.html;
     with it the target also trains alone (``compare_alone``). SpcacwError if a key is unknown or out
     of range.

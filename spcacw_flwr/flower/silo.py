@@ -1,6 +1,6 @@
 """A node's answers: to a Flower message, or in a stream until the target ends the training."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from logging import INFO
 from pathlib import Path
@@ -93,17 +93,18 @@ def note_told(pool: SiloPool, request: Request, context: Context) -> Ledger:
     return ledger
 
 
-def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Iterator[bytes]:
+def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> list[bytes]:
     """Return the frames of the answer to a question, or of a sentence if the question is wrong.
 
-    The answers of private silos are counted in ``ledger``.
+    The answers of private silos are counted in ``ledger``. Frames are copies: the next question
+    fills the pool's memory with gradients that have no noise yet.
     """
     try:
         told, arrays = _answered(pool, message, ledger)
     except SpcacwError as error:
         told, arrays = {records.ERROR: str(error)}, {}
         audit.refused(message.kind, str(error))
-    return frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))
+    return [*frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))]
 
 
 def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:

@@ -21,7 +21,7 @@ from spcacw_flwr.config.keys import STREAM
 from spcacw_flwr.engine.loop import History, compared, see_classes, train
 from spcacw_flwr.flower import records
 from spcacw_flwr.flower.discovery import Found, discover
-from spcacw_flwr.flower.grid import GridSilos
+from spcacw_flwr.flower.grid import GridSilos, ask_once
 from spcacw_flwr.flower.invitations import streams
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
@@ -78,6 +78,8 @@ class GradientStrategy(Strategy):
         layout, vector = records.arrays_to_model(initial_arrays, trained)
         federation = replace(federation, layout=layout)
         told = [{**(one or {}), **self.keys} for one in (train_config, evaluate_config)]
+        if any(info.privacy for info in federation.silos):
+            ask_once(grid)
         self.nodes = GridSilos(grid, self.config, found, layout, timeout, *told)
         vector = vector.to(find_device(self.config.run.device, self.config.run.precision))
         streaming = self.config.transport.exchange == STREAM

@@ -36,7 +36,7 @@ NOT_ITS = ("solver", "g_max")
 
 
 class PlusSPCACW(SPCACWMethod):
-    """α ← argmin of the estimated ‖Σ α b √(κ/κᵢ)‖² + Σ α² (F + σ² ηκ/(1 − μ)) of rounds so far."""
+    """SP-CACW for few data: biases without noise, errors of finite samples, noise along κ."""
 
     name = "spcacw-plus"
     defaults: ClassVar[Mapping[str, Any]] = {"curvature": "noise"}

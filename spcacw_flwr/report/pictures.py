@@ -28,6 +28,7 @@ SHARES = FuncFormatter(lambda share, _: f"{100 * share:.3g} %")
 STYLE: Any = {
     "font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11,
     "svg.fonttype": "path", "svg.hashsalt": "spcacw", "axes.labelcolor": "#1b1b1b",
+    "text.parse_math": False,
 }  # fmt: skip
 
 

@@ -459,6 +459,22 @@ def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
     assert [program.process.poll() is None for program in kept] == [False]
 
 
+def test_a_shell_with_the_hosts_flower_home_is_none_of_its_programs(place):
+    """A user who looks at a host by Flower's own commands exports it."""
+    shell = subprocess.Popen(["/bin/sleep", "60"], env={"FLWR_HOME": str(place.home)})
+    with owning(place.home):
+        assert family(place.home) == []
+    assert shell.poll() is None
+    shell.kill()
+    shell.wait()
+
+
+def test_a_name_that_is_none_leaves_no_authority(tmp_path):
+    said = deploy("ca", tmp_path, "--host", "spital.zürich", code=1)
+    assert "neither an address nor a host name" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 @contextmanager
 def sleeping(home: Path):
     """A program of a host, in the background."""

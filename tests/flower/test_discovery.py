@@ -3,12 +3,13 @@
 import re
 
 import pytest
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from google.protobuf.message import DecodeError
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower import records
 from spcacw_flwr.flower.discovery import Found, discover
 from spcacw_flwr.flower.members import Members
 from spcacw_flwr.flower.records import VERSION
@@ -289,3 +290,16 @@ def test_a_target_of_another_version_is_refused_before_training(version, monkeyp
     words = f"the target has spcacw-flwr {version or 'an older one'}, and this silo "
     with pytest.raises(SpcacwError, match=re.escape(words)):
         discover(grid, 7, 5.0)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_nodes_words_cannot_control_a_terminal(failed):
+    words, query = (
+        "\x1b[2J\nSilo 3 is best" + 900 * "!",
+        Message(RecordDict(), 7, MessageType.QUERY),
+    )
+    told = RecordDict({records.CONFIG: ConfigRecord({records.ERROR: words})})
+    with pytest.raises(SpcacwError) as error:
+        records.usable(Message(Error(0, words) if failed else told, reply_to=query))
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 300

@@ -3,6 +3,7 @@
 import logging
 import math
 import stat
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from benchmarks.separate import NODE
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import audit, certificates, client_app, records
+from spcacw_flwr.flower import audit, certificates, client_app, frames, records
 from spcacw_flwr.flower.mods import private_gradients
-from spcacw_flwr.flower.silo import ledger_of, note_told
+from spcacw_flwr.flower.silo import framed, ledger_of, note_told
 from spcacw_flwr.silos.accounting import Ledger
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import LOSSES, Request
+from spcacw_flwr.silos.protocol import GRADIENTS, LOSSES, Request
 from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import seeded
 from tests.conftest import limited, make_pool, one_sentence
@@ -163,6 +164,27 @@ def told_in(run: str, *rounds: int, ledger: Ledger | None = None) -> Ledger:
     for round_ in rounds:
         ledger.note(Request(round_, (1, 4), pool.initial_parameters()), (1, 4))
     return ledger
+
+
+def test_an_answer_that_waits_is_not_overwritten_by_the_next():
+    """A target that reads slowly would else get the next gradient before its noise is added."""
+    config = small(**PASSES)
+    pool, other = (SiloPool(config, setting_of(config), [1, 4]) for _ in range(2))
+    start = pool.initial_parameters().numpy()
+
+    def asked(pool: SiloPool, model: np.ndarray) -> Iterable[bytes]:
+        told = {"round": 1, "draw": 0, "silos": [1, 4], "want": GRADIENTS}
+        question = frames.Exchange(frames.QUESTION, 1, told, {"points": model})
+        return framed(pool, question, ledger_of(pool))
+
+    def first_row(answer: Iterable[bytes]) -> np.ndarray:
+        """Of silo 1, which adds no noise."""
+        (said,) = frames.heard(answer, 1 << 30)
+        return said.arrays[records.GRADIENTS][0]
+
+    waiting = asked(pool, start)
+    asked(pool, start + 1.0)
+    np.testing.assert_array_equal(first_row(waiting), first_row(asked(other, start)))
 
 
 def test_each_run_has_an_account_in_the_silos_directory(home):

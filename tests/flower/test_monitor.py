@@ -199,6 +199,15 @@ def test_the_pages_that_others_ask_for(tmp_path):
         serve("9464", monitor_of(tmp_path))
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the host has no IPv6")
+def test_visitors_come_by_both_versions_of_ip():
+    with pages.Listener((pages.EVERYWHERE, 0), pages.Visit) as everywhere:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, everywhere.server_address[1]), timeout=5).close()
+    with pages.Listener(("::1", 0), pages.Visit) as one:
+        assert one.server_address[0] == "::1"
+
+
 def test_who_hangs_up_or_says_nothing_is_forgotten(tmp_path, monkeypatch, capfd):
     """One goes before the answer comes; the other would keep a thread for ever."""
     assert pages.Visit.timeout < 60

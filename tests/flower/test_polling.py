@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Iterable
+from functools import partial
 from queue import Queue
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
@@ -55,14 +57,15 @@ class Losing(LocalGrid):
         return came
 
 
-def exchange(grid: LocalGrid, timeout: float) -> dict[int, object]:
+def exchange(grid: LocalGrid, timeout: float, ask: Any = None) -> dict[int, object]:
     """Return what each node said, by the message that was sent to it."""
     sent = {}
     for node in ALL:
         content = RecordDict({"what": ConfigRecord({"number": node}), "w": ArrayRecord()})
         sent[node] = Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
     found = {}
-    for reply in polling.send_and_receive(grid, list(sent.values()), timeout=timeout):
+    ask = ask or partial(polling.send_and_receive, grid)
+    for reply in ask(list(sent.values()), timeout=timeout):
         node = reply.metadata.src_node_id
         assert node not in found
         assert reply.metadata.reply_to_message_id == sent[node].metadata.message_id
@@ -100,6 +103,20 @@ def test_a_reply_that_cannot_be_read_costs_no_other_node_its_own(times):
     grid = Losing({102: [GARBAGE] * times})
     assert exchange(grid, timeout=5.0) == {101: 101, 103: 103} | unread
     assert grid.asked == ALL + ALL
+
+
+@pytest.mark.parametrize(("fate", "said"), [
+    (LOST, {}), (GARBAGE, {102: "its reply cannot be read: Error parsing message"}),
+])  # fmt: skip
+def test_private_silos_are_asked_nothing_twice(fate, said, monkeypatch):
+    """A second answer has fresh noise, and costs the silo as much ε as the first."""
+    monkeypatch.setattr(polling, "OVERDUE_SECONDS", 0.1)
+    monkeypatch.setattr(polling, "PULL_SECONDS", 0.01)
+    grid = Losing({102: [fate]})
+    polling.hurry(grid)
+    polling.ask_once(grid)
+    assert exchange(grid, 1.0, grid.send_and_receive) == {101: 101, 103: 103} | said
+    assert grid.asked == ALL
 
 
 def test_a_simulation_looks_for_questions_sooner():

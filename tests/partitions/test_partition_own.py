@@ -9,8 +9,10 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import PartitionKeys
+from spcacw_flwr.engine.loop import see_classes
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower.client_app import Own
+from spcacw_flwr.silos.protocol import Federation, SiloInfo
 from spcacw_flwr.silos.setting import SiloData
 from spcacw_flwr.silos.setup import make_setting, setting_of
 from tests.conftest import make_pool
@@ -272,6 +274,14 @@ def test_more_classes_than_labels_are_remarked_on(classes, words, caplog):
     simulate(Config.from_keys(**keys, epochs=1, compare_alone=False))
     said = "No silo has a label above 1, and the model has outputs for 4: set classes = 2"
     assert caplog.text.count(said) == words
+
+
+@pytest.mark.parametrize("counts", [((0, 0), (0, 0)), ((1, 1, 0, 0), (1, 1)), ((1, 1), ())])
+def test_label_counts_that_tell_nothing_are_no_error(counts, caplog):
+    """Strangers' counts may be of any length, or 0; a private silo gives none."""
+    silos = tuple(SiloInfo(i, 9, told) for i, told in enumerate(counts))
+    see_classes(Federation(silos, 0, 3))
+    assert caplog.text == ""
 
 
 def test_classes_that_only_peers_have_are_not_remarked_on(caplog):
