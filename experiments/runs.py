@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,28 @@ may have one column from a CPU and another from a GPU (``summary.json`` says whi
 WAITING, RUNNING, FINISHED, FAILED = "waiting", "running", "finished", "failed"
 
 
-OWN = re.compile(r"(?!spcacw_flwr\b)([\w.]+):\w+")
+OWN = re.compile(r"(?!spcacw_flwr\b)([\w.]+):[\w.]+")
 """The import path of code outside the package."""
 
 
 def own_code(values: Iterable[Any]) -> list[str]:
-    """Return hashes of the module files that keys name by import path."""
+    """Return hashes of the modules that keys name by import path, with the modules they import.
+
+    Of these, only the ones that lie beside them, or in the same package, are the user's code.
+    """
     found = []
     for path in filter(OWN.fullmatch, map(str, values)):
-        with suppress(SpcacwError, OSError, TypeError):  # the run itself reports the error
+        name = path.partition(":")[0]
+        with suppress(Exception):  # the run itself reports the error
             import_by_path(path, "code")
-            file = Path(sys.modules[path.partition(":")[0]].__file__)  # type: ignore[arg-type]
-            found.append(hashlib.sha256(file.read_bytes()).hexdigest()[:12])
+            file = Path(sys.modules[name].__file__)  # type: ignore[arg-type]
+            root = file.parents[name.count(".") + (file.name == "__init__.py")]
+            installed = "site-packages" in root.parts
+            finder = ModuleFinder([] if installed else [str(root)], excludes=["spcacw_flwr"])
+            finder.import_hook(name)
+            files = {file, *(Path(m.__file__) for m in finder.modules.values() if m.__file__)}
+            code = b"".join(one.read_bytes() for one in sorted(files))
+            found.append(hashlib.sha256(code).hexdigest()[:12])
     return found
 
 
@@ -196,8 +207,10 @@ def kept_runs(path: Path) -> dict[str, dict[str, Any]]:
             name, *_ = (of[part] for part in ("run", "summary", "epochs", "alpha"))
             if name in ("", "..") or Path(name).name != name:
                 raise ValueError
+            [epoch["accuracy"] for epoch in of["epochs"]][-1], of["summary"]["groups"]
+            of["alpha"].encode()
             found[name] = of
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise SpcacwError(f"{path}, line {number}, is not that of a run: delete it.") from None
     return found
 

@@ -181,16 +181,16 @@ class Population:
         self._peer += share * known * self._spread(PEER)
         self._total += share
 
-    def weights(self) -> Vector:
+    def weights(self, gone: NDArray[np.bool_] | bool = False) -> Vector:
         """Return the α (M,) of least risk; at first the target has all weight.
 
-        Silos that did not report twice, and silos that are opposed now, get 0. A peer whose bias
-        exceeds the target's error is worse alone than the target, and does not reduce that error.
-        As the bias grows from ½ to 3/2 of the error, a growing part of the error counts as common
-        to both silos. A far bias counts more if the loss is flat along it.
+        Silos that did not report twice, and silos that are opposed or ``gone`` (M,) now, get 0. A
+        peer whose bias exceeds the target's error is worse alone than the target, and does not
+        reduce that error. As the bias grows from ½ to 3/2 of the error, a growing part of the error
+        counts as common to both silos. A far bias counts more if the loss is flat along it.
         """
         known = self._weight.diagonal() > 0.0
-        peers = np.flatnonzero(self.noise.peers & known & ~self.opposed())
+        peers = np.flatnonzero(self.noise.peers & known & ~(self.opposed() | gone))
         alpha = np.zeros(len(known))
         alpha[self.target] = 1.0
         if not len(peers):

@@ -125,9 +125,15 @@ def _unfolded(text: str, names: set[str]) -> dict[str, Any]:
     """Return the keys of those tables in the key ``own`` whose names are in ``names``."""
     try:
         tables = json.loads(text or "{}").items()
-        return flattened({name: {**table} for name, table in tables if name in names})
+        found = {name: {**table} for name, table in tables}
     except (ValueError, AttributeError, TypeError) as error:
         raise SpcacwError(f"own = {text!r} does not hold tables in JSON: {error}.") from error
+    if strange := [name for name in found if name not in names]:
+        raise SpcacwError(
+            f"own has a table {strange[0]!r}{did_you_mean(strange[0], names)}, and this run's "
+            f"tables are {' and '.join(sorted(names))}."
+        )
+    return flattened(found)
 
 
 @dataclass(frozen=True)
@@ -167,9 +173,9 @@ class Config:
         method, setting = method_class(named["method"]), setting_class(named["setting"])
         known = fields(**named)
         flat = _unfolded(str(flat.pop("own", "")), {method.name, setting.name}) | flat
-        _see_known(flat, known)
         own_defaults = {**setting.defaults, **method.defaults}
         defaults = {kebab(name): value for name, value in own_defaults.items()}
+        _see_known([*flat, *defaults], known)
         given = {name: value for name, value in flat.items() if value != AUTO}
         values: dict[str, dict[str, Any]] = {table: {} for table, _ in known.values()}
         for name, value in (defaults | given).items():

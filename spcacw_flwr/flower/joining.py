@@ -134,7 +134,8 @@ class _Visit(Visit):
         except SpcacwError as error:
             status, said = 403, {"error": str(error).removesuffix(".")}
         if "error" in said:
-            why = f"{self.client_address[0]}: {said['error']}"
+            visitor = self.client_address[0].removeprefix("::ffff:")  # IPv4 behind IPv6
+            why = f"{visitor}: {said['error']}"
             desk.server.note(audit.REFUSED, kind="token", why=why)
         self.reply(status, json.dumps(said).encode())
 

@@ -103,6 +103,8 @@ class Method:
         try:
             asked = next(steps)
             while True:
+                if wrong := asked.fault(self.federation.num_silos):
+                    raise SpcacwError(f"Method {self.name!r} asks with {wrong}.")
                 request = cut(asked) if cut else asked
                 if request.number != number:
                     request = replace(request, number=number)

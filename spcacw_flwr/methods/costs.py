@@ -57,7 +57,8 @@ class CostBook:
         self.last: tuple[Matrix, Vector, Vector]
         """Last round's GGᵀ (M, M), βᵢ (M,; 0 without a report), and (1/p − 1)‖gᵢ‖² (M,)."""
         self._costs: list[float] = []
-        self._silent = np.ones(silos, dtype=bool)  # when asked last; True if never asked
+        self.silent = np.ones(silos, dtype=np.int64)
+        """(M,) how many of its last questions each silo left unanswered; 1 if never asked."""
         self._last: Tensor | None = None  # (M, d), each silo's last gradient, if some are not asked
         if config.training.participation < 1 or keys.probe < 1:
             self._last = torch.zeros_like(bias.estimate)
@@ -110,15 +111,15 @@ class CostBook:
         g_0 + b̂_i: this has all of the target's noise, so it promises no variance reduction.
         """
         bias = self.bias
-        self._silent[silent] = True
-        self._silent[silos] = False
+        self.silent[silent] += 1
+        self.silent[silos] = 0
         if len(silos) < self.num_silos or self._last is not None:
             absent = np.setdiff1d(np.arange(self.num_silos), silos)
             every, predicted = self._last, absent
             if every is None:
                 every = rows.new_empty(bias.estimate.shape)
             else:
-                predicted = absent[self._silent[absent]]
+                predicted = absent[self.silent[absent] > 0]
             every[silos] = rows
             own, level = every[self.target], bias.level()
             for silo in predicted:  # row by row, which needs memory for one row

@@ -31,6 +31,8 @@ LARGEST_STEP = 1 / 2
 AGAINST, BY_CHANCE = 1 / 2, 3.0
 """A step leaves out a peer's gradient if its cosine to the target's of the same round is below
 −½ and below −3/√d. Random directions in d dimensions have cosines of about ±1/√d."""
+GONE = 3
+"""A silo counts as gone after so many unanswered questions in a row."""
 NOT_ITS = ("solver", "g_max")
 """Keys of SP-CACW that have no meaning here."""
 
@@ -147,5 +149,5 @@ class PlusSPCACW(SPCACWMethod):
         self.book.note(matrix, self.alpha, self.smoothness.value, None)
 
     def leader(self) -> NDArray[np.float64]:
-        """Return the weights of least risk."""
-        return self.population.weights()
+        """Return the weights of least risk; a silo that is gone has none until it answers."""
+        return self.population.weights(gone=self.book.silent >= GONE)

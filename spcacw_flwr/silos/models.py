@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, import_by_path, one_line
@@ -275,6 +276,7 @@ def try_model(
             if not x.is_floating_point():
                 words += _of_tokens(error, x)
             raise _wrong("model", model_name, words) from error
+    _see_buffers(model, buffers, model_name)
     if not classes and several(y):
         classes = y.shape[-1]
     elif not classes and isinstance(outputs, Tensor) and outputs.ndim == y.ndim + 1:
@@ -311,6 +313,16 @@ def try_model(
         words = f"has no gradient on {where} ({one_line(error)})"
         raise _wrong("model", model_name, words) from error
     return classes
+
+
+def _see_buffers(model: nn.Module, after: Mapping[str, Tensor], name: str) -> None:
+    """Refuse a model that learns buffers other than BatchNorm's: silos keep no state for them."""
+    norms = [at for at, part in model.named_modules() if isinstance(part, _BatchNorm)]
+    for at, buffer in model.named_buffers():
+        learned = buffer.is_floating_point() and not torch.equal(buffer, after[at])
+        if learned and at.rpartition(".")[0] not in norms:
+            words = f"changes its buffer '{at}' in training, and silos keep none but BatchNorm's"
+            raise _wrong("model", name, f"{words}: leave that layer out, or its running statistics")
 
 
 def _of_tokens(error: Exception, x: Tensor) -> str:

@@ -52,6 +52,20 @@ class Request:
     """Floats to and from each silo, if the published protocol sends other floats than ours does.
     Its client may keep its own head or model, while our silos receive it with each question."""
 
+    def fault(self, num_silos: int) -> str:
+        """Return what is wrong with the question, as a phrase; empty if nothing is."""
+        if self.want not in (GRADIENTS, LOSSES):
+            return f"want = {self.want!r}, which is neither {GRADIENTS!r} nor {LOSSES!r}"
+        if list(self.silos) != sorted({*self.silos} & {*range(num_silos)}):
+            return f"silos = {self.silos}, which are not some of 0…{num_silos - 1} in order"
+        less = self.want == GRADIENTS
+        shape = (len(self.silos), *self.points.shape[1:])
+        if self.points.ndim != 2 - less and (
+            self.points.ndim != 3 - less or self.points.shape != shape
+        ):
+            return f"points of shape {tuple(self.points.shape)} for {len(self.silos)} silos"
+        return ""
+
     def floats(self) -> tuple[int, int]:
         """Return how many floats the question sends to each silo, and how many come back."""
         if self.traffic is not None:

@@ -46,6 +46,25 @@ def test_a_run_of_ones_own_method_is_another_when_its_file_has_changed(tmp_path,
     assert fingerprint(model) != fingerprint(Config.from_keys())
 
 
+def test_so_it_is_when_what_the_file_imports_has_changed(tmp_path, monkeypatch):
+    """In its package, or beside it; a file that it does not import is none of its code."""
+    monkeypatch.syspath_prepend(tmp_path)
+    package, hashes = tmp_path / "editedpackage", []
+    package.mkdir()
+    (package / "__init__.py").write_text("from .inner import Mine\n")
+    files = package / "inner.py", tmp_path / "editedhelper.py", tmp_path / "another.py"
+    (package / "inner.py").write_text(
+        "import torch, editedhelper\nfrom spcacw_flwr.baselines.local import Local as Mine\n"
+    )
+    files[1].touch()
+    for file in (None, *files):
+        if file:
+            file.open("a").write("a = 1\n")
+        hashes.append(fingerprint(Config.from_keys(method="editedpackage:Mine")))
+    assert len(set(hashes)) == 3
+    assert hashes[2] == hashes[3]
+
+
 def test_what_is_finished_is_never_made_again(tmp_path):
     jobs = small_jobs()
     runs = made(jobs, tmp_path)

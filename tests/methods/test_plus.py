@@ -69,6 +69,15 @@ def test_a_silo_that_is_silent_from_the_first_round_gets_nothing():
     assert alpha.sum() == pytest.approx(1.0)
 
 
+def test_a_silo_that_stops_answering_loses_its_weight_and_has_it_again_when_it_answers():
+    method, rng = taught(9), np.random.default_rng(1)
+    weights = [method.alpha[1]]
+    for round_, silos in enumerate([(0, 2)] * 3 + [(0, 1, 2)] * 2, 10):
+        play(method, round_, 1.0 + rng.standard_normal((len(silos), 2)), silos)
+        weights.append(method.alpha[1])
+    assert [weight > 0.0 for weight in weights] == [True, True, True, False, False, True]  # every 2
+
+
 def test_rounds_before_t_start_teach_the_noise_and_no_weights():
     method = taught(4, t_start=5)
     assert method.alpha.tolist() == [1.0, 0.0, 0.0]
