@@ -207,8 +207,7 @@ def kept_runs(path: Path) -> dict[str, dict[str, Any]]:
             name, *_ = (of[part] for part in ("run", "summary", "epochs", "alpha"))
             if name in ("", "..") or Path(name).name != name:
                 raise ValueError
-            [epoch["accuracy"] for epoch in of["epochs"]][-1], of["summary"]["groups"]
-            of["alpha"].encode()
+            of["summary"]["groups"], [{**epoch} for epoch in of["epochs"]][-1], of["alpha"].encode()
             found[name] = of
         except (ValueError, LookupError, TypeError, AttributeError):
             raise SpcacwError(f"{path}, line {number}, is not that of a run: delete it.") from None

@@ -222,9 +222,19 @@ def test_own_keys_of_both_travel_in_one_key_that_flower_declares(folder):
     for text in ("[1]", '{"tilted": 1}', "{"):
         with one_sentence("does not hold tables in JSON"):
             Config.from_flat(METHOD | {"own": text})
+    with one_sentence("own has a table 'tiltd' (did you mean tilted?)"):
+        Config.from_flat(METHOD | {"own": '{"tiltd": {"share": 0.4}}'})
     # Another method, or the same data in files, has no use for the table.
     other = Config.from_flat(flat | {"method": "local", "setting": "files"})
     assert "own" not in other.to_flat() or other.to_flat()["own"] == ""
+
+
+@pytest.mark.parametrize(("keys", "name"), [(METHOD, "Tilted"), (SETTING, "Stripes")])
+def test_a_misspelt_default_is_one_sentence(folder, monkeypatch, keys, name):
+    trained(keys)
+    monkeypatch.setattr(getattr(sys.modules["mine"], name), "defaults", {"etaa": 0.1})
+    with one_sentence("There is no key 'etaa' (did you mean eta?)"):
+        trained(keys)
 
 
 def test_a_solver(folder, tmp_path):

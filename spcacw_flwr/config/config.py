@@ -128,12 +128,10 @@ def _unfolded(text: str, names: set[str]) -> dict[str, Any]:
         found = {name: {**table} for name, table in tables}
     except (ValueError, AttributeError, TypeError) as error:
         raise SpcacwError(f"own = {text!r} does not hold tables in JSON: {error}.") from error
-    if strange := [name for name in found if name not in names]:
-        raise SpcacwError(
-            f"own has a table {strange[0]!r}{did_you_mean(strange[0], names)}, and this run's "
-            f"tables are {' and '.join(sorted(names))}."
-        )
-    return flattened(found)
+    for name in found.keys() - names:  # another method's, or a slip of the pen
+        if hint := did_you_mean(name, names):
+            raise SpcacwError(f"own has a table {name!r}{hint}.")
+    return flattened({name: table for name, table in found.items() if name in names})
 
 
 @dataclass(frozen=True)

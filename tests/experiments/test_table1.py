@@ -125,16 +125,21 @@ def test_a_run_that_goes_on_here_is_not_taken_from_the_file(swept, tmp_path):
     assert [run.state for run in runs] == [WAITING] + [FINISHED] * (len(jobs) - 1)
 
 
+GOOD = {"run": "a", "summary": {"groups": []}, "epochs": [{"accuracy": 9.0}], "alpha": ""}
+NO_LOGS = [
+    {"summary": None}, {"summary": {}}, {"epochs": []}, {"epochs": [1]}, {"epochs": None},
+    {"alpha": 5},
+]  # fmt: skip
 NO_RUNS = ["..", ".", "", "../a", "/tmp/a", "a/b", 3]
 
 
 @pytest.mark.parametrize("line", [
     "<<<<<<< HEAD", "[1]", '{"name": "digits"}', '{"run": "abc"}',
-    *(json.dumps({"run": name, "summary": {}, "epochs": [], "alpha": ""}) for name in NO_RUNS),
+    *(json.dumps(GOOD | {"run": name}) for name in NO_RUNS),
+    *(json.dumps(GOOD | wrong) for wrong in NO_LOGS),
 ])  # fmt: skip
 def test_a_line_that_is_no_runs_is_named(line, tmp_path):
-    good = {"run": "a", "summary": {}, "epochs": [], "alpha": ""}
-    (tmp_path / "runs.jsonl").write_text(f"{json.dumps(good)}\n{line}\n")
+    (tmp_path / "runs.jsonl").write_text(f"{json.dumps(GOOD)}\n{line}\n")
     with pytest.raises(SpcacwError, match=r"runs\.jsonl, line 2, is not that of a run"):
         kept_runs(tmp_path / "runs.jsonl")
 

@@ -1,5 +1,7 @@
 """Methods by hand: who is asked, how replies become a step, and what SP-CACW learns from them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,10 @@ from spcacw_flwr import simulate
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, method_class
-from spcacw_flwr.silos.protocol import Fault, Replies
+from spcacw_flwr.silos.protocol import LOSSES, Fault, Replies, Request
 from spcacw_flwr.silos.setup import setting_of
 from tests.baselines.by_hand import converse, make
-from tests.conftest import make_method, make_pool
+from tests.conftest import make_method, make_pool, one_sentence
 
 
 def play(method, round_, rows, silos=(0, 1, 2), smoothness=1.0):
@@ -35,6 +37,21 @@ def test_first_weights_and_who_is_asked(method, alpha, asked):
     made = make(method, oracle=(0, 2))
     np.testing.assert_array_equal(made.alpha, alpha)
     assert made.request(1).silos == asked
+
+
+@pytest.mark.parametrize(("wrong", "words"), [
+    ({"want": "loss"}, "want = 'loss'"), ({"silos": (2, 0, 1)}, "silos = (2, 0, 1)"),
+    ({"silos": (0, 0)}, "silos = (0, 0)"), ({"silos": (0, 3)}, "silos = (0, 3)"),
+    ({"points": torch.zeros(2, 4)}, "points of shape (2, 4) for 3 silos"),
+    ({"want": LOSSES}, "points of shape (4,) for 3 silos"),
+])  # fmt: skip
+def test_a_question_that_silos_would_refuse_is_its_methods_mistake(wrong, words, monkeypatch):
+    """In every engine; behind Flower it would look like a mistake of the node."""
+    method = make("fedavg")
+    asked = replace(Request(1, (0, 1, 2), torch.zeros(4)), **wrong)
+    monkeypatch.setattr(method, "round", lambda _: iter([asked]))
+    with one_sentence("Method 'fedavg' asks with", words):
+        next(method.play(1))
 
 
 @pytest.mark.parametrize("method", ["local", "spcacw"])

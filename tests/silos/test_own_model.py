@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.parametrizations import spectral_norm
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import Given, SpcacwError
@@ -131,7 +132,16 @@ def test_a_model_that_is_not_there_is_one_sentence():
         make_model((1, 8, 8), 10, 64, 0, f"{HERE}:nothing")
 
 
+def spectral(shape, classes):
+    return nn.Sequential(nn.Flatten(), spectral_norm(nn.Linear(math.prod(shape), classes)))
+
+
+def instances(shape, classes):
+    return nn.Sequential(nn.InstanceNorm2d(1, track_running_stats=True), linear(shape, classes))
+
+
 MISFITS = [
+    *(({"model": model}, ["changes its buffer", "BatchNorm"]) for model in (spectral, instances)),
     ({"model": lambda shape, c: nn.Linear(3, c)}, ["applied to the data of silo 0", "(1, 8, 8)"]),
     ({"model": lambda shape, c: linear(shape, 11)}, ["of shape (8, 11)", "have shape (8, 10)"]),
     ({"model": lambda shape, c: Pair(8, c)}, ["outputs of shape tuple", "silo 0"]),
