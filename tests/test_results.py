@@ -463,7 +463,8 @@ def test_what_the_readings_of_the_narrow_columns_move():
     assert said(like, gains.min(), gains.max())
     cifar = gains[NARROW[0]][["as it is", "epsilon-deviation", "epsilon-fourth-power"]]
     assert said(
-        "{:.1f} points with the variance, {:.1f} with the deviation, {:.1f} with its", *cifar
+        "{:.1f} points with the variance, {:.1f} with the deviation, {:.1f} if √ε is the variance",
+        *cifar,
     )
     moves = lines.pivot_table("moves_by", ["column", "variant"], "method")
     assert moves.loc[NARROW[0], "test-uniform"].max() < -9  # both lose much
