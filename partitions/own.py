@@ -14,6 +14,7 @@ without test data; the target needs it.
 import logging
 from collections.abc import Callable
 from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, ClassVar
@@ -145,6 +146,10 @@ class OwnSilos(Setting):
             if self.keys.classes:  # your own app does not get these keys
                 train = _some(train, self.keys.samples_per_silo, stream(self.seed, SPLIT, silo))
                 test = test and _some(test, self.keys.test_samples, stream(self.seed, TEST, silo))
+            tables = ((i, kept) for i, (kept, _) in self._kept.items() if any(kept.columns))
+            for first, kept in islice(tables, 1):
+                train = train.like(kept, where, f"silo {first}")
+                test = test and test.like(kept, where, f"silo {first}")
             if not self._kept:
                 _say_if_large(train, where)
             self._kept[silo] = train, test
