@@ -53,6 +53,7 @@ class OwnSilos(Setting):
         self._silos = counted_silos(keys, self.name)
         self.num_classes = keys.classes
         self._kept: dict[int, tuple[SiloData, SiloData | None]] = {}
+        self._said = False
 
     def _named(self) -> str:
         """Return the name of the data's source for messages; SpcacwError if none is given."""
@@ -150,19 +151,21 @@ class OwnSilos(Setting):
             for first, kept in islice(tables, 1):
                 train = train.like(kept, where, f"silo {first}")
                 test = test and test.like(kept, where, f"silo {first}")
-            if not self._kept:
-                _say_if_large(train, where)
+            self._said = self._said or _say_if_large(train, where)
             self._kept[silo] = train, test
         return self._kept[silo]
 
 
-def _say_if_large(data: SiloData, where: str) -> None:
-    """Warn of a feature, or of numbers to predict, that are not scaled."""
+def _say_if_large(data: SiloData, where: str) -> bool:
+    """Warn of a feature, or of numbers to predict, that are not scaled; return whether any is."""
+    large = False
     for what, values in {"a feature": data.x, "labels": data.y}.items():
         if values.is_floating_point():
             size = float(torch.linalg.vector_norm(values, dim=0).max()) / len(values) ** 0.5
             if size > _LARGE:
                 _say_large(f"{where} has {what}", size)
+                large = True
+    return large
 
 
 @cache

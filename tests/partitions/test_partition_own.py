@@ -208,6 +208,17 @@ def test_what_is_not_scaled_is_told_once(caplog, part, classes, what):
     assert f"Silo 0 of {setting._source} has {what}" in told
 
 
+def test_the_first_silo_that_is_not_scaled_is_named_if_another_is(caplog):
+    """As one hospital that writes another unit."""
+    metres = (X + 200, Y)
+    returned.update({1: (metres, metres), 2: (metres, metres)})
+    setting = own()
+    for silo in range(3):
+        setting.train(silo)
+    (told,) = caplog.messages
+    assert told.startswith("Silo 1 of ")
+
+
 def test_scaled_features_and_tokens_are_told_nothing(caplog):
     own().train(0)
     returned[0] = ((torch.full((6, 9), 79), Y), None)
