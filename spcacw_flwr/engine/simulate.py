@@ -56,6 +56,7 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     with history.failing(), logged(output) if output else nullcontext():
         pool = SiloPool(config, setting, range(setting.num_silos))
         method = method_for(config, pool.describe(), pool)
+        history.names = setting.names
         see_classes(method.federation)
         with (
             threads(config.run.threads, setting.num_silos * config.samples_per_round, pool),

@@ -111,8 +111,8 @@ class Setting(ABC):
     group_kind: ClassVar[str]
     """What ``groups`` holds: "cluster" (numbers), "angle" (degrees in [0, 360)), or "none": the
     truth is not known, and ``groups`` holds None."""
-    names: ClassVar[tuple[str, ...]] = ()
-    """The names of the M silos; empty if silos have only numbers."""
+    names: tuple[str, ...] = ()
+    """The names of the M silos; empty if silos have only numbers, or as long as data are unread."""
     target: int = 0
     """The target, for settings that give it other data than a peer; set before data are read."""
     oracle_radius: float = 0.0
