@@ -205,6 +205,18 @@ def test_a_settings_samples_are_checked_as_a_functions_are(folder, monkeypatch, 
         trained(SETTING, **keys)
 
 
+@pytest.mark.parametrize(("names", "what"), [(["b", "a"], "s 'b', 'a'"), (["a", "c"], " 'c'")])
+def test_tables_of_a_setting_have_their_columns_in_one_order(folder, monkeypatch, names, what):
+    trained(SETTING)
+    tables = {1: pd.DataFrame(X.numpy(), columns=names)}
+    first = pd.DataFrame(X.numpy(), columns=["a", "b"])
+    given = lambda self, silo: SiloData(tables.get(silo, first), Y)  # noqa: E731
+    monkeypatch.setattr(sys.modules["mine"].Stripes, "train", given)
+    words = "train(1) of the setting does not have the columns of train(0) of the setting in the "
+    with one_sentence(f"{words}same order (column{what}): give all tables the same."):
+        trained(SETTING)
+
+
 def raises(self, silo=0):
     raise FileNotFoundError("no such table")
 

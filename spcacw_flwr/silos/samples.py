@@ -42,7 +42,7 @@ def _numbers(table: Any, names: Sequence[str]) -> Any:
     columns = zip(names, table.T, strict=True)
     odd = [name for name, column in columns if not all(map(_is_number, column))]
     if odd:
-        raise TypeError(f"not only numbers are in {_some(odd)}")
+        raise TypeError(f"not only numbers are in {some_columns(odd)}")
     return table.astype(np.float64)
 
 
@@ -50,10 +50,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Number | np.bool_) and not isinstance(value, complex)
 
 
-def _some(names: Sequence[str]) -> str:
+def some_columns(names: Sequence[str]) -> str:
     """List columns, the first few of them if they are many."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"column{'s' * (len(names) > 1)} {', '.join(map(repr, names[:_SHOWN]))}{more}"
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return f"column{'s' * (len(names) > 1)} {shown}{more}"
 
 
 def in_order(values: Tensor, names: Names, first: Names, where: str, whose: str) -> Tensor:
@@ -68,8 +69,8 @@ def in_order(values: Tensor, names: Names, first: Names, where: str, whose: str)
     )
     if odd:
         raise SpcacwError(
-            f"{where} differs from {whose} in {_some(odd)}: give all tables the same columns, each "
-            "once."
+            f"{where} differs from {whose} in {some_columns(odd)}: give all tables the same "
+            "columns, each once."
         )
     return values[:, [names.index(one) for one in first]]
 

@@ -21,7 +21,14 @@ from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError, one_line, users
 from spcacw_flwr.config.keys import PartitionKeys
-from spcacw_flwr.silos.samples import Names, as_tensor, check_samples, columns_of, in_order
+from spcacw_flwr.silos.samples import (
+    Names,
+    as_tensor,
+    check_samples,
+    columns_of,
+    in_order,
+    some_columns,
+)
 from spcacw_flwr.silos.streams import TUNE, stream
 
 # An angle such as 3 · 0.1 must count as within 0.3 degrees despite its rounding.
@@ -264,7 +271,21 @@ def data_of(setting: Setting, part: str, silo: int) -> SiloData:
         raise SpcacwError(f"{where} gives a {type(given).__name__}: it must be a SiloData(x, y).")
     with users(f"{where} gives data of which a check raises"):
         given.check(where)
+    _same_columns(setting, given, where)
     return given
+
+
+def _same_columns(setting: Setting, given: SiloData, where: str) -> None:
+    """Raise SpcacwError unless tables have the columns of the first that the setting gave."""
+    if any(given.columns):
+        whose, first = vars(setting).setdefault("_tables", (where, given.columns))
+        for names, others in zip(given.columns, first, strict=True):
+            if names and others and names != others:
+                odd = [one for at, one in enumerate(names) if others[at : at + 1] != (one,)]
+                raise SpcacwError(
+                    f"{where} does not have the columns of {whose} in the same order "
+                    f"({some_columns(odd or others[len(names) :])}): give all tables the same."
+                )
 
 
 def silo_file(directory: Path, silo: int) -> Path:
