@@ -32,6 +32,7 @@ from spcacw_flwr.config.declare import SpcacwError, import_by_path
 from spcacw_flwr.engine.directory import whole_lines, write_atomically
 from spcacw_flwr.engine.recorder import as_json
 from spcacw_flwr.flower.launch import read_status
+from spcacw_flwr.silos.setting import prepare as prepare_data
 from spcacw_flwr.silos.setup import checked_setting
 
 from .conf import Job
@@ -188,7 +189,7 @@ def prepare(runs: Sequence[Run]) -> None:
         if data not in said:
             said[data] = ""
             try:
-                setting.prepare()
+                prepare_data(setting)
             except SpcacwError as error:
                 said[data] = str(error)
         if said[data]:

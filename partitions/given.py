@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.silos.setting import SiloData, as_tensor
+from spcacw_flwr.silos.samples import weights_of
+from spcacw_flwr.silos.setting import SiloData
 
 _WHOLE = (torch.int64, torch.int32, torch.int16)
 
@@ -31,6 +32,7 @@ def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData
     if pair[1] is None:
         return train, None
     test = _part(pair[1], num_classes, f"{where}, test data")
+    test = test.like(train, f"{where}, test data,", "the training data")
     if differ := difference(train, test):
         what, ours, theirs = differ
         raise SpcacwError(
@@ -49,43 +51,33 @@ def difference(one: SiloData, other: SiloData) -> tuple[str, str, str] | None:
 
 
 def _part(part: Any, num_classes: int, where: str) -> SiloData:
-    x, y = (each.detach() for each in _tensors(part, where))
-    if len(x) != len(y) or not len(x):
-        raise SpcacwError(
-            f"{where}: {len(x)} inputs and {len(y)} labels, which must be equally many, and some."
-        )
+    given = _read(part, where)
+    given.check(where)
+    x, y, weight = given.x.detach(), given.y.detach(), given.weight
     numbers = num_classes == 1 or (not num_classes and y.is_floating_point())
     flags = y.is_floating_point() or (y.dtype == torch.bool and y.shape != x.shape)
     many = flags and y.dim() == 2 and y.shape[1] > 1 and num_classes != 1
     labels = _several if many else _numbers if numbers else _labels
-    weight = part.weight if isinstance(part, SiloData) else None
-    independent = part.independent if isinstance(part, SiloData) else None
     if weight is not None:
-        weight = _weights(weight, len(y), where)
+        weight = weights_of(weight, len(y), where)
     labelled = _inputs(x, where), labels(x, y, num_classes, where)
-    found = SiloData(*labelled, weight, independent)
-    if found.independent is not None and not 1 <= found.independent <= len(y):
-        raise SpcacwError(
-            f"{where}: independent is {found.independent:g}, but there are {len(y)} samples, of "
-            "which 1 at least and all at most are independent."
-        )
-    return found
+    return SiloData(*labelled, weight, given.independent, given.columns)
 
 
-def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
-    """Return a pair as tensors; the samples of a Dataset are stacked."""
-    if isinstance(part, SiloData):
-        part = part.x, part.y
+def _read(part: Any, where: str) -> SiloData:
+    """Return samples as tensors; the samples of a Dataset are stacked."""
+    if isinstance(part, SiloData) and part.x.dim() and part.y.dim():
+        return part
     if isinstance(part, Dataset):
         if not hasattr(part, "__len__"):
             raise SpcacwError(f"{where} is a Dataset without a length, so it cannot be batched.")
         try:
             samples = [part[i] for i in range(len(part))]
             if not samples:
-                return torch.empty(0), torch.empty(0)
+                return SiloData(torch.empty(0), torch.empty(0))
             columns = zip(*samples, strict=True)
             x, y = (torch.stack([torch.as_tensor(one) for one in column]) for column in columns)
-            return x, y
+            return SiloData(x, y)
         except Exception as error:  # a user's Dataset may raise anything
             raise SpcacwError(
                 f"{where} is a Dataset that cannot be read as pairs of an input and a label, alike "
@@ -93,13 +85,13 @@ def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
             ) from error
     if isinstance(part, tuple | list) and len(part) == 2:
         try:
-            x, y = map(as_tensor, part)
+            found = SiloData(*part)
         except (TypeError, ValueError, RuntimeError) as error:
             raise SpcacwError(
                 f"{where} cannot be made into tensors ({error}): x and y must be numbers."
             ) from error
-        if x.dim() and y.dim():
-            return x, y
+        if found.x.dim() and found.y.dim():
+            return found
     raise SpcacwError(
         f"{where} is {describe(part)}: a silo is (train, test), each a Dataset or a pair (x, y)."
     )
@@ -108,14 +100,8 @@ def _tensors(part: Any, where: str) -> tuple[Tensor, Tensor]:
 def _inputs(x: Tensor, where: str) -> Tensor:
     if x.dim() < 2:
         raise SpcacwError(f"{where}: inputs have shape {tuple(x.shape)}; they must be (n, …).")
-    if x.is_floating_point():
-        x = x.float()
-        if len(wrong := (~torch.isfinite(x)).nonzero()):
-            raise SpcacwError(
-                f"{where}: input {wrong[0, 0]} has a value that is infinite or not a number in "
-                "float32: fill in what is missing, or leave such samples out."
-            )
-        return x
+    if x.is_floating_point() or x.dtype == torch.bool:
+        return x.float()
     if x.dtype in _WHOLE and x.dim() == 2:
         return x.long()
     raise SpcacwError(
@@ -124,21 +110,9 @@ def _inputs(x: Tensor, where: str) -> Tensor:
     )
 
 
-def _weights(weight: Any, count: int, where: str) -> Tensor:
-    """Return the weight of each sample, float (n,)."""
-    weight = torch.as_tensor(weight).detach().float()
-    good = weight.shape == (count,) and weight.isfinite().all() and (weight >= 0).all()
-    if not good or not weight.sum() > 0:
-        raise SpcacwError(
-            f"{where}: weights, of shape {tuple(weight.shape)}, must be {count} finite numbers, "
-            "none below 0 and not all 0."
-        )
-    return weight
-
-
 def _numbers(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
     y = y.float() if y.is_floating_point() or y.dtype in _WHOLE else y
-    if y.dim() != 1 or not y.is_floating_point() or not y.isfinite().all():
+    if y.dim() != 1 or not y.is_floating_point():
         raise SpcacwError(
             f"{where}: with classes = 1 labels must be finite numbers (n,), but are {y.dtype} of "
             f"shape {tuple(y.shape)}."

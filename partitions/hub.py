@@ -145,6 +145,9 @@ class HubSilos(OwnSilos):
             ) from error
         if count != self._silos:
             raise SpcacwError(f"{named} makes {count} silos of this dataset: set silos={count}.")
+        if natural := getattr(found, "partition_id_to_natural_id", None):  # no $: a picture's TeX
+            names = (str(natural[silo]).replace("$", "").split() for silo in range(count))
+            self.names = tuple(map(" ".join, names))
         return found
 
     def _column(self, name: str, rows: Any = None) -> NDArray[Any]:

@@ -14,6 +14,7 @@ without test data; the target needs it.
 import logging
 from collections.abc import Callable
 from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, ClassVar
@@ -52,6 +53,7 @@ class OwnSilos(Setting):
         self._silos = counted_silos(keys, self.name)
         self.num_classes = keys.classes
         self._kept: dict[int, tuple[SiloData, SiloData | None]] = {}
+        self._said = False
 
     def _named(self) -> str:
         """Return the name of the data's source for messages; SpcacwError if none is given."""
@@ -145,19 +147,25 @@ class OwnSilos(Setting):
             if self.keys.classes:  # your own app does not get these keys
                 train = _some(train, self.keys.samples_per_silo, stream(self.seed, SPLIT, silo))
                 test = test and _some(test, self.keys.test_samples, stream(self.seed, TEST, silo))
-            if not self._kept:
-                _say_if_large(train, where)
+            tables = ((i, kept) for i, (kept, _) in self._kept.items() if any(kept.columns))
+            for first, kept in islice(tables, 1):
+                train = train.like(kept, where, f"silo {first}")
+                test = test and test.like(kept, where, f"silo {first}")
+            self._said = self._said or _say_if_large(train, where)
             self._kept[silo] = train, test
         return self._kept[silo]
 
 
-def _say_if_large(data: SiloData, where: str) -> None:
-    """Warn of a feature, or of numbers to predict, that are not scaled."""
+def _say_if_large(data: SiloData, where: str) -> bool:
+    """Warn of a feature, or of numbers to predict, that are not scaled; return whether any is."""
+    large = False
     for what, values in {"a feature": data.x, "labels": data.y}.items():
         if values.is_floating_point():
             size = float(torch.linalg.vector_norm(values, dim=0).max()) / len(values) ** 0.5
             if size > _LARGE:
                 _say_large(f"{where} has {what}", size)
+                large = True
+    return large
 
 
 @cache

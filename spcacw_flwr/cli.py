@@ -72,6 +72,7 @@ def train(flat: dict[str, Any]) -> None:
     from spcacw_flwr.flower import launch
     from spcacw_flwr.report.terminal import reported
     from spcacw_flwr.silos.device import find_device
+    from spcacw_flwr.silos.setting import prepare
     from spcacw_flwr.silos.setup import checked_setting
 
     config = Config.from_flat(flat)
@@ -80,7 +81,7 @@ def train(flat: dict[str, Any]) -> None:
     places = {"output": output, "resume": config.run.resume and output, "data-dir": data_dir}
     config = Config.from_flat(config.to_flat() | places)
     setting = checked_setting(config)
-    setting.prepare()
+    prepare(setting)
     find_device(config.run.device, config.run.precision)
     claim_directory(Path(output), bool(config.run.resume))
     end_like_ctrl_c()

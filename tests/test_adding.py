@@ -183,7 +183,41 @@ def test_a_setting_that_gives_a_pair_is_one_sentence(folder, monkeypatch, part):
         trained(SETTING)
 
 
-def raises(self, silo):
+X, Y = torch.ones(4, 2), torch.tensor([0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("keys", [{}, {"holdout": 0.5}])
+@pytest.mark.parametrize(("part", "words"), [
+    ((X, Y[:3]), ": 4 inputs and 3 labels, which must be equally many, and some."),
+    ((X[:0], Y[:0]), ": 0 inputs and 0 labels"),
+    ((X.where(Y[:, None] < 1, torch.nan), Y), ": input 1 has a value that is infinite or not a n"),
+    ((X, Y / Y), ": label 0 is missing or infinite"),
+    ((X, Y, torch.zeros(4)), ": weights, of shape (4,), must be 4 finite numbers"),
+    ((X, Y, None, float("nan")), ": independent is nan, but there are 4 samples"),
+    ((X, Y, None, 0.5), ": independent is 0.5,"),
+    ((X, Y[0]), " gives data of which a check raises TypeError: len() of a 0-d tensor"),
+])  # fmt: skip
+def test_a_settings_samples_are_checked_as_a_functions_are(folder, monkeypatch, part, words, keys):
+    trained(SETTING)
+    setting = sys.modules["mine"].Stripes
+    monkeypatch.setattr(setting, "train", lambda self, silo: SiloData(*part))
+    with one_sentence(f"train(0) of the setting{words}"):
+        trained(SETTING, **keys)
+
+
+@pytest.mark.parametrize(("names", "what"), [(["b", "a"], "s 'b', 'a'"), (["a", "c"], " 'c'")])
+def test_tables_of_a_setting_have_their_columns_in_one_order(folder, monkeypatch, names, what):
+    trained(SETTING)
+    tables = {1: pd.DataFrame(X.numpy(), columns=names)}
+    first = pd.DataFrame(X.numpy(), columns=["a", "b"])
+    given = lambda self, silo: SiloData(tables.get(silo, first), Y)  # noqa: E731
+    monkeypatch.setattr(sys.modules["mine"].Stripes, "train", given)
+    words = "train(1) of the setting does not have the columns of train(0) of the setting in the "
+    with one_sentence(f"{words}same order (column{what}): give all tables the same."):
+        trained(SETTING)
+
+
+def raises(self, silo=0):
     raise FileNotFoundError("no such table")
 
 
@@ -198,6 +232,9 @@ def raises(self, silo):
         ("names", ("A", "B"), "names has 2 entries, and groups 4: give one each."),
         ("num_classes", 2.0, "Setting 'stripes' needs input_shape, whole numbers such as (3,), and "
          "num_classes, one whole number (TypeError: 'float' object"),
+        ("num_classes", -1, "Setting 'stripes' has num_classes = -1: it must be the number of"),
+        ("groups", property(raises), "mine:Stripes: groups of the setting raises FileNot"),
+        ("prepare", raises, "prepare() of the setting raises FileNotFoundError: no such table ("),
         ("__init__", lambda self: None, "setting = 'mine:Stripes' cannot be made of (keys, seed)"),
         ("train", raises, "train(0) of the setting raises FileNotFoundError: no such table (test_"),
         ("test", raises, "test(0) of the setting raises FileNotFoundError: no such table (test_"),

@@ -42,6 +42,8 @@ class History:
     """Whether the run goes on from an earlier start."""
     federation: Federation
     """The federation; set when training starts."""
+    names: tuple[str, ...] = ()
+    """The silos' names, from the setting; empty if silos have only numbers."""
     method: Method
     """The method with its state, and the gate with its counts; set when training starts."""
     gate: Gate

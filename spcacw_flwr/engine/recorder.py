@@ -269,7 +269,7 @@ class Recorder(History):
             "figures": {name: values.tolist() for name, values in self.figures.items()},
             "rejections": self.gate.rejections(),
             "privacy": self.privacy,
-            "groups": [info.group for info in self.federation.silos], "names": setting.names,
+            "groups": [info.group for info in self.federation.silos], "names": self.names,
             "group_kind": setting.group_kind,
             "seconds": round(self.seconds, 3), "versions": versions(),
         }  # fmt: skip

@@ -27,6 +27,7 @@ from spcacw_flwr.methods.base import Method
 from spcacw_flwr.methods.guard import make_method
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, SiloInfo
+from spcacw_flwr.silos.setting import prepare
 from spcacw_flwr.silos.setup import checked_setting
 
 SMALL_ROUND = 512
@@ -49,12 +50,13 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
         If the configuration, the data or the run has an error; results so far are on disk.
     """
     setting = checked_setting(config)
-    setting.prepare()
+    prepare(setting)
     output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)
     with history.failing(), logged(output) if output else nullcontext():
         pool = SiloPool(config, setting, range(setting.num_silos))
         method = method_for(config, pool.describe(), pool)
+        history.names = setting.names
         see_classes(method.federation)
         with (
             threads(config.run.threads, setting.num_silos * config.samples_per_round, pool),

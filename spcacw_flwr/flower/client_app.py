@@ -29,6 +29,7 @@ from spcacw_flwr.flower import audit, certificates, node, records
 from spcacw_flwr.flower.policy import ALONE, SitePool, load
 from spcacw_flwr.flower.silo import answer, channel_of, evaluation, note_told, talk
 from spcacw_flwr.silos.pool import SiloPool
+from spcacw_flwr.silos.setting import prepare
 from spcacw_flwr.silos.setup import setting_of
 from spcacw_flwr.silos.streams import Secret
 
@@ -106,7 +107,7 @@ def _pool(
         for silo in silos[:1]:  # others' data may not be here; a node may hold no silo
             setting.train(silo)
     else:
-        setting.prepare()
+        prepare(setting)
     rehearsal = simulated() or node_config.get("privacy-seeded")
     chances = None if rehearsal else Secret
     if policy := node_config.get("policy"):

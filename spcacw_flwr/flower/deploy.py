@@ -23,7 +23,7 @@ from spcacw_flwr.flower.hosts import OLD_KEY, Server, Silo
 from spcacw_flwr.flower.monitor import Monitor, serve
 from spcacw_flwr.flower.processes import Program, connected, free_port, host_and_port, listens
 from spcacw_flwr.report.terminal import reported
-from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.setting import Setting, prepare
 from spcacw_flwr.silos.setup import checked_setting
 
 app = typer.Typer(
@@ -312,7 +312,7 @@ def checked(
     where = {"data-dir": data_dir and absolute(str(data_dir))}
     resolved = Config.from_flat({"exchange": STREAM} | flat_keys(config, set_, where))
     setting = checked_setting(resolved)
-    setting.prepare()
+    prepare(setting)
     return resolved, setting
 
 

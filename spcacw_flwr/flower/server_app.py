@@ -135,6 +135,7 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     strategy = GradientStrategy(config, setting.num_silos, recorder)
     federation = strategy.discover(grid)
     model = SiloPool(config, setting, ())  # holds no silo: only the model that they all share
+    recorder.names = setting.names
     arrays = records.model_to_arrays(model.layout, model.initial_parameters())
     strategy.start(grid, arrays, config.run.epochs * federation.rounds_per_epoch)
 

@@ -32,6 +32,7 @@ from spcacw_flwr.silos.evaluation import Cases
 from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Request, SiloInfo
+from spcacw_flwr.silos.setting import prepare
 from spcacw_flwr.silos.setup import checked_setting
 
 Say = Callable[[str], None]
@@ -74,7 +75,7 @@ def _one_seed(config: Config, chosen: Sequence[int], say: Say) -> Iterator[tuple
     """Yield the rows of a seed; the silos' data are made once for all of them."""
     setting, seed, target = checked_setting(config), config.run.seed, config.run.target
     try:
-        setting.prepare()
+        prepare(setting)
         pool = SiloPool(config, setting, range(setting.num_silos))
         samples = len(setting.test(target).y)
         whole, values, cases = _rerun(pool, (), f"seed {seed}, all silos", say)

@@ -21,15 +21,18 @@ from torch import Tensor
 
 from spcacw_flwr.config.declare import SpcacwError, one_line, users
 from spcacw_flwr.config.keys import PartitionKeys
+from spcacw_flwr.silos.samples import (
+    Names,
+    as_tensor,
+    check_samples,
+    columns_of,
+    in_order,
+    some_columns,
+)
 from spcacw_flwr.silos.streams import TUNE, stream
 
 # An angle such as 3 · 0.1 must count as within 0.3 degrees despite its rounding.
 _ANGLE_ROUNDING = 1e-9
-
-
-def as_tensor(given: Any) -> Tensor:
-    """Return a tensor, an array, a pandas table or a list as a tensor, if possible uncopied."""
-    return given if isinstance(given, Tensor) else torch.as_tensor(np.require(given, None, "W"))
 
 
 @dataclass(frozen=True)
@@ -50,18 +53,38 @@ class SiloData:
     weights (READING row 13). Only test data have weights."""
     independent: float | None = None
     """The number of independent samples (of patients, if they have several images); None: n."""
+    columns: tuple[Names, Names] = None, None
+    """The names of the columns of x and of y that were tables."""
 
     def __post_init__(self) -> None:
         """Make tensors of x and y; whatever NumPy or PyTorch raises if that is impossible."""
+        both = columns_of(self.x), columns_of(self.y)
+        if both != (None, None):
+            object.__setattr__(self, "columns", both)
         for name in ("x", "y"):
             object.__setattr__(self, name, as_tensor(getattr(self, name)))
+
+    def check(self, where: str) -> None:
+        """Raise SpcacwError, which begins with ``where``, for samples that cannot be right."""
+        check_samples(self.x, self.y, self.weight, self.independent, where)
+
+    def like(self, first: "SiloData", where: str, whose: str) -> "SiloData":
+        """Return these samples with their tables' columns in the order of the first tables.
+
+        SpcacwError if columns have other names.
+        """
+        if self.columns == first.columns:
+            return self
+        (x, y), (xs, ys) = self.columns, first.columns
+        ordered = in_order(self.x, x, xs, where, whose), in_order(self.y, y, ys, where, whose)
+        return SiloData(*ordered, self.weight, self.independent, (xs or x, ys or y))
 
     def rows(self, at: NDArray[np.int64]) -> "SiloData":
         """Return some of the samples; the same proportion of them counts as independent."""
         n = self.independent
         alone = None if n is None else max(1.0, n * len(at) / len(self.y))
         weight = None if self.weight is None else self.weight[at]
-        return SiloData(self.x[at], self.y[at], weight, alone)
+        return SiloData(self.x[at], self.y[at], weight, alone, self.columns)
 
     def label_counts(self, num_classes: int) -> Tensor:
         """Count the labels of each class: int64 (num_classes,)."""
@@ -95,8 +118,8 @@ class Setting(ABC):
     group_kind: ClassVar[str]
     """What ``groups`` holds: "cluster" (numbers), "angle" (degrees in [0, 360)), or "none": the
     truth is not known, and ``groups`` holds None."""
-    names: ClassVar[tuple[str, ...]] = ()
-    """The names of the M silos; empty if silos have only numbers."""
+    names: tuple[str, ...] = ()
+    """The names of the M silos; empty if silos have only numbers, or as long as data are unread."""
     target: int = 0
     """The target, for settings that give it other data than a peer; set before data are read."""
     oracle_radius: float = 0.0
@@ -188,7 +211,8 @@ KINDS = "cluster", "angle", "none"
 
 def check_groups(setting: Setting, name: str) -> None:
     """Raise SpcacwError unless a setting says of which kind its groups are, and gives them."""
-    kind, groups = getattr(setting, "group_kind", None), setting.groups
+    with users(f"{name}: groups of the setting raises"):
+        kind, groups = getattr(setting, "group_kind", None), setting.groups
     if kind not in KINDS:
         raise SpcacwError(
             f"{name}: group_kind = {kind!r} must be one of {', '.join(KINDS)}; 'none' where the "
@@ -214,27 +238,54 @@ def described(setting: Setting) -> tuple[tuple[int, ...], int]:
     """
     try:
         shape, classes = tuple(map(operator.index, setting.input_shape)), setting.num_classes
-        return shape, operator.index(classes)
+        found = shape, operator.index(classes)
     except (AttributeError, TypeError) as error:
         raise SpcacwError(
             f"Setting {setting.name!r} needs input_shape, whole numbers such as (3,), and "
             f"num_classes, one whole number ({one_line(error)})."
         ) from error
+    if classes < 0:
+        raise SpcacwError(
+            f"Setting {setting.name!r} has num_classes = {classes}: it must be the number of "
+            "labels, 1 for numbers to be predicted, or 0 for as many as the model has scores for."
+        )
+    return found
+
+
+def prepare(setting: Setting) -> None:
+    """Prepare a setting's data; SpcacwError for whatever a user's own setting raises."""
+    with users("prepare() of the setting raises"):
+        setting.prepare()
 
 
 def data_of(setting: Setting, part: str, silo: int) -> SiloData:
     """Return what ``part`` of a setting, "train" or "test", gives.
 
-    SpcacwError if that is no SiloData, or whatever a user's own setting raises as one sentence.
+    SpcacwError if that is no SiloData, if samples cannot be right, or for whatever a user's own
+    setting raises.
     """
-    with users(f"{part}({silo}) of the setting raises"):
+    where = f"{part}({silo}) of the setting"
+    with users(f"{where} raises"):
         given = getattr(setting, part)(silo)
     if not isinstance(given, SiloData):
-        raise SpcacwError(
-            f"{part}({silo}) of the setting gives a {type(given).__name__}: it must be a "
-            "SiloData(x, y)."
-        )
+        raise SpcacwError(f"{where} gives a {type(given).__name__}: it must be a SiloData(x, y).")
+    with users(f"{where} gives data of which a check raises"):
+        given.check(where)
+    _same_columns(setting, given, where)
     return given
+
+
+def _same_columns(setting: Setting, given: SiloData, where: str) -> None:
+    """Raise SpcacwError unless tables have the columns of the first that the setting gave."""
+    if any(given.columns):
+        whose, first = vars(setting).setdefault("_tables", (where, given.columns))
+        for names, others in zip(given.columns, first, strict=True):
+            if names and others and names != others:
+                odd = [one for at, one in enumerate(names) if others[at : at + 1] != (one,)]
+                raise SpcacwError(
+                    f"{where} does not have the columns of {whose} in the same order "
+                    f"({some_columns(odd or others[len(names) :])}): give all tables the same."
+                )
 
 
 def silo_file(directory: Path, silo: int) -> Path:

@@ -10,7 +10,7 @@ from spcacw_flwr.config.declare import SpcacwError, users
 from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.silos.privacy import mechanisms
-from spcacw_flwr.silos.setting import Setting, SiloData, check_groups
+from spcacw_flwr.silos.setting import Setting, SiloData, check_groups, data_of
 
 
 def make_setting(name: str, keys: PartitionKeys, seed: int, target: int = 0) -> Setting:
@@ -83,7 +83,7 @@ class HeldOut:
     @cached_property
     def _parts(self) -> tuple[SiloData, SiloData]:
         """Training and held-out data of the target; SpcacwError if one of them is empty."""
-        whole = self.setting.train(self.target)
+        whole = data_of(self.setting, "train", self.target)
         rows = self.setting.held_out(self.target, self.share)
         if not all(len(some) for some in rows):
             less, lacks = ("less", "train on") if len(rows[1]) else ("more", "hold out")

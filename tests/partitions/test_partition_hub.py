@@ -101,11 +101,20 @@ def test_natural_silos_and_our_own_partitioners(saved):
     natural = json.dumps({"partition_by": "town"})
     setting = made(saved, partitioner="NaturalIdPartitioner", arguments=natural)
     assert len(setting.train(3).y) == 24
+    assert setting.names == ("t0", "t1", "t2", "t3")
     with one_sentence("NaturalIdPartitioner makes 4 silos of this dataset: set silos=4."):
         made(saved, 5, partitioner="NaturalIdPartitioner", arguments=natural).train(0)
     ours = "spcacw_flwr.partitions.flower:RelabelPartitioner"
     given = json.dumps({"cluster_sizes": [1, 1], "partition_by": "many"})
     assert len(made(saved, 2, label="many", partitioner=ours, arguments=given).train(0).y) == 48
+
+
+def test_a_report_says_the_natural_ids(saved, tmp_path):
+    natural = json.dumps({"partition_by": "town"})
+    given = keys(saved, partitioner="NaturalIdPartitioner", arguments=natural)
+    simulate(Config.from_flat(given | {"epochs": 1, "output": str(tmp_path / "run")}))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["names"] == ["t0", "t1", "t2", "t3"]
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,64 @@ def test_pandas_tables_are_read():
         own(classes=2).train(0)
 
 
+AB = pd.DataFrame({"a": [1.0, 2, 3], "b": [4.0, 5, 6]})
+
+
+def test_columns_of_tables_are_brought_into_the_order_of_the_first_table():
+    """At another silo, in its test, and with several labels in columns."""
+    kinds = pd.DataFrame({"ill": [0, 1, 0], "old": [True, True, False]})
+    plain, turned = (AB, kinds), (AB[["b", "a"]], kinds[["old", "ill"]])
+    returned.update(
+        {0: (plain, turned), 1: (SiloData(*turned), SiloData(*plain)), 2: (turned, None)}
+    )
+    setting = own(classes=2)
+    found = [setting.train(0), setting.test(0), setting.train(1), setting.test(1), setting.train(2)]
+    for data in found:
+        assert data.x.tolist() == AB.to_numpy().tolist()
+        assert data.y.tolist() == kinds.astype(float).to_numpy().tolist()
+
+
+@pytest.mark.parametrize(("other", "what"), [
+    (AB.rename(columns={"b": "c"}), "columns 'b', 'c'"), (AB[["a"]], "column 'b'"),
+    (AB.set_axis(["a", "a"], axis=1), "columns 'a', 'b'"),
+])  # fmt: skip
+def test_tables_with_other_columns_are_refused_by_their_names(other, what):
+    y = Y[:3]
+    returned.update({0: ((AB, y), (AB, y)), 1: ((other, y), (other, y)), 2: ((AB, y), (other, y))})
+    setting = own()
+    setting.train(0)
+    with pytest.raises(SpcacwError, match=f"^Silo 1 of [^ ]* differs from silo 0 in {what}: give"):
+        setting.train(1)
+    with pytest.raises(
+        SpcacwError, match=f"^Silo 2 .*, test data, .* the training data in {what}:"
+    ):
+        setting.train(2)
+
+
+def test_a_tables_true_and_false_are_numbers():
+    """As get_dummies makes them; other columns without numbers are named."""
+    x = pd.get_dummies(AB.assign(town=["x", "y", "x"]))
+    for table in (x, x[["town_x", "town_y"]]):
+        returned[0] = ((table, Y[:3]), (table, Y[:3]))
+        found = own().train(0).x
+        assert (found.dtype, found[:, -1].tolist()) == (torch.float32, [0, 1, 0])
+    odd = AB.assign(town=["x", "y", 1], day=pd.Timestamp(0))
+    returned[0] = ((odd, Y[:3]), GOOD)
+    with pytest.raises(
+        SpcacwError, match=r"\(not only numbers are in columns 'town', 'day'\): x and"
+    ):
+        own().train(0)
+
+
+@pytest.mark.parametrize("classes", [0, 1, 2])
+def test_a_missing_label_is_named(classes):
+    returned[0] = ((X, Y.double().where(Y < 2, torch.nan)), GOOD)
+    with pytest.raises(
+        SpcacwError, match=r"^Silo 0 of .*, training data: label 2 is missing or inf"
+    ):
+        own(classes=classes).train(0)
+
+
 @pytest.mark.parametrize(("part", "classes", "what"), [
     ((torch.full_like(X, -30), Y), 3, "a feature with a root mean square of 30,"),
     ((X, 5000.0 + 0 * Y), 1, "labels with a root mean square of 5e+03,"),
@@ -148,6 +206,17 @@ def test_what_is_not_scaled_is_told_once(caplog, part, classes, what):
         setting.train(1)
     (told,) = caplog.messages
     assert f"Silo 0 of {setting._source} has {what}" in told
+
+
+def test_the_first_silo_that_is_not_scaled_is_named_if_another_is(caplog):
+    """As one hospital that writes another unit."""
+    metres = (X + 200, Y)
+    returned.update({1: (metres, metres), 2: (metres, metres)})
+    setting = own()
+    for silo in range(3):
+        setting.train(silo)
+    (told,) = caplog.messages
+    assert told.startswith("Silo 1 of ")
 
 
 def test_scaled_features_and_tokens_are_told_nothing(caplog):
