@@ -38,8 +38,8 @@ from spcacw_flwr.silos.protocol import LOSSES, Evaluation, Request, SiloInfo
 
 log = logging.getLogger(__name__)
 
-WORDS = 200
-"""Most characters kept of a node's own words, which may be anything."""
+WORDS, LONG = 200, 2000
+"""Most characters kept of a node's own words, which may be anything; of those that end a run."""
 ARRAYS, CONFIG, METRICS, GRADIENTS = "arrays", "config", "metrics", wire.GRADIENTS
 BUFFERS = "buffers"
 """Sent with metrics: what the model holds besides its parameters (BatchNorm's statistics)."""
@@ -340,10 +340,10 @@ def gone(reply: Message) -> bool:
     return reply.has_error() and reply.error.code in GONE
 
 
-def one_line(words: str) -> str:
+def one_line(words: str, most: int = WORDS) -> str:
     """Return a node's words as a line that fits a log and cannot control a terminal."""
     words = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-    return words if len(words) <= WORDS else f"{words[:WORDS]}…"
+    return words if len(words) <= most else f"{words[:most]}…"
 
 
 def usable(reply: Message) -> RecordDict:
@@ -356,8 +356,8 @@ def usable(reply: Message) -> RecordDict:
                 f"The ClientApp of node {node} lacks part of our protocol ({missing[0].strip()}): "
                 "make it with spcacw_flwr.silo_app, or give it that handler (docs/app.md)."
             )
-        raise SpcacwError(f"Node {node} failed: {one_line(reason)}")
+        raise SpcacwError(f"Node {node} failed: {one_line(reason, LONG)}")
     config = reply.content.config_records.get(CONFIG)
     if config is not None and ERROR in config:
-        raise SpcacwError(f"Node {node} cannot take part: {one_line(str(config[ERROR]))}")
+        raise SpcacwError(f"Node {node} cannot take part: {one_line(str(config[ERROR]), LONG)}")
     return reply.content

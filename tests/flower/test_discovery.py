@@ -295,11 +295,11 @@ def test_a_target_of_another_version_is_refused_before_training(version, monkeyp
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_nodes_words_cannot_control_a_terminal(failed):
     words, query = (
-        "\x1b[2J\nSilo 3 is best" + 900 * "!",
+        "\x1b[2J\nSilo 3 is best" + 9000 * "!",
         Message(RecordDict(), 7, MessageType.QUERY),
     )
     told = RecordDict({records.CONFIG: ConfigRecord({records.ERROR: words})})
     with pytest.raises(SpcacwError) as error:
         records.usable(Message(Error(0, words) if failed else told, reply_to=query))
     assert str(error.value).isprintable()
-    assert len(str(error.value)) < 300
+    assert len(str(error.value)) < 2100
