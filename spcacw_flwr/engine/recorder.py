@@ -312,6 +312,7 @@ class Recorder(History):
             "alone": alone or None, "alpha": None if self.alpha is None else self.alpha.tolist(),
             **{name: last[name] for name in ("target_gradients", "floats", "bytes")},
             "figures": {name: values.tolist() for name, values in self.figures.items()},
+            **({"accepted": last["accepted"]} if "accepted" in last else {}),
             "rejections": self.gate.rejections(),
             "privacy": self.privacy,
             "groups": [info.group for info in self.federation.silos], "names": setting.names,

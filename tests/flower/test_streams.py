@@ -231,9 +231,8 @@ def test_a_late_silo_is_not_waited_for_twice_and_its_late_answer_is_ignored(capl
     )
     assert events.seconds_of[3] == pytest.approx(1.5, abs=0.4)
     assert max(events.seconds_of[t] for t in (4, 5, 6)) < 1.4
-    assert (
-        "goes on without silos 1 and 4 (node 101), which did not answer within 1.5 s" in caplog.text
-    )
+    said = "goes on without silos 1 and 4 (node 101), which did not answer within 1.5 s"
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize(("round_", "words"), [(8, "round 9"), (7, "when asked to evaluate")])
