@@ -276,6 +276,21 @@ def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch, off
     assert not Path("nothing").exists()
 
 
+@pytest.mark.parametrize("arguments", [
+    ["register", "server", "good/silo.pub"], ["run", "server", "--output", "out"],
+    ["invite", "server", "--silo", "0"], ["revoke", "server", "good/silo.pub"],
+])  # fmt: skip
+def test_a_server_on_another_port_is_said_at_once(arguments, authority, monkeypatch):
+    monkeypatch.chdir(authority.parent.parent)
+    server = Server(authority.parent.parent / "server", free_port())
+    Silo(Path("good")).make(0, authority, "data")
+    if arguments[0] == "revoke":
+        server.members.admit("7", Path("good/silo.pub").read_text())
+    said = deploy(*arguments, "--port", server.port, code=1)
+    told = f"nothing listens at {server.address}: start 'spcacw deploy server', or give its --port."
+    assert told in " ".join(said.split())
+
+
 @pytest.mark.parametrize(
     "arguments", [["server", "s", "--port", "99999"], ["key", "s", "--silo=-1"]]
 )
