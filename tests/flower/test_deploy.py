@@ -402,11 +402,18 @@ def test_a_server_whose_certificate_has_expired_does_not_start(authority, monkey
 
 def test_why_a_program_ended_is_said_in_its_words(tmp_path):
     words = (
-        "\\n\\033[91mERROR\\033[0m: Exit Code: 305\\nNo connection.\\n[code: 2004] No.\\n\\nBye\\n"
+        "\\n\\033[91mERROR\\033[0m: Exit Code: 305\\nNo connection.\\n[code: 2005] No.\\n\\nBye\\n"
     )
     program = Program(["/usr/bin/printf", words], tmp_path / "home", tmp_path / "log", patient=True)
     program.start().process.wait()
-    assert program.last_words == " (No connection. [code: 2004] No.)"
+    assert program.last_words == " (No connection. [code: 2005] No.)"
+
+
+def test_a_silo_that_the_server_does_not_know_is_told_what_to_do(tmp_path):
+    words = "Exit Code: 305\\n[code: 2004] Failed to activate SuperNode.\\n\\n"
+    program = Program(["/usr/bin/printf", words], tmp_path / "home", tmp_path / "log")
+    program.start().process.wait()
+    assert "the server has not registered this silo's key: send it silo.pub" in program.last_words
 
 
 def test_a_program_whose_json_log_was_moved_away_is_started_again(tmp_path, monkeypatch):
