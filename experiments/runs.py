@@ -65,7 +65,8 @@ def own_code(values: Iterable[Any]) -> list[str]:
             installed = "site-packages" in root.parts
             finder = ModuleFinder([] if installed else [str(root)], excludes=["spcacw_flwr"])
             finder.import_hook(name)
-            files = {file, *(Path(m.__file__) for m in finder.modules.values() if m.__file__)}
+            paths = (vars(module)["__file__"] for module in finder.modules.values())
+            files = {file, *map(Path, filter(None, paths))}
             code = b"".join(one.read_bytes() for one in sorted(files))
             found.append(hashlib.sha256(code).hexdigest()[:12])
     return found

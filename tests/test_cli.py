@@ -112,6 +112,16 @@ def test_the_display_shows_epochs_live_or_line_by_line(terminal):
         assert said.count("epoch 1/2") == 1
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_display_prints_each_warning_once(terminal):
+    out = io.StringIO()
+    display = Display(Console(file=out, force_terminal=terminal, width=120, color_system=None))
+    with display.running():
+        for said in (["a"], ["a", "b"], [], ["b"]):  # a run that is started again has none
+            display.show(STATUS | {"warnings": said})
+    assert [out.getvalue().count(f"Warning: {one}") for one in "ab"] == [1, 1]
+
+
 def fake_launch(monkeypatch, ending):
     """Replace Flower by a function that ends as told."""
 

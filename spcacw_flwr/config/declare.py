@@ -39,6 +39,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+def printable(words: str) -> str:
+    """Return words as one line, which cannot control a terminal."""
+    return " ".join("".join(c if c.isprintable() else " " for c in words).split())
+
+
 def one_line(error: BaseException) -> str:
     """Return the text of an error as a part of one sentence."""
     words = " ".join(str(error).split()).rstrip(".")

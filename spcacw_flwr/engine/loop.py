@@ -170,6 +170,10 @@ class History:
     def fail(self, sentence: str) -> None:
         """Record the message of the error that ended the run."""
 
+    def listening(self) -> AbstractContextManager[None]:
+        """Return a context, around a whole run, in which warnings are recorded."""
+        return nullcontext()
+
     @contextmanager
     def failing(self) -> Iterator[None]:
         """Record an error of the block and raise it, as SpcacwError if memory or a file fails."""

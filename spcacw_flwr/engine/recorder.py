@@ -10,9 +10,11 @@ import json
 import logging
 import math
 import platform
+import re
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import printable
 from spcacw_flwr.config.registry import setting_class
 from spcacw_flwr.engine import directory as places
 from spcacw_flwr.engine.checkpoint import Keeper
@@ -38,6 +41,11 @@ log = logging.getLogger(__name__)
 PACKAGES = ("spcacw-flwr", "flwr", "torch", "numpy", "ray")
 PROGRESS_SECONDS = 0.2
 """Least seconds between updates of the round counter on disk; a display needs no more."""
+
+MOST_WARNINGS = 20
+"""Most warnings in status.json; the log has all."""
+COUNT = re.compile(r"\b(round|no\.) \d+", re.IGNORECASE)
+"""Two warnings that differ in these only are one."""
 
 
 def as_json(table: Mapping[str, Any], indent: int | None = None) -> str:
@@ -73,6 +81,25 @@ def best_and_last(accuracy: Sequence[float]) -> dict[str, float]:
     return {"best_accuracy": max(accuracy), "last_accuracy": accuracy[-1]}
 
 
+class Warnings(logging.Handler):
+    """Collects each warning once, and then calls ``tell``."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        super().__init__(logging.WARNING)
+        self.tell = tell
+        self.lines: dict[str, str] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a warning that is new; one more says that there are more."""
+        line = printable(record.getMessage())
+        key = COUNT.sub("", line)
+        if key not in self.lines and len(self.lines) >= MOST_WARNINGS:
+            key, line = "", "More warnings are in the log."
+        if key not in self.lines:
+            self.lines[key] = line
+            self.tell()
+
+
 class Recorder(History):
     """A history that writes the run's artefacts into the run's directory.
 
@@ -94,7 +121,8 @@ class Recorder(History):
         need(config)
         self.directory, self.engine, self._show = directory, engine, show
         self.flower_run = flower_run
-        self._told = self._started
+        self._told, self._state = self._started, ""
+        self._warnings, self._telling = Warnings(self._warned), threading.RLock()
         self._loggers: Loggers | None = None
         self._keeper: Keeper | None = None
         own = places.is_own(directory, flower_run)
@@ -108,6 +136,21 @@ class Recorder(History):
         if not self.resumes:
             self._write_config()
             self._status("waiting for silos")
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Put the warnings of the block into status.json."""
+        logger = logging.getLogger("spcacw_flwr")
+        logger.addHandler(self._warnings)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self._warnings)
+
+    def _warned(self) -> None:
+        with self._telling, suppress(OSError):  # whoever warns may be another thread
+            if self._state:
+                self._status(self._state)
 
     def _write(self, name: str, text: str) -> None:
         write_atomically(self.directory / name, text.encode())
@@ -246,10 +289,12 @@ class Recorder(History):
     def _close(self, state: str, **more: Any) -> None:
         if self._loggers:
             self._loggers.close(state == "finished")
-        try:
-            self._status(state, **more)
-        finally:
-            self._lock.release()
+        with self._telling:
+            try:
+                self._status(state, **more)
+            finally:
+                self._state = ""
+                self._lock.release()
 
     def summary(self) -> dict[str, Any]:
         """Return a summary of the run; accuracies are in percent."""
@@ -267,6 +312,7 @@ class Recorder(History):
             "alone": alone or None, "alpha": None if self.alpha is None else self.alpha.tolist(),
             **{name: last[name] for name in ("target_gradients", "floats", "bytes")},
             "figures": {name: values.tolist() for name, values in self.figures.items()},
+            **({"accepted": last["accepted"]} if "accepted" in last else {}),
             "rejections": self.gate.rejections(),
             "privacy": self.privacy,
             "groups": [info.group for info in self.federation.silos], "names": self.names,
@@ -295,7 +341,7 @@ class Recorder(History):
         return found
 
     def _status(self, state: str, **more: Any) -> None:
-        self._told = time.perf_counter()
+        self._told, self._state = time.perf_counter(), state
         last = self.epochs[-1] if self.epochs else {}
         table = {
             "state": state, "round": self.round, "rounds": self.rounds,
@@ -304,8 +350,10 @@ class Recorder(History):
             "metric": self.config.run.metric, "value": last.get(self.config.run.metric),
             "alone": last.get("alone"),
             "alpha": [] if self.alpha is None else self.alpha.tolist(),
+            "warnings": [*self._warnings.lines.values()],
             **({places.FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
         }  # fmt: skip
-        self._write("status.json", as_json(table))
-        if self._show:
-            self._show(table)
+        with self._telling:
+            self._write("status.json", as_json(table))
+            if self._show:
+                self._show(table)

@@ -53,7 +53,8 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
     prepare(setting)
     output = run_directory(config)
     history = Recorder(output, config, "in-process", show) if output else History(config)
-    with history.failing(), logged(output) if output else nullcontext():
+    log = logged(output, echo=show is None) if output else nullcontext()
+    with history.failing(), log, history.listening():
         pool = SiloPool(config, setting, range(setting.num_silos))
         method = method_for(config, pool.describe(), pool)
         history.names = setting.names
@@ -68,13 +69,16 @@ def simulate(config: Config, show: Callable[[dict[str, Any]], None] | None = Non
 
 
 @contextmanager
-def logged(directory: Path) -> Iterator[None]:
-    """Write the log messages of the block to a run's ``run.log``; other handlers stay."""
+def logged(directory: Path, echo: bool = True) -> Iterator[None]:
+    """Write the log messages of the block to a run's ``run.log``; other handlers stay.
+
+    With ``echo``, warnings go to the terminal too if no other code has configured logging.
+    """
     log, file = logging.getLogger("spcacw_flwr"), logging.FileHandler(directory / "run.log")
     file.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     level, alone = log.level, not log.hasHandlers()
-    added = [file, *([logging.lastResort] if alone and logging.lastResort else [])]
-    if alone:  # no other code has configured logging
+    added = [file, *([logging.lastResort] if echo and alone and logging.lastResort else [])]
+    if alone:
         log.setLevel(logging.INFO)
     for handler in added:
         log.addHandler(handler)

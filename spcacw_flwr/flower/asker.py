@@ -23,6 +23,7 @@ from spcacw_flwr.flower import members, records
 from spcacw_flwr.flower.frames import EVALUATION, QUESTION, Exchange, Piece, frames, pieces
 from spcacw_flwr.flower.grid import Gathering
 from spcacw_flwr.flower.service import Event, Link, Service
+from spcacw_flwr.report import words
 from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.protocol import Answers, Evaluation, Federation, Request
 
@@ -54,6 +55,7 @@ class Asker:
         self.config, self.federation, self.service = config, federation, service
         self.nodes, self._id = nodes, 0
         self._early: tuple[Request | None, dict[int, Asked]] = None, {}
+        self._gone: set[int] = set()
         assert federation.layout is not None
         shape, run = (federation.num_silos, federation.layout.size), config.run
         self._rows = torch.empty(shape, device=find_device(run.device, run.precision))
@@ -78,7 +80,8 @@ class Asker:
                 f"within {seconds:g} s (node-timeout): check the log of the node that holds it."
             )
         for node in missing:
-            log.warning("Training begins without node %s, which opened no stream.", node)
+            log.warning("Training begins without %s, which opened no stream.", self._who(node))
+        self._gone.update(missing)
 
     def ask_early(self, request: Request) -> None:
         """Send out a question whose answers :meth:`answer` will wait for."""
@@ -162,8 +165,17 @@ class Asker:
                 now.open, now.wrong = False, event.link.wrong
         for node, one in asked.items():
             if one.open:
-                log.warning("%s goes on without node %s, which did not answer within %g s.",
-                            what, node, timeout)  # fmt: skip
+                log.warning("%s goes on without %s, which did not answer within %g s.",
+                            what, self._who(node), timeout)  # fmt: skip
+            elif one.heard:
+                self._gone.discard(node)
+            elif not (one.wrong or node in self._gone or self.service.alive(node)):
+                self._gone.add(node)
+                log.warning("%s goes on without %s, whose stream is gone.", what, self._who(node))
+
+    def _who(self, node: int) -> str:
+        names = [str(silo) for silo, at in sorted(self.nodes.items()) if at == node]
+        return f"{words.silos(names)} (node {node})"
 
     def _ask(self, node: int, one: Asked) -> bool:
         """Send a question if the node has a stream and is not busy; say whether it was sent."""

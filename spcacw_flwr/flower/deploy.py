@@ -20,6 +20,7 @@ from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import certificates, federation, joining, processes
 from spcacw_flwr.flower.federation import LOOPBACK, RUN_FILE
 from spcacw_flwr.flower.hosts import OLD_KEY, Server, Silo
+from spcacw_flwr.flower.launch import nobody
 from spcacw_flwr.flower.monitor import Monitor, serve
 from spcacw_flwr.flower.processes import Program, connected, free_port, host_and_port, listens
 from spcacw_flwr.report.terminal import reported
@@ -219,6 +220,8 @@ def invite(
     end_like_ctrl_c()
     place = Server(directory.resolve(), port)
     place.check_certificates(say)
+    if not listens(place.address):
+        raise SpcacwError(f"No silo can join: {nobody(place.address)}")
     named = [host, *certificates.hosts_of(directory / certificates.SERVER_CERTIFICATE)]
     host = next(filter(None, named), "127.0.0.1")
     host = f"[{host}]" if ":" in host else host

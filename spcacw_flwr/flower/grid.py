@@ -4,6 +4,7 @@
 does, and asks again if a reply was lost.
 """
 
+import logging
 import math
 import threading
 import time
@@ -11,14 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from logging import WARNING
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -33,6 +32,7 @@ from spcacw_flwr.silos.device import find_device
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Fault, Replies, Request
 
+log = logging.getLogger(__name__)
 SIMULATED_SECONDS, PULL_SECONDS = 0.005, 0.1
 """Pause between two looks for replies. Flower's own pause would be most of a round: a tenth of a
 second in simulation, three seconds in deployment."""
@@ -207,15 +207,15 @@ class GridSilos:
             # An error may come from the SuperLink in place of the node.
             if node is None or not (message.has_error() or node == message.metadata.src_node_id):
                 stranger = message.metadata.src_node_id
-                log(WARNING, "Node %s answers in round %s and was not asked.",
-                    stranger, request.round)  # fmt: skip
+                log.warning("Node %s answers in round %s and was not asked.",
+                            stranger, request.round)  # fmt: skip
                 continue
             silos = asked[node]
             if node in answered:
                 gathering.wrong(silos, "silo", "its node answers twice")
             elif records.gone(message):
                 reason = message.error.reason or message.error.code
-                log(WARNING, "Round %s goes on without silos %s: %s", request.round, silos, reason)
+                log.warning("Round %s goes on without silos %s: %s", request.round, silos, reason)
             else:
                 try:
                     said = records.from_content(records.usable(message), records.ARRAYS)
@@ -333,7 +333,7 @@ def send_and_receive(
             copies = [_copy(message) for message in lost]
             waiting |= dict(zip(grid.push_messages(copies), lost, strict=True))
             nodes = sorted(message.metadata.dst_node_id for message in lost)
-            log(WARNING, "Nodes %s are asked again: the others answered long ago.", nodes)
+            log.warning("Nodes %s are asked again: the others answered long ago.", nodes)
         if waiting:
             time.sleep(PULL_SECONDS)
     return replies

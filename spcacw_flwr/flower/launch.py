@@ -42,6 +42,11 @@ MORE = "For more information, visit"
 Show = Callable[[dict[str, Any]], None]
 
 
+def nobody(address: str) -> str:
+    """Return that no SuperLink is there, and what to do."""
+    return f"nothing listens at {address}: start 'spcacw deploy server', or give its --port."
+
+
 class Died(SpcacwError):
     """A run ended without saying how: its process is gone."""
 
@@ -97,6 +102,8 @@ class Link:
     def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Flower's command against this SuperLink; a hang counts as a failure."""
         command = [str(processes.PROGRAMS / "flwr"), *arguments]
+        if not listens(self.address):  # Flower would try for half a minute
+            return subprocess.CompletedProcess(command, 1, "", nobody(self.address))
         try:
             return subprocess.run(
                 command, cwd=self.home, env=environment(self.home), capture_output=True,

@@ -46,6 +46,12 @@ LOG_END = 4000
 PATIENCE = 5.0
 """Seconds until a node that was not let in tries again. Flower takes a killed node to be there for
 up to a minute, and refuses it meanwhile; a new node may not be registered yet."""
+UNKNOWN = "[code: 2004]"
+"""With this Flower's SuperLink refuses to let a node in."""
+ADMIT = (
+    "the server has not registered this silo's key: send it silo.pub; or it does not know yet that "
+    "this silo was gone: wait a minute"
+)
 OURS = "SPCACW_HOME"
 """Marks the processes of a home. A user's own shell may have its ``FLWR_HOME``."""
 LOCK = "host.lock"
@@ -144,12 +150,14 @@ class Program:
 
     @property
     def last_words(self) -> str:
-        """Why it ended, in Flower's words and in brackets; empty if its log does not say."""
+        """Why it ended, in brackets, mostly in Flower's words; empty if its log does not say."""
         said = ""
         with suppress(FileNotFoundError):  # the log was moved away
             said = self.log.read_bytes()[-LOG_END:].decode(errors="replace")
         reasons = re.findall(r"Exit Code: \d+\n(.*?)\n\n", said, re.DOTALL)
-        return f" ({' '.join(reasons[-1].split())})" if reasons else ""
+        why = " ".join(reasons[-1].split()) if reasons else ""
+        why = ADMIT if UNKNOWN in why else why
+        return f" ({why})" if why else ""
 
     def outdated(self) -> str:
         """End it if what it read has a new valid version; return a sentence to say, or none."""

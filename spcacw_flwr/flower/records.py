@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import spcacw_flwr
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, printable
 from spcacw_flwr.config.keys import METRICS as METRIC_NAMES
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Fold
@@ -342,7 +342,11 @@ def gone(reply: Message) -> bool:
 
 def one_line(words: str, most: int = WORDS) -> str:
     """Return a node's words as a line that fits a log and cannot control a terminal."""
-    words = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+
+
+def one_line(words: str, most: int = WORDS) -> str:
+    """Return a node's words as a line that fits a log and cannot control a terminal."""
+    words = printable(words)
     return words if len(words) <= most else f"{words[:most]}…"
 
 

@@ -112,7 +112,7 @@ class Audited(Recorder):
 def reported(history: History) -> Iterator[None]:
     """Finish a run's artefacts, if it leaves any, or note its error; then write the report."""
     try:
-        with history.failing():
+        with history.failing(), history.listening():
             yield
             history.finish()
     finally:

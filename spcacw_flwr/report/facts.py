@@ -26,6 +26,8 @@ THEORY = "closed_form"
 Weights", 0 for peers that are useful only together. It is in ``silos.csv``."""
 REFUSED = "refused"
 """A figure for a sentence, not for tables: how many of a silo's gradients no step followed."""
+SMOOTH, SAME = ("log-loss", "mse"), 1e-6
+"""Metrics that tell two models apart, and the difference below which two models are the same."""
 SETTLED = 0.01
 """Share of the weight below which an update counts as small."""
 Interval = tuple[float, float]
@@ -67,8 +69,10 @@ class Course:
 
     @property
     def alike(self) -> bool:
-        """Whether the gain, with its interval, is less than a thousandth of the value."""
-        ends = self.gain_interval
+        """Whether the models are the same, or the gain's interval is a thousandth of the value."""
+        ends, fine = self.gain_interval, (self.table.get(name) for name in SMOOTH)
+        if any(row and row.get("gain") is not None and abs(row["gain"]) < SAME for row in fine):
+            return True
         return ends is not None and max(map(abs, ends)) <= 1e-3 * abs(self.values[-1])
 
     @property
@@ -235,6 +239,12 @@ class Facts:
     def _by_silo(self, name: str) -> dict[str, Any]:
         table = {int(silo): by for silo, by in (self.run.summary.get(name) or {}).items()}
         return {called(self.run.summary, silo): table[silo] for silo in sorted(table)}
+
+    @property
+    def refused(self) -> bool | None:
+        """Whether the guard refused the model learned with the peers; None if it did not judge."""
+        accepted = self.total("accepted")
+        return None if accepted is None else not accepted
 
     @property
     def seconds(self) -> float | None:

@@ -39,6 +39,13 @@ def headline(facts: Facts) -> Sentences:
         yield f"The run has not ended ({facts.state}): {done} of {wanted} epochs are done."
     if done:
         yield from _against_alone(facts.course, facts.run.config.get("method") == "local")
+    if facts.refused:
+        yield f"{REFUSAL}."
+    elif facts.refused is False:
+        yield "The guard accepted the model that was learned with the peers."
+
+
+REFUSAL = "The guard refused what was learned with the peers: the model is that of training alone"
 
 
 def _against_alone(course: Course, local: bool) -> Sentences:
@@ -70,7 +77,7 @@ def _chance(course: Course) -> Sentences:
     """Report what the test cases show about the gain over training alone."""
     if course.gain_interval is None:
         swing, count = max(course.tail) - min(course.tail), len(course.tail)
-        if count > 1 and abs(course.gain or 0.0) <= swing:
+        if count > 1 and not course.alike and abs(course.gain or 0.0) <= swing:
             yield (
                 f"Over its last {count} epochs the {course.metric.label} itself moved by "
                 f"{course.metric.gap(swing)}, so this difference may be chance."
@@ -91,7 +98,10 @@ def advice(facts: Facts) -> Sentences:
     course, metric = facts.course, facts.course.metric
     if not course.values or facts.run.config.get("method") == "local":
         return
-    if course.gain is None:
+    if facts.refused:
+        yield f"{REFUSAL}. {COSTS}"
+        yield f"What may help: {', '.join(_other_ways(facts))}."
+    elif course.gain is None:
         asked, done = facts.run.config.get("compare-alone"), facts.state == "finished"
         why, again = "was not run", "set compare-alone = true"
         if asked:
@@ -99,6 +109,9 @@ def advice(facts: Facts) -> Sentences:
         elif asked is None and not done:
             again = "let it run to its end"
         yield f"This run cannot say, because training alone {why}: {again}."
+    elif course.alike:
+        yield f"These peers made no difference to the model, as far as {course.on} can tell."
+        yield COSTS
     elif course.gain_interval is not None and course.cases:
         low, high = course.gain_interval
         if course.verdict > 0:
@@ -108,9 +121,6 @@ def advice(facts: Facts) -> Sentences:
             least = f"these peers made the target's model worse by at least {metric.gap(high)}"
             yield f"Stop, or change something first: {least}, as far as {course.on} can tell."
             yield f"What may help: {', '.join(_other_ways(facts))}."
-        elif course.alike:
-            yield f"These peers made no difference to the model, as far as {course.on} can tell."
-            yield COSTS
         else:
             yield from _too_little(course, course.gain, course.cases, (high - low) / 2)
     elif ahead := [int(line["epoch"]) for line in facts.run.epochs if line.get("behind")]:
@@ -133,7 +143,9 @@ def _other_ways(facts: Facts) -> Iterator[str]:
         yield f"a run without {silos(found.called(far))}, unlike the target but with weight"
     if facts.run.config.get("method") != RunKeys.method:
         yield "the default method"
-    yield from ("a smaller eta", "the key guard")
+    yield "a smaller eta"
+    if facts.refused is None:
+        yield "the key guard"
 
 
 def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentences:

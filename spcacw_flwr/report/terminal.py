@@ -36,7 +36,7 @@ COLUMNS = {"bias": "bias ‖b‖", "sigma": "noise σ", "epsilon": "ε"}
 
 
 class Display:
-    """Live progress on a terminal; otherwise a line per epoch."""
+    """Live progress on a terminal, otherwise a line per epoch; each warning once."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -47,6 +47,7 @@ class Display:
         )  # fmt: skip
         self.task = self.progress.add_task("starting", total=None)
         self.line, self.epoch = "", 0
+        self.warned: set[str] = set()
 
     def __rich__(self) -> Group:
         """Return the content for a terminal."""
@@ -61,6 +62,10 @@ class Display:
         """Show the progress of the run."""
         if not status:
             return
+        for words in status.get("warnings", ()):
+            if words not in self.warned:
+                self.console.print(f"Warning: {words}", soft_wrap=True)
+            self.warned.add(words)
         epoch, total = status["epoch"], status["rounds"]
         count = f"epoch {epoch}/{status['epochs']}"
         text = f"{status['state']}: {count}" if total else status["state"]

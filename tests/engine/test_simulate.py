@@ -17,6 +17,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.plots import draw_metric, heat, new_figure
+from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate, threads
 from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.metrics import METRICS
@@ -110,6 +111,38 @@ def test_a_run_in_process_keeps_its_log(tmp_path, monkeypatch, capsys):
     assert said in shown
     assert "round 7" not in shown
     assert logging.getLogger("spcacw_flwr").handlers == []
+
+
+def test_warnings_reach_whoever_shows_the_run_and_are_printed_by_nobody_else(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(logging.getLogger("spcacw_flwr"), "propagate", False)  # as without pytest
+    spoil(monkeypatch, 5, range(3, 99))
+    shown: list[dict] = []
+    simulate(config(epochs=1, output=str(tmp_path)), shown.append)
+    (said,) = [one for one in shown[-1]["warnings"] if "silo 5: its gradient" in one]
+    assert said.startswith("Round 3 goes on without silo 5")
+    assert json.loads((tmp_path / "status.json").read_text()) == shown[-1]
+    assert capsys.readouterr().err == ""
+    assert logging.getLogger("spcacw_flwr").handlers == []
+
+
+def test_a_warning_is_told_at_once_and_once_and_cannot_control_a_terminal(tmp_path):
+    log, recorder = logging.getLogger("spcacw_flwr.flower"), Recorder(tmp_path, config(), "ray")
+    with recorder.listening():
+        log.info("nothing")
+        for round_ in (3, 4):
+            log.warning("Round %s goes on without \x1b[2J%s", round_, "Zürich")
+        told = json.loads((tmp_path / "status.json").read_text())
+        assert told["warnings"] == ["Round 3 goes on without [2JZürich"]
+        assert told["state"] == "waiting for silos"
+        for silo in range(30):
+            log.warning("Silo %s", silo)
+        recorder.fail("It ended.")
+        log.warning("Too late.")
+    told = json.loads((tmp_path / "status.json").read_text())
+    assert (told["state"], told["error"]) == ("failed", "It ended.")
+    assert told["warnings"][-2:] == ["Silo 18", "More warnings are in the log."]
 
 
 def spoil(monkeypatch, silo: int, rounds: Container[int], owner=SiloPool) -> None:

@@ -276,6 +276,21 @@ def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch, off
     assert not Path("nothing").exists()
 
 
+@pytest.mark.parametrize("arguments", [
+    ["register", "server", "good/silo.pub"], ["run", "server", "--output", "out"],
+    ["invite", "server", "--silo", "0"], ["revoke", "server", "good/silo.pub"],
+])  # fmt: skip
+def test_a_server_on_another_port_is_said_at_once(arguments, authority, monkeypatch):
+    monkeypatch.chdir(authority.parent.parent)
+    server = Server(authority.parent.parent / "server", free_port())
+    Silo(Path("good")).make(0, authority, "data")
+    if arguments[0] == "revoke":
+        server.members.admit("7", Path("good/silo.pub").read_text())
+    said = deploy(*arguments, "--port", server.port, code=1)
+    told = f"nothing listens at {server.address}: start 'spcacw deploy server', or give its --port."
+    assert told in " ".join(said.split())
+
+
 @pytest.mark.parametrize(
     "arguments", [["server", "s", "--port", "99999"], ["key", "s", "--silo=-1"]]
 )
@@ -387,11 +402,18 @@ def test_a_server_whose_certificate_has_expired_does_not_start(authority, monkey
 
 def test_why_a_program_ended_is_said_in_its_words(tmp_path):
     words = (
-        "\\n\\033[91mERROR\\033[0m: Exit Code: 305\\nNo connection.\\n[code: 2004] No.\\n\\nBye\\n"
+        "\\n\\033[91mERROR\\033[0m: Exit Code: 305\\nNo connection.\\n[code: 2005] No.\\n\\nBye\\n"
     )
     program = Program(["/usr/bin/printf", words], tmp_path / "home", tmp_path / "log", patient=True)
     program.start().process.wait()
-    assert program.last_words == " (No connection. [code: 2004] No.)"
+    assert program.last_words == " (No connection. [code: 2005] No.)"
+
+
+def test_a_silo_that_the_server_does_not_know_is_told_what_to_do(tmp_path):
+    words = "Exit Code: 305\\n[code: 2004] Failed to activate SuperNode.\\n\\n"
+    program = Program(["/usr/bin/printf", words], tmp_path / "home", tmp_path / "log")
+    program.start().process.wait()
+    assert "the server has not registered this silo's key: send it silo.pub" in program.last_words
 
 
 def test_a_program_whose_json_log_was_moved_away_is_started_again(tmp_path, monkeypatch):

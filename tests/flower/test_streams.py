@@ -141,7 +141,7 @@ def run(made: Separate, after: dict):
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_killed_silo_is_silent_and_is_heard_again_when_it_returns(early):
+def test_a_killed_silo_is_silent_and_is_heard_again_when_it_returns(early, caplog):
     """With questions sent early it may have answered round 5, and misses round 10's question."""
     with separate(small(round_timeout=30.0, **({} if early else ONE_BY_ONE)), SHARES) as made:
         after = {4: lambda: kill(made, PEERS), 9: lambda: come_back(made, PEERS)}
@@ -149,6 +149,8 @@ def test_a_killed_silo_is_silent_and_is_heard_again_when_it_returns(early):
     silent = {t: s for t, s in events.heard.items() if s != ALL and not (early and t == 5)}
     assert silent == dict.fromkeys(range(6, 11) if early else range(5, 10), WITHOUT)
     assert max(events.heard) > 11
+    gone = "goes on without silos 1 and 4 (node 101), whose stream is gone"
+    assert caplog.text.count(gone) == 1
     assert sum(events.seconds_of.values()) < 20  # nobody waited for the dead
     assert method.alpha.sum() == pytest.approx(1)
     assert len(events.epochs) == 2
@@ -229,7 +231,8 @@ def test_a_late_silo_is_not_waited_for_twice_and_its_late_answer_is_ignored(capl
     )
     assert events.seconds_of[3] == pytest.approx(1.5, abs=0.4)
     assert max(events.seconds_of[t] for t in (4, 5, 6)) < 1.4
-    assert "goes on without node 101, which did not answer within 1.5 s" in caplog.text
+    said = "goes on without silos 1 and 4 (node 101), which did not answer within 1.5 s"
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize(("round_", "words"), [(8, "round 9"), (7, "when asked to evaluate")])

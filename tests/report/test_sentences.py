@@ -206,6 +206,27 @@ def test_a_difference_of_nothing_is_not_one_that_the_cases_tell(tmp_path):
         )
 
 
+def test_models_that_are_the_same_need_no_more_test_cases(tmp_path):
+    for low, high in ((-0.5, 0.5), (None, None)):  # of accuracy, where no case changed
+        table = {
+            "accuracy": {"gain": 0.0, "gain_interval": [low, high]},
+            "log-loss": {"gain": -0.0},
+        }
+        same = facts(tmp_path, alone=(40.0, 60.0, 90.0), lines={"test-cases": 4}, metrics=table)
+        assert "These peers made no difference to the model" in said("advice", same)
+        assert "chance" not in said("headline", same)
+
+
+def test_what_the_guard_decided_is_said(tmp_path):
+    refused = facts(tmp_path, alone=(40.0, 60.0, 90.0), lines={"accepted": 0.0})
+    words = "The guard refused what was learned with the peers: the model is that of training alone"
+    assert words in said("headline", refused)
+    assert said("advice", refused).startswith(words)
+    assert "the key guard" not in said("advice", refused)
+    assert "The guard accepted" in said("headline", facts(tmp_path, lines={"accepted": 1.0}))
+    assert "guard" not in said("headline", facts(tmp_path, lines={"accepted": None}))
+
+
 def test_where_no_interval_can_be_told_the_cases_are_too_few(tmp_path):
     found = judged(tmp_path, 0.164, None, None, cases=1, metric="log-loss")
     assert said("advice", found) == (
