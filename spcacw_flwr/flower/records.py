@@ -342,10 +342,6 @@ def gone(reply: Message) -> bool:
 
 def one_line(words: str, most: int = WORDS) -> str:
     """Return a node's words as a line that fits a log and cannot control a terminal."""
-
-
-def one_line(words: str, most: int = WORDS) -> str:
-    """Return a node's words as a line that fits a log and cannot control a terminal."""
     words = printable(words)
     return words if len(words) <= most else f"{words[:most]}…"
 
