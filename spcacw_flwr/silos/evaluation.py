@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -132,9 +133,12 @@ class Cases:
         for name in self.scores:
             metric, ours, theirs = METRICS[name], self.found(name), other.found(name)
             scale = (100.0 if metric.percent else 1.0) * metric.sign
-            error = standard_error(ours.influence - theirs.influence)
-            one = ours.one if metric.percent or (metric.share and not error) else 0.0
-            more = student(ours.freedom) * math.hypot(error, one) * abs(scale)
-            gain = scale * (ours.value - theirs.value)
-            gains[name] = [gain, gain - more, gain + more]
+            ends = []
+            for a, b in product(ours.signs, theirs.signs):
+                error = standard_error(a * ours.influence - b * theirs.influence)
+                one = ours.one if metric.percent or (metric.share and not error) else 0.0
+                more = student(ours.freedom) * math.hypot(error, one) * abs(scale)
+                gain = scale * (a * ours.value - b * theirs.value)
+                ends += [gain - more, gain + more]
+            gains[name] = [scale * (ours.value - theirs.value), min(ends), max(ends)]
         return gains

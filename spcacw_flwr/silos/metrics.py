@@ -38,6 +38,8 @@ class Found(NamedTuple):
     """The most cases that Wilson's interval may rest on."""
     freedom: float = math.inf
     """Degrees of freedom of the error that the influence gives."""
+    signs: tuple[float, ...] = (1.0,)
+    """−1.0 too if the value is a distance from 0 of what may as well be on the other side."""
 
 
 def _right(outputs: Tensor, y: Tensor) -> Tensor:
@@ -88,7 +90,8 @@ def _mean(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
 def _distance(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:
     """Return how far the mean is from 0."""
     value, influence, *_ = _mean(scores, y, weight)
-    return Found(abs(value), influence * math.copysign(1, value), 0.0)
+    signs = (1.0,) if abs(value) > Z * standard_error(influence) else (1.0, -1.0)
+    return Found(abs(value), influence * math.copysign(1, value), 0.0, signs=signs)
 
 
 def _balanced(scores: Tensor, y: Tensor, weight: Tensor | None) -> Found:

@@ -185,6 +185,21 @@ def test_errors_are_those_of_leaving_each_case_out(name):
     assert abs(float(whole.influence.mean())) < 0.02
 
 
+def test_the_interval_of_a_calibration_gain_holds_the_truth_where_signs_are_not_known():
+    """Chances that are .05 too high, and as much too low, are equally bad. One sign each: in ⅖."""
+    some, held, draws = torch.Generator().manual_seed(1), 0, 300
+    for _ in range(draws):
+        chance = 0.2 + 0.6 * torch.rand(30, generator=some)
+        y = (torch.rand(30, generator=some) < chance).long()
+        both = (
+            torch.stack([torch.zeros(30), torch.logit(chance + off)], 1) for off in (0.05, -0.05)
+        )
+        high, low = (cases(outputs, y, names=["calibration"]) for outputs in both)
+        _, least, most = high.gains(low)["calibration"]
+        held += least <= 0.0 <= most
+    assert held / draws >= 0.9
+
+
 def test_the_interval_of_an_auroc_holds_the_truth_with_five_positive_cases():
     """Margins N(1.28 √5, 2²) and N(0, 1) have AUROC .9. DeLong's error alone: in 3 of 4."""
     some, y, held, draws = torch.Generator().manual_seed(1), torch.zeros(105).long(), 0, 300
