@@ -132,18 +132,22 @@ class Link:
             log.warning("What the app logged is lost: %s.", error)
 
 
+def end_left() -> None:
+    """End the SuperLinks of launchers that were killed: nothing else would."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{HOME}*/{processes.LOCK}"):
+        with suppress(OSError, SpcacwError):  # another user's, or in use
+            if lock.parent.lstat().st_uid == os.getuid():
+                with processes.owning(lock.parent):
+                    shutil.rmtree(lock.parent, ignore_errors=True)
+
+
 @contextmanager
 def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
     """Run a SuperLink for the duration of the block; its output goes to the file ``log``.
 
-    It simulates nodes, or waits for real ones. The SuperLinks of launchers that were killed are
-    ended first. Nothing else would end them.
+    It simulates nodes, or waits for real ones.
     """
-    for old in Path(tempfile.gettempdir()).glob(f"{HOME}*/{processes.LOCK}"):
-        with suppress(OSError, SpcacwError):  # another user's, or in use
-            if old.parent.stat().st_uid == os.getuid():
-                with processes.owning(old.parent):
-                    shutil.rmtree(old.parent, ignore_errors=True)
+    end_left()
     with (
         tempfile.TemporaryDirectory(prefix=HOME, ignore_cleanup_errors=True) as name,
         processes.owning(Path(name)),

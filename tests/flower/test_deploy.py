@@ -31,8 +31,9 @@ from spcacw_flwr.flower.certificates import fingerprint
 from spcacw_flwr.flower.deploy import app as commands
 from spcacw_flwr.flower.deploy import claimed, until_ctrl_c
 from spcacw_flwr.flower.hosts import Server, Silo
-from spcacw_flwr.flower.launch import Died
+from spcacw_flwr.flower.launch import Died, end_left
 from spcacw_flwr.flower.processes import (
+    LOCK,
     Program,
     family,
     free_port,
@@ -495,6 +496,19 @@ def test_a_name_that_is_none_leaves_no_authority(tmp_path):
     said = deploy("ca", tmp_path, "--host", "spital.zürich", code=1)
     assert "neither an address nor a host name" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_launchers_programs_are_ended_and_a_living_ones_are_not(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, alive = tmp_path / "spcacw-left", tmp_path / "spcacw-alive"
+    for home in (left, alive):
+        home.mkdir()
+    (left / LOCK).touch()
+    with sleeping(left) as orphan, owning(alive), sleeping(alive) as program:
+        end_left()
+        assert not orphan.runs
+        assert program.runs
+    assert [left.exists(), alive.exists()] == [False, True]
 
 
 @contextmanager

@@ -108,7 +108,11 @@ def test_training_alone_at_the_targets_node_is_the_method_local():
     grid = LocalGrid(config, 7)
     strategy, pool = play(config, grid, rounds=1), make_pool(local)
     model = strategy.method.personal
+    patience: list[float | None] = []
+    ask = grid.send_and_receive
+    grid.send_and_receive = lambda sent, *, timeout: patience.append(timeout) or ask(sent)
     found, alone = strategy.nodes.train_alone(pool.initial_parameters())
+    assert patience == [None]  # until it has ended, a node does nothing else
     beside = Alone(pool)
     expected, vector = beside.train_alone(pool.initial_parameters())
     assert found == expected
