@@ -45,6 +45,11 @@ does not try again.
 """
 
 
+ALONE = 100
+"""Training alone may take as long as so many rounds. Meanwhile its node does nothing else, so that
+to give up early would not help; but if the reply is lost, training must begin some time."""
+
+
 class Gathering:
     """The answers to a request, as they come from one node after the other.
 
@@ -244,7 +249,7 @@ class GridSilos:
     def train_alone(self, start: Tensor, rounds: int = 0) -> tuple[dict[str, list[float]], Tensor]:
         """Let the target's silo train without peers; see :class:`~.engine.loop.Alone`."""
         kind, target, told = f"train.{records.ALONE}", self.config.run.target, {"rounds": rounds}
-        content = self._ask(kind, target, start, told, None)
+        content = self._ask(kind, target, start, told, ALONE * self.timeout)
         figures, _ = records.from_content(content, records.ARRAYS)
         (model,) = records.content_to_points(content)
         return {name: records.numbers(figures, name) for name in figures}, model
@@ -264,7 +269,7 @@ class GridSilos:
         for reply in self.grid.send_and_receive([message], timeout=timeout):
             return records.usable(reply)
         raise SpcacwError(
-            f"Target silo {self.config.run.target} did not answer within {self.timeout:g} s "
+            f"Target silo {self.config.run.target} did not answer within {timeout:g} s "
             "(round-timeout): check the node that holds it."
         )
 
