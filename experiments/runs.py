@@ -209,6 +209,7 @@ def kept_runs(path: Path) -> dict[str, dict[str, Any]]:
             name, *_ = (of[part] for part in ("run", "summary", "epochs", "alpha"))
             if name in ("", "..") or Path(name).name != name:
                 raise ValueError
+            # Tables and figures read these.
             of["summary"]["groups"], [{**epoch} for epoch in of["epochs"]][-1], of["alpha"].encode()
             found[name] = of
         except (ValueError, LookupError, TypeError, AttributeError):

@@ -38,7 +38,7 @@ say = partial(console.print, soft_wrap=True)
 """Prints a Flower command, ready to be copied, or a sentence, above the display of ``reported``."""
 CLOSED = "No program of it calls anybody else: no telemetry, no update check, no download."
 PORT = 9092
-EVERYWHERE = "0.0.0.0"  # all addresses of the host
+ANY_ADDRESS = "0.0.0.0"
 ServerDirectory = Annotated[Path, typer.Argument(help="the server's directory")]
 SiloDirectory = Annotated[Path, typer.Argument(help="the silo's directory")]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="port of the SuperLink")]
@@ -113,8 +113,10 @@ def server(
 ) -> None:
     """Run the SuperLink, and the process that runs the ServerApp, until Ctrl-C."""
     place = Server(directory.resolve(), port)
-    place.superlink(EVERYWHERE)  # if it is no server's directory, end before anything is made in it
-    start = partial(federation.start_server, place, EVERYWHERE, say, json_logs)
+    place.superlink(
+        ANY_ADDRESS
+    )  # if it is no server's directory, end before anything is made in it
+    start = partial(federation.start_server, place, ANY_ADDRESS, say, json_logs)
     until_ctrl_c(place.home, start, metrics, lambda: listens(place.address))
 
 

@@ -67,7 +67,7 @@ class Gathering:
 
     def wrong(self, silos: Sequence[int], reason: str, words: str) -> None:
         """Note one fault for each of ``silos``; its words are cut to a line."""
-        self.faults |= dict.fromkeys(silos, Fault(reason, records.one_line(words)))
+        self.faults |= dict.fromkeys(silos, Fault(reason, records.shortened(words)))
 
     def add(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:
         """Take the answer of a node that was asked for the silos ``asked``.
@@ -262,7 +262,7 @@ class GridSilos:
         return {name: records.numbers(told, name) for name in told}
 
     def _ask(
-        self, kind: str, silo: int, model: Tensor, config: dict[str, Any], timeout: float | None
+        self, kind: str, silo: int, model: Tensor, config: dict[str, Any], timeout: float
     ) -> RecordDict:
         arrays = records.model_to_arrays(self.layout, model)
         message = self._message(kind, self.found.nodes[silo], arrays, config)

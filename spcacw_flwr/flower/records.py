@@ -340,7 +340,7 @@ def gone(reply: Message) -> bool:
     return reply.has_error() and reply.error.code in GONE
 
 
-def one_line(words: str, most: int = WORDS) -> str:
+def shortened(words: str, most: int = WORDS) -> str:
     """Return a node's words as a line that fits a log and cannot control a terminal."""
     words = printable(words)
     return words if len(words) <= most else f"{words[:most]}…"
@@ -356,8 +356,8 @@ def usable(reply: Message) -> RecordDict:
                 f"The ClientApp of node {node} lacks part of our protocol ({missing[0].strip()}): "
                 "make it with spcacw_flwr.silo_app, or give it that handler (docs/app.md)."
             )
-        raise SpcacwError(f"Node {node} failed: {one_line(reason, LONG)}")
+        raise SpcacwError(f"Node {node} failed: {shortened(reason, LONG)}")
     config = reply.content.config_records.get(CONFIG)
     if config is not None and ERROR in config:
-        raise SpcacwError(f"Node {node} cannot take part: {one_line(str(config[ERROR]), LONG)}")
+        raise SpcacwError(f"Node {node} cannot take part: {shortened(str(config[ERROR]), LONG)}")
     return reply.content
