@@ -103,6 +103,17 @@ def test_ill_conditioned(silos, seed, rank):
         assert cost(solution.alpha, H) <= cost(other, H) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("silos", [7, 20, 89])
+@pytest.mark.parametrize("seed", range(4))
+def test_ill_conditioned_with_a_linear_term(silos, seed):
+    """A slope that all silos share does not cost the silos of small norm their digits."""
+    H = ill_conditioned(silos, seed)
+    size = 10.0 * np.sqrt(H.diagonal().min() * np.median(H.diagonal()))
+    c = np.random.default_rng(seed).normal(size=silos) * size
+    solution = minimise(H, linear=c)
+    assert solution.gap <= 100 * Objective(H, c, 0.0).rounding(solution.alpha)
+
+
 def daqp(H):
     size = len(H)
     ones, zeros = np.ones((1, size)), np.zeros(size)
