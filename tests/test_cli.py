@@ -62,6 +62,8 @@ def test_keys_are_listed_by_what_they_are_wanted_for():
     assert "# training\neta = 0.01 " in said
     assert "# setting mnist-rotate\nmnist-rotate.rotation-step = 4.0 " in said
     assert ran("keys", "--method", "fedavg") == "fedavg has no keys of its own.\n"
+    own = re.findall(r"^([\w-]+) = ", ran("keys", "--setting", "own"), re.M)
+    assert own == ["silos", "samples-per-silo", "silo", "classes", "input-shape"]
     assert "There is no key 'betta' (did you mean beta?)" in ran("keys", "betta", code=1)
     assert "(did you mean shakespeare.window?)" in ran("keys", "window", code=1)
 
