@@ -11,7 +11,7 @@ subtract: it is for rehearsals only.
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from logging import ERROR
 from pathlib import Path
@@ -21,13 +21,22 @@ from uuid import uuid4
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
+from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import Given, SpcacwError, numbers_in
 from spcacw_flwr.engine.loop import Alone
 from spcacw_flwr.flower import audit, certificates, node, records
 from spcacw_flwr.flower.policy import ALONE, SitePool, load
-from spcacw_flwr.flower.silo import answer, channel_of, evaluation, note_told, talk
+from spcacw_flwr.flower.silo import (
+    answer,
+    channel_of,
+    evaluation,
+    note_told,
+    question,
+    see_fit,
+    talk,
+)
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import prepare
 from spcacw_flwr.silos.setup import setting_of
@@ -123,12 +132,18 @@ def simulated() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
+def told_in(message: Message) -> records.Told:
+    """Return the keys of a message; empty if it has none."""
+    found: records.Told = message.content.config_records.get(records.CONFIG, {})
+    return found
+
+
 def pool_of(own: Own | None, message: Message, context: Context) -> SiloPool:
     """Return the silos of the node that this context belongs to.
 
     SpcacwError if a user's own app is asked by a strategy other than ours.
     """
-    config: Mapping[str, Any] = message.content.config_records.get(records.CONFIG, {})
+    config = told_in(message)
     run = {name: config[name] for name in records.TOLD if name in config}
     told = tuple(sorted(context.node_config.items()))
     if own is None:
@@ -137,7 +152,7 @@ def pool_of(own: Own | None, message: Message, context: Context) -> SiloPool:
         raise SpcacwError(
             "this ClientApp answers the strategy spcacw_flwr.SPCACW only, and was asked by another."
         )
-    (num_silos,) = records.whole_numbers(config, records.NUM_SILOS)
+    num_silos = records.whole_number(config, records.NUM_SILOS)
     method = str(config.get(records.METHOD, ""))
     return _pool(tuple(sorted(run.items())), told, own, num_silos, method)
 
@@ -149,7 +164,7 @@ def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], 
         audit.about(run=str(context.run_id))
         try:
             if handler in (query, stream):  # before a run, and when a silo comes back to it
-                records.same_version(message.content.config_records.get(records.CONFIG, {}))
+                records.same_version(told_in(message))
             content = handler(pool_of(own, message, context), message, context)
         except SpcacwError as error:
             audit.refused(message.metadata.message_type, str(error))
@@ -178,9 +193,7 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     Each silo answers with its clipped mini-batch gradient, loss and sample count, or with its
     losses at several models; the target also with L, if it is asked for.
     """
-    content = message.content
-    config, points = content.config_records[records.CONFIG], records.content_to_points(content)
-    request = records.config_to_request(config, points)
+    request = question(pool, told_in(message), records.content_to_points(message.content))
     private = pool.private.among(request.silos) and not simulated()
     ledger = note_told(pool, request, context) if private else None
     return records.to_content(*answer(pool, request, ledger))
@@ -188,7 +201,7 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 def evaluate(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Return metrics of a model on the test data of one silo, and BatchNorm's buffers, if any."""
-    (silo,) = records.whole_numbers(message.content.config_records[records.CONFIG], "silo")
+    silo = records.whole_number(told_in(message), "silo")
     metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
     audit.told("evaluation", {silo: metrics}, buffers)
     return records.to_content(metrics, buffers, records.BUFFERS)
@@ -196,7 +209,7 @@ def evaluate(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Open a stream to the target and answer its questions there until training is over."""
-    config = message.content.config_records[records.CONFIG]
+    config = told_in(message)
     root = str(context.node_config.get("root-certificates", ""))
     address, tls, only = str(config["address"]), bool(config["tls"]), b""
     if isinstance(pool, SitePool) and tls and root and load(pool.policy).targets:
@@ -218,9 +231,10 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Train the target's silo without peers; return its figures and its model."""
-    beside, config = _alone(pool), message.content.config_records[records.CONFIG]
-    (rounds,) = records.whole_numbers(config, "rounds")
-    figures, model = beside.train_alone(records.content_to_points(message.content), rounds)
+    rounds, start = records.whole_number(told_in(message), "rounds"), _models(pool, message)
+    if rounds < 0:
+        raise SpcacwError(f"the target asks with rounds = {rounds}, which cannot be less than 0")
+    figures, model = _alone(pool).train_alone(start, rounds)
     arrays = {records.POINTS: model[None].cpu().numpy()}
     audit.told(ALONE, {pool.config.run.target: figures}, arrays)
     return records.to_content(figures, arrays)
@@ -228,9 +242,16 @@ def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 def compare(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Return by how much a model is better than another on the target's test cases."""
-    gains = _alone(pool).gains(records.content_to_points(message.content))
+    gains = _alone(pool).gains(_models(pool, message, 2))
     audit.told(ALONE, {pool.config.run.target: gains})
     return records.to_content(gains, {})
+
+
+def _models(pool: SiloPool, message: Message, *count: int) -> Tensor:
+    """Return a message's models (*count, d) for the target's silo, which this node must have."""
+    points = records.content_to_points(message.content)
+    see_fit(pool, [pool.config.run.target], points, count)
+    return points
 
 
 def _alone(pool: SiloPool) -> Alone:

@@ -118,7 +118,7 @@ class Gathering:
 
     def _open(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:
         request, judging = self.request, self.request.want == LOSSES
-        (round_,), (draw,) = (records.whole_numbers(metrics, name) for name in ("round", "draw"))
+        round_, draw = (records.whole_number(metrics, name) for name in ("round", "draw"))
         silos, losses = records.whole_numbers(metrics, "silos"), records.numbers(metrics, "loss")
         gradients = wire.received(arrays, self.how)
         if (round_, draw) != (request.round, request.draw):

@@ -152,8 +152,9 @@ class Program:
     def last_words(self) -> str:
         """Why it ended, in brackets, mostly in Flower's words; empty if its log does not say."""
         said = ""
-        with suppress(FileNotFoundError):  # the log was moved away
-            said = self.log.read_bytes()[-LOG_END:].decode(errors="replace")
+        with suppress(FileNotFoundError), self.log.open("rb") as file:  # it may be moved away
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_END))
+            said = file.read(LOG_END).decode(errors="replace")
         reasons = re.findall(r"Exit Code: \d+\n(.*?)\n\n", said, re.DOTALL)
         why = " ".join(reasons[-1].split()) if reasons else ""
         why = ADMIT if UNKNOWN in why else why

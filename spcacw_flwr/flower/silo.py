@@ -1,6 +1,7 @@
 """A node's answers: to a Flower message, or in a stream until the target ends the training."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from logging import INFO
 from pathlib import Path
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.alpha import norms_of
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, users
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower import account, audit, frames, records
 from spcacw_flwr.flower.service import is_loopback, silos_text
@@ -28,12 +29,60 @@ Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Metrics, and arrays as they travel."""
 
 
+def question(pool: SiloPool, config: records.Told, points: Tensor) -> Request:
+    """Return a target's request; SpcacwError if its numbers or models do not fit this node.
+
+    Accounts and policies would not count an unknown kind, or a silo that is named twice.
+    """
+    request = records.config_to_request(config, points)
+    see_fit(pool, request.silos, points, points.shape[:-1])
+    if wrong := request.fault(pool.setting.num_silos) or _fault(pool, request):
+        raise SpcacwError(f"the target asks with {wrong}")
+    return request
+
+
+def _fault(pool: SiloPool, request: Request) -> str:
+    """Return which number of a request cannot be, as a phrase; empty if all can."""
+    target, samples, fold = pool.config.run.target, request.samples, request.fold
+    if request.round < 1 or request.draw < 0 or request.number < 0:
+        return (
+            f"round = {request.round}, draw = {request.draw} and number = {request.number}, which "
+            "begin with 1, 0 and 0"
+        )
+    if samples is not None and (len(samples) != len(request.silos) or min(samples) < 1):
+        return f"samples = {samples}, which are not one or more of each of silos {request.silos}"
+    most = pool.data.sizes.get(target, math.inf) if fold else 0
+    if fold and not (2 <= fold.of <= most and 0 <= fold.index < fold.of):
+        return f"fold {fold.index} of {fold.of}, which the data of silo {target} do not have"
+    if request.smoothness and target not in request.silos:
+        return f"smoothness of silos {request.silos}, where only that of silo {target} is of use"
+    return ""
+
+
+def see_fit(
+    pool: SiloPool, silos: Sequence[int], points: Tensor, count: Sequence[int] = ()
+) -> None:
+    """Check that the node has the ``silos``, and that points of shape (*count, d) are models of it.
+
+    SpcacwError if not.
+    """
+    held = silos and set(silos) <= set(pool.silos)
+    fits = points.shape == (*count, pool.layout.size) and points.dtype == torch.float32
+    if not (held and fits):
+        raise SpcacwError(
+            f"the question is for silos {tuple(silos)} at {points.dtype} points of shape "
+            f"{tuple(points.shape)}, and this node has silos {pool.silos} and a model of "
+            f"{pool.layout.size} parameters"
+        )
+
+
 def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Said:
     """Return a node's answer to a request: metrics, gradients, and which rows have noise.
 
     ``ledger`` counts what its private silos have told, this answer included.
     """
-    replies, norms = pool.replies(request)
+    with users(f"Round {request.round} cannot be answered:"):  # a model may refuse some numbers
+        replies, norms = pool.replies(request)
     parts, how = pool.packed(request, replies), pool.config.transport.wire
     if log := audit.here():
         if how != wire.FLOAT32 and request.want != LOSSES:  # the log has the norm of what leaves
@@ -58,7 +107,9 @@ def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Sa
 
 def evaluation(pool: SiloPool, silo: int, model: Tensor) -> Said:
     """Return a node's evaluation of a model (d,): metrics, and the buffers that it used."""
-    figures, buffers = pool.evaluate(model, silo)
+    see_fit(pool, [silo], model)
+    with users("The model cannot be evaluated:"):
+        figures, buffers = pool.evaluate(model, silo)
     return figures, {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
 
 
@@ -110,17 +161,12 @@ def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> list[byt
 def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
     rows = message.arrays.get(records.POINTS)
     points = torch.empty(0) if rows is None else torch.from_numpy(rows)
-    request = records.config_to_request(message.told, points)
-    held = request.silos and set(request.silos) <= set(pool.silos)
-    if not held or points.shape[-1] != pool.layout.size:
-        raise SpcacwError(
-            f"the question is for silos {request.silos} at points {tuple(points.shape)}, and this "
-            f"node has silos {pool.silos} and a model of {pool.layout.size} parameters"
-        )
     if message.kind == frames.EVALUATION:
-        told, arrays = evaluation(pool, request.silos[0], points)
-        audit.told(message.kind, {request.silos[0]: told}, arrays)
+        silo = records.whole_number(message.told, "silos")
+        told, arrays = evaluation(pool, silo, points)
+        audit.told(message.kind, {silo: told}, arrays)
         return told, arrays
+    request = question(pool, message.told, points)
     ledger.note(request, request.silos)
     return answer(pool, request, ledger)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -408,6 +409,17 @@ def test_why_a_program_ended_is_said_in_its_words(tmp_path):
     program = Program(["/usr/bin/printf", words], tmp_path / "home", tmp_path / "log", patient=True)
     program.start().process.wait()
     assert program.last_words == " (No connection. [code: 2005] No.)"
+
+
+def test_of_a_long_log_only_the_end_is_read(tmp_path):
+    program = Program(["true"], tmp_path, tmp_path / "log")
+    with program.log.open("wb") as file:
+        file.seek(1 << 26)
+        file.write(b"Exit Code: 305\nNo connection.\n\n")
+    tracemalloc.start()
+    assert program.last_words == " (No connection.)"
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def test_a_silo_that_the_server_does_not_know_is_told_what_to_do(tmp_path):
