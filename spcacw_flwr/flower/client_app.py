@@ -231,10 +231,10 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Train the target's silo without peers; return its figures and its model."""
-    rounds, start = records.whole_number(told_in(message), "rounds"), _models(pool, message)
-    if rounds < 0:
+    beside, start = _alone(pool), _models(pool, message)
+    if (rounds := records.whole_number(told_in(message), "rounds")) < 0:
         raise SpcacwError(f"the target asks with rounds = {rounds}, which cannot be less than 0")
-    figures, model = _alone(pool).train_alone(start, rounds)
+    figures, model = beside.train_alone(start, rounds)
     arrays = {records.POINTS: model[None].cpu().numpy()}
     audit.told(ALONE, {pool.config.run.target: figures}, arrays)
     return records.to_content(figures, arrays)

@@ -69,7 +69,10 @@ def ask(config, points, stream: bool, kind: str = "train", run=CONFIG, pool=POOL
     ids=str,
 )
 def test_wrong_numbers_in_a_question_are_refused(change, words, stream):
-    """Each would be a traceback in the node's log, and would end its stream."""
+    """Each was a traceback in the node's log, or an answer that no account or policy counted.
+
+    So were gradients of another name, and of a silo named twice.
+    """
     said = ask(GOOD | change, POINT, stream)
     assert words in said
     assert "\n" not in said
