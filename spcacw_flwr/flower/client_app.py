@@ -28,15 +28,7 @@ from spcacw_flwr.config.declare import Given, SpcacwError, numbers_in
 from spcacw_flwr.engine.loop import Alone
 from spcacw_flwr.flower import audit, certificates, node, records
 from spcacw_flwr.flower.policy import ALONE, SitePool, load
-from spcacw_flwr.flower.silo import (
-    answer,
-    channel_of,
-    evaluation,
-    note_told,
-    question,
-    see_fit,
-    talk,
-)
+from spcacw_flwr.flower.silo import answer, asked, channel_of, evaluation, note_told, see_fit, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import prepare
 from spcacw_flwr.silos.setup import setting_of
@@ -193,7 +185,7 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     Each silo answers with its clipped mini-batch gradient, loss and sample count, or with its
     losses at several models; the target also with L, if it is asked for.
     """
-    request = question(pool, told_in(message), records.content_to_points(message.content))
+    request = asked(pool, told_in(message), records.content_to_points(message.content))
     private = pool.private.among(request.silos) and not simulated()
     ledger = note_told(pool, request, context) if private else None
     return records.to_content(*answer(pool, request, ledger))
@@ -202,9 +194,8 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 def evaluate(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Return metrics of a model on the test data of one silo, and BatchNorm's buffers, if any."""
     silo = records.whole_number(told_in(message), "silo")
-    metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
-    audit.told("evaluation", {silo: metrics}, buffers)
-    return records.to_content(metrics, buffers, records.BUFFERS)
+    said = evaluation(pool, silo, records.content_to_points(message.content))
+    return records.to_content(*said, records.BUFFERS)
 
 
 def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:

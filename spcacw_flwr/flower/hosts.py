@@ -253,7 +253,7 @@ class Silo(Place):
                     f"The key of {superlink}, {shown}, is not in 'targets' of {site}."
                 )
             say(own)
-            say(certificates.term_of(certificate, f"The certificate of {superlink}", ""))
+            say(certificates.term(certificate, "", f"The certificate of {superlink}"))
             return
 
     def _skewed(self, superlink: str) -> str:

@@ -264,7 +264,7 @@ def request_to_config(request: Request, silos: list[int], target: int) -> dict[s
 def config_to_request(config: Told, points: Tensor) -> Request:
     """Return the request to a node at the models ``points``; SpcacwError if it cannot be read.
 
-    Whether the node can answer it is for :func:`~.silo.question` to see.
+    Whether the node can answer it is for :func:`~.silo.asked` to see.
     """
     fold = whole_numbers(config, "fold") if "fold" in config else None
     if fold is not None and len(fold) != 3:

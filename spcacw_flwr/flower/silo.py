@@ -29,7 +29,7 @@ Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Metrics, and arrays as they travel."""
 
 
-def question(pool: SiloPool, config: records.Told, points: Tensor) -> Request:
+def asked(pool: SiloPool, config: records.Told, points: Tensor) -> Request:
     """Return a target's request; SpcacwError if its numbers or models do not fit this node.
 
     Accounts and policies would not count an unknown kind, or a silo that is named twice.
@@ -110,7 +110,9 @@ def evaluation(pool: SiloPool, silo: int, model: Tensor) -> Said:
     see_fit(pool, [silo], model)
     with users("The model cannot be evaluated:"):
         figures, buffers = pool.evaluate(model, silo)
-    return figures, {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
+    arrays = {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
+    audit.told(frames.EVALUATION, {silo: figures}, arrays)
+    return figures, arrays
 
 
 def ledger_of(pool: SiloPool, run: str = "") -> Ledger:
@@ -162,11 +164,8 @@ def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
     rows = message.arrays.get(records.POINTS)
     points = torch.empty(0) if rows is None else torch.from_numpy(rows)
     if message.kind == frames.EVALUATION:
-        silo = records.whole_number(message.told, "silos")
-        told, arrays = evaluation(pool, silo, points)
-        audit.told(message.kind, {silo: told}, arrays)
-        return told, arrays
-    request = question(pool, message.told, points)
+        return evaluation(pool, records.whole_number(message.told, "silos"), points)
+    request = asked(pool, message.told, points)
     ledger.note(request, request.silos)
     return answer(pool, request, ledger)
 

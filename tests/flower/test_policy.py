@@ -3,7 +3,6 @@
 import datetime
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
