@@ -11,7 +11,7 @@ subtract: it is for rehearsals only.
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import ERROR
 from pathlib import Path
@@ -46,14 +46,12 @@ class Own:
     loss: Callable[..., Any] | None = field(compare=False)
     name: str = field(default_factory=lambda: uuid4().hex)
 
-    def put_into(self, config: Config, num_silos: int) -> Config:
+    def put_into(self, config: Config) -> Config:
         """Return the configuration with these objects in the place of names."""
         training = replace(config.training, model=Given(self.model))
         if self.loss is not None:
             training = replace(training, loss=Given(self.loss))
-        partition = replace(
-            config.partition, silo=Given(self.load), silos=num_silos, classes=0, data_dir=""
-        )
+        partition = replace(config.partition, silo=Given(self.load), classes=0, data_dir="")
         run = replace(config.run, setting="own")
         return replace(config, training=training, partition=partition, run=run)
 
@@ -79,10 +77,14 @@ def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
 Flat = tuple[tuple[str, Any], ...]
 
 
+def flattened(table: Mapping[str, Any]) -> Flat:
+    """Return a table as a key of a cache; a list in it will be refused as the wrong value it is."""
+    pairs = table.items()
+    return tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in pairs))
+
+
 @functools.lru_cache(maxsize=256)
-def _pool(
-    run: Flat, told: Flat, own: Own | None = None, num_silos: int = 0, method: str = ""
-) -> SiloPool:
+def _pool(run: Flat, told: Flat, own: Own | None = None, method: str = "") -> SiloPool:
     """Return a node's silos; cached, because a worker process serves many rounds and nodes."""
     node_config, flat = dict(told), dict(run)
     if own is None:  # a user's own app may have keys of its own
@@ -95,7 +97,7 @@ def _pool(
 
     def configured(owners: dict[str, Any]) -> Config:
         config = Config.from_flat(flat | owners)
-        return own.put_into(config, num_silos) if own else config
+        return own.put_into(config) if own else config
 
     owners = {name: node_config[name] for name in node.OWNERS if name in node_config}
     config = configured(owners)
@@ -137,16 +139,15 @@ def pool_of(own: Own | None, message: Message, context: Context) -> SiloPool:
     """
     config = told_in(message)
     run = {name: config[name] for name in records.TOLD if name in config}
-    told = tuple(sorted(context.node_config.items()))
+    told = flattened(context.node_config)
     if own is None:
-        return _pool(tuple(sorted((context.run_config | run).items())), told)
+        return _pool(flattened(context.run_config | run), told)
     if records.NUM_SILOS not in config:
         raise SpcacwError(
             "this ClientApp answers the strategy spcacw_flwr.SPCACW only, and was asked by another."
         )
-    num_silos = records.whole_number(config, records.NUM_SILOS)
-    method = str(config.get(records.METHOD, ""))
-    return _pool(tuple(sorted(run.items())), told, own, num_silos, method)
+    run["silos"] = records.whole_number(config, records.NUM_SILOS)
+    return _pool(flattened(run), told, own, str(config.get(records.METHOD, "")))
 
 
 def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], Message]:

@@ -111,6 +111,7 @@ def test_what_a_model_cannot_compute_is_refused_in_a_sentence(stream):
         ("train.alone", {"rounds": 1}, POINT[:-1], "points of shape"),
         ("evaluate.alone", {}, POINT, "points"),
         ("train.stream", {}, POINT, "version"),
+        ("train", GOOD | {"eta": [0.1]}, POINT, "eta = (0.1,) is not allowed"),
     ],
     ids=str,
 )
