@@ -162,7 +162,7 @@ class Program:
 
     def outdated(self) -> str:
         """End it if what it read has a new valid version; return a sentence to say, or none."""
-        if self.process is None or self.process.poll() is not None:
+        if not self.runs:
             return ""
         try:
             if self.version() == self._version:
@@ -198,7 +198,7 @@ class Program:
         """
         if self._lame():
             self._end()
-        if self.process is None or self.process.poll() is None:
+        if self.process is None or self.runs:
             return False
         now = time.monotonic()
         if not self.patient and now - self._started < SHORTEST_LIFE:

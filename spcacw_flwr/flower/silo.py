@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import grpc
+import numpy as np
 import torch
 from flwr.app import Context, MetricRecord
 from flwr.common.logger import log
@@ -27,6 +28,7 @@ from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, SiloInfo
 
 Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Metrics, and arrays as they travel."""
+NOTHING = np.empty(0, np.float32)
 
 
 def asked(pool: SiloPool, config: records.Told, points: Tensor) -> Request:
@@ -152,22 +154,19 @@ def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> list[byt
     The answers of private silos are counted in ``ledger``. Frames are copies: the next question
     fills the pool's memory with gradients that have no noise yet.
     """
+    points = torch.from_numpy(message.arrays.get(records.POINTS, NOTHING))
     try:
-        told, arrays = _answered(pool, message, ledger)
+        if message.kind == frames.EVALUATION:
+            silo = records.whole_number(message.told, "silos")
+            told, arrays = evaluation(pool, silo, points)
+        else:
+            request = asked(pool, message.told, points)
+            ledger.note(request, request.silos)
+            told, arrays = answer(pool, request, ledger)
     except SpcacwError as error:
         told, arrays = {records.ERROR: str(error)}, {}
         audit.refused(message.kind, str(error))
     return [*frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))]
-
-
-def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
-    rows = message.arrays.get(records.POINTS)
-    points = torch.empty(0) if rows is None else torch.from_numpy(rows)
-    if message.kind == frames.EVALUATION:
-        return evaluation(pool, records.whole_number(message.told, "silos"), points)
-    request = asked(pool, message.told, points)
-    ledger.note(request, request.silos)
-    return answer(pool, request, ledger)
 
 
 def channel_of(address: str, root_certificates: str, tls: bool, only: bytes = b"") -> grpc.Channel:
