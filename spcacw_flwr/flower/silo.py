@@ -1,9 +1,10 @@
 """A node's answers: to a Flower message, or in a stream until the target ends the training."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
-from logging import INFO
+from logging import ERROR, INFO
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.alpha import norms_of
-from spcacw_flwr.config.declare import SpcacwError, users
+from spcacw_flwr.config.declare import SpcacwError, one_line, place_of
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower import account, audit, frames, records
 from spcacw_flwr.flower.service import is_loopback, silos_text
@@ -78,12 +79,28 @@ def see_fit(
         )
 
 
+@contextmanager
+def withholding(what: str) -> Iterator[None]:
+    """Compute for the target: of an error only its kind is told, for its words may be of data.
+
+    They are logged here. A model may fail at numbers that nobody can check before.
+    """
+    try:
+        yield
+    except (SpcacwError, MemoryError):
+        raise
+    except Exception as error:
+        log(ERROR, "%s: %s", what, one_line(error))
+        kind = f"{type(error).__name__} {place_of(error)}"
+        raise SpcacwError(f"{what}: {kind}; the node's log says more") from error
+
+
 def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Said:
     """Return a node's answer to a request: metrics, gradients, and which rows have noise.
 
     ``ledger`` counts what its private silos have told, this answer included.
     """
-    with users(f"Round {request.round} cannot be answered:"):  # a model may refuse some numbers
+    with withholding(f"Round {request.round} cannot be answered"):
         replies, norms = pool.replies(request)
     parts, how = pool.packed(request, replies), pool.config.transport.wire
     if log := audit.here():
@@ -110,7 +127,7 @@ def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Sa
 def evaluation(pool: SiloPool, silo: int, model: Tensor) -> Said:
     """Return a node's evaluation of a model (d,): metrics, and the buffers that it used."""
     see_fit(pool, [silo], model)
-    with users("The model cannot be evaluated:"):
+    with withholding("The model cannot be evaluated"):
         figures, buffers = pool.evaluate(model, silo)
     arrays = {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
     audit.told(frames.EVALUATION, {silo: figures}, arrays)

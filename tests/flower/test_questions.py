@@ -92,12 +92,15 @@ def test_models_that_do_not_fit_are_refused(points, kind, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_a_model_cannot_compute_is_refused_in_a_sentence(stream):
-    """BatchNorm has no statistics of a single sample."""
+def test_what_a_model_cannot_compute_is_refused_in_a_sentence(stream, caplog):
+    """BatchNorm has no statistics of a single sample. An error's own words may tell of data."""
     pool = SiloPool(NORMED, setting_of(NORMED), [0, 4])
     asked = GOOD | {"samples": [5, 1]}
     said = ask(asked, pool.initial_parameters(), stream, run=NORMED, pool=pool)
-    assert "Expected more than 1 value per channel" in said
+    words = "Expected more than 1 value per channel"
+    assert "Round 1 cannot be answered: ValueError (" in said
+    assert words not in said
+    assert words in caplog.text
     assert not ask(GOOD, pool.initial_parameters(), stream, run=NORMED, pool=pool)
 
 
