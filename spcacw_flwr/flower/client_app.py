@@ -203,7 +203,7 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Open a stream to the target and answer its questions there until training is over."""
     config = told_in(message)
     root = str(context.node_config.get("root-certificates", ""))
-    address, tls, only = str(config["address"]), bool(config["tls"]), b""
+    address, tls, only = str(config.get("address", "")), bool(config.get("tls")), b""
     if isinstance(pool, SitePool) and tls and root and load(pool.policy).targets:
         try:
             only = certificates.served(address, root)
@@ -213,7 +213,7 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     channel = channel_of(address, root, tls, only)
     audit.note("stream", address=address, silos=list(pool.silos))
     try:
-        token = str(config["token"])
+        token = str(config.get("token", ""))
         answered = talk(pool, channel, token, context.node_id, str(context.run_id))
     finally:
         if isinstance(pool, SitePool):

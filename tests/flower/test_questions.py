@@ -114,6 +114,7 @@ def test_what_a_model_cannot_compute_is_refused_in_a_sentence(stream, caplog):
         ("train.alone", {"rounds": 1}, POINT[:-1], "points of shape"),
         ("evaluate.alone", {}, POINT, "points"),
         ("train.stream", {}, POINT, "version"),
+        ("train.stream", {records.VERSION: records.version()}, POINT, "not of the form host:port"),
         ("train", GOOD | {"eta": [0.1]}, POINT, "eta = (0.1,) is not allowed"),
     ],
     ids=str,
