@@ -122,17 +122,16 @@ def renew(authority: Path, certificate: Path) -> None:
     write_atomically(certificate, _signed(authority, public, names))
 
 
-def term(path: Path, remedy: str) -> str:
-    """Return until when a certificate is valid, as a sentence.
+def term(certificate: Path | bytes, remedy: str, name: str = "") -> str:
+    """Return until when a certificate is valid, as a sentence that calls it ``name``, or its path.
 
     SpcacwError, with the ``remedy``, if it is not valid by this host's clock.
     """
-    return term_of(_loaded(path).public_bytes(pem.Encoding.PEM), str(path), remedy)
-
-
-def term_of(certificate: bytes, name: str, remedy: str) -> str:
-    """Return :func:`term` of a certificate that is called ``name``."""
-    found, at = x509.load_pem_x509_certificate(certificate), now()
+    if isinstance(certificate, Path):
+        name, found = name or str(certificate), _loaded(certificate)
+    else:
+        found = x509.load_pem_x509_certificate(certificate)
+    at = now()
     start, end = found.not_valid_before_utc, found.not_valid_after_utc
     if at < start:
         raise SpcacwError(f"{name} is valid from {start:%F %T}, and it is {at:%F %T} by this "

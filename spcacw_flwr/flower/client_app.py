@@ -21,13 +21,14 @@ from uuid import uuid4
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
+from torch import Tensor
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import Given, SpcacwError, numbers_in
 from spcacw_flwr.engine.loop import Alone
 from spcacw_flwr.flower import audit, certificates, node, records
 from spcacw_flwr.flower.policy import ALONE, SitePool, load
-from spcacw_flwr.flower.silo import answer, channel_of, evaluation, note_told, talk
+from spcacw_flwr.flower.silo import answer, asked, channel_of, evaluation, note_told, see_fit, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import prepare
 from spcacw_flwr.silos.setup import setting_of
@@ -45,14 +46,12 @@ class Own:
     loss: Callable[..., Any] | None = field(compare=False)
     name: str = field(default_factory=lambda: uuid4().hex)
 
-    def put_into(self, config: Config, num_silos: int) -> Config:
+    def put_into(self, config: Config) -> Config:
         """Return the configuration with these objects in the place of names."""
         training = replace(config.training, model=Given(self.model))
         if self.loss is not None:
             training = replace(training, loss=Given(self.loss))
-        partition = replace(
-            config.partition, silo=Given(self.load), silos=num_silos, classes=0, data_dir=""
-        )
+        partition = replace(config.partition, silo=Given(self.load), classes=0, data_dir="")
         run = replace(config.run, setting="own")
         return replace(config, training=training, partition=partition, run=run)
 
@@ -78,10 +77,14 @@ def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
 Flat = tuple[tuple[str, Any], ...]
 
 
+def flattened(table: Mapping[str, Any]) -> Flat:
+    """Return a table as a key of a cache; a list in it will be refused as the wrong value it is."""
+    pairs = table.items()
+    return tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in pairs))
+
+
 @functools.lru_cache(maxsize=256)
-def _pool(
-    run: Flat, told: Flat, own: Own | None = None, num_silos: int = 0, method: str = ""
-) -> SiloPool:
+def _pool(run: Flat, told: Flat, own: Own | None = None, method: str = "") -> SiloPool:
     """Return a node's silos; cached, because a worker process serves many rounds and nodes."""
     node_config, flat = dict(told), dict(run)
     if own is None:  # a user's own app may have keys of its own
@@ -94,7 +97,7 @@ def _pool(
 
     def configured(owners: dict[str, Any]) -> Config:
         config = Config.from_flat(flat | owners)
-        return own.put_into(config, num_silos) if own else config
+        return own.put_into(config) if own else config
 
     owners = {name: node_config[name] for name in node.OWNERS if name in node_config}
     config = configured(owners)
@@ -123,23 +126,28 @@ def simulated() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
+def told_in(message: Message) -> records.Told:
+    """Return the keys of a message; empty if it has none."""
+    found: records.Told = message.content.config_records.get(records.CONFIG, {})
+    return found
+
+
 def pool_of(own: Own | None, message: Message, context: Context) -> SiloPool:
     """Return the silos of the node that this context belongs to.
 
     SpcacwError if a user's own app is asked by a strategy other than ours.
     """
-    config: Mapping[str, Any] = message.content.config_records.get(records.CONFIG, {})
+    config = told_in(message)
     run = {name: config[name] for name in records.TOLD if name in config}
-    told = tuple(sorted(context.node_config.items()))
+    told = flattened(context.node_config)
     if own is None:
-        return _pool(tuple(sorted((context.run_config | run).items())), told)
+        return _pool(flattened(context.run_config | run), told)
     if records.NUM_SILOS not in config:
         raise SpcacwError(
             "this ClientApp answers the strategy spcacw_flwr.SPCACW only, and was asked by another."
         )
-    (num_silos,) = records.whole_numbers(config, records.NUM_SILOS)
-    method = str(config.get(records.METHOD, ""))
-    return _pool(tuple(sorted(run.items())), told, own, num_silos, method)
+    run["silos"] = records.whole_number(config, records.NUM_SILOS)
+    return _pool(flattened(run), told, own, str(config.get(records.METHOD, "")))
 
 
 def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], Message]:
@@ -149,7 +157,7 @@ def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], 
         audit.about(run=str(context.run_id))
         try:
             if handler in (query, stream):  # before a run, and when a silo comes back to it
-                records.same_version(message.content.config_records.get(records.CONFIG, {}))
+                records.same_version(told_in(message))
             content = handler(pool_of(own, message, context), message, context)
         except SpcacwError as error:
             audit.refused(message.metadata.message_type, str(error))
@@ -178,9 +186,7 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     Each silo answers with its clipped mini-batch gradient, loss and sample count, or with its
     losses at several models; the target also with L, if it is asked for.
     """
-    content = message.content
-    config, points = content.config_records[records.CONFIG], records.content_to_points(content)
-    request = records.config_to_request(config, points)
+    request = asked(pool, told_in(message), records.content_to_points(message.content))
     private = pool.private.among(request.silos) and not simulated()
     ledger = note_told(pool, request, context) if private else None
     return records.to_content(*answer(pool, request, ledger))
@@ -188,17 +194,16 @@ def train(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 def evaluate(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Return metrics of a model on the test data of one silo, and BatchNorm's buffers, if any."""
-    (silo,) = records.whole_numbers(message.content.config_records[records.CONFIG], "silo")
-    metrics, buffers = evaluation(pool, silo, records.content_to_points(message.content))
-    audit.told("evaluation", {silo: metrics}, buffers)
-    return records.to_content(metrics, buffers, records.BUFFERS)
+    silo = records.whole_number(told_in(message), "silo")
+    said = evaluation(pool, silo, records.content_to_points(message.content))
+    return records.to_content(*said, records.BUFFERS)
 
 
 def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Open a stream to the target and answer its questions there until training is over."""
-    config = message.content.config_records[records.CONFIG]
+    config = told_in(message)
     root = str(context.node_config.get("root-certificates", ""))
-    address, tls, only = str(config["address"]), bool(config["tls"]), b""
+    address, tls, only = str(config.get("address", "")), bool(config.get("tls")), b""
     if isinstance(pool, SitePool) and tls and root and load(pool.policy).targets:
         try:
             only = certificates.served(address, root)
@@ -208,7 +213,7 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     channel = channel_of(address, root, tls, only)
     audit.note("stream", address=address, silos=list(pool.silos))
     try:
-        token = str(config["token"])
+        token = str(config.get("token", ""))
         answered = talk(pool, channel, token, context.node_id, str(context.run_id))
     finally:
         if isinstance(pool, SitePool):
@@ -218,9 +223,10 @@ def stream(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Train the target's silo without peers; return its figures and its model."""
-    beside, config = _alone(pool), message.content.config_records[records.CONFIG]
-    (rounds,) = records.whole_numbers(config, "rounds")
-    figures, model = beside.train_alone(records.content_to_points(message.content), rounds)
+    beside, start = _alone(pool), _models(pool, message)
+    if (rounds := records.whole_number(told_in(message), "rounds")) < 0:
+        raise SpcacwError(f"the target asks with rounds = {rounds}, which cannot be less than 0")
+    figures, model = beside.train_alone(start, rounds)
     arrays = {records.POINTS: model[None].cpu().numpy()}
     audit.told(ALONE, {pool.config.run.target: figures}, arrays)
     return records.to_content(figures, arrays)
@@ -228,9 +234,16 @@ def alone(pool: SiloPool, message: Message, context: Context) -> RecordDict:
 
 def compare(pool: SiloPool, message: Message, context: Context) -> RecordDict:
     """Return by how much a model is better than another on the target's test cases."""
-    gains = _alone(pool).gains(records.content_to_points(message.content))
+    gains = _alone(pool).gains(_models(pool, message, 2))
     audit.told(ALONE, {pool.config.run.target: gains})
     return records.to_content(gains, {})
+
+
+def _models(pool: SiloPool, message: Message, *count: int) -> Tensor:
+    """Return a message's models (*count, d) for the target's silo, which this node must have."""
+    points = records.content_to_points(message.content)
+    see_fit(pool, [pool.config.run.target], points, count)
+    return points
 
 
 def _alone(pool: SiloPool) -> Alone:

@@ -32,8 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )  # fmt: skip
 console = new_console()
-told = one_sentence()
-"""Decorates a command: a user's error is printed as one sentence."""
 say = partial(console.print, soft_wrap=True)
 """Prints a Flower command, ready to be copied, or a sentence, above the display of ``reported``."""
 CLOSED = "No program of it calls anybody else: no telemetry, no update check, no download."
@@ -54,8 +52,12 @@ SiloData = Annotated[str, typer.Option(help="where its data are, relative to the
 DataDirectory = Annotated[Path | None, typer.Option(help="directory of the data sets")]
 
 
-@app.command()
-@told
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a function a command, whose user's errors are printed as one sentence."""
+    return app.command()(one_sentence()(function))
+
+
+@command
 def ca(
     directory: Annotated[Path, typer.Argument(help="where to make ca/ and server/")],
     host: Annotated[
@@ -76,8 +78,7 @@ def ca(
     say(f"For 'targets' in a silo's policy, the server's key is {certificates.fingerprint(shown)}.")
 
 
-@app.command()
-@told
+@command
 def renew(
     authority: Annotated[Path, typer.Argument(help="the directory ca/")],
     certificate: Annotated[Path, typer.Argument(help="server.crt, or a copy of it")],
@@ -87,8 +88,7 @@ def renew(
     say(certificates.term(certificate, ""))
 
 
-@app.command()
-@told
+@command
 def key(
     directory: SiloDirectory,
     silo: Annotated[int, typer.Option(min=0, help="number of the silo")],
@@ -103,8 +103,7 @@ def key(
     say(f"Send {place.public_key} to the server's owner; {certificates.SILO_KEY} stays here.")
 
 
-@app.command()
-@told
+@command
 def server(
     directory: ServerDirectory,
     port: Port = PORT,
@@ -113,15 +112,12 @@ def server(
 ) -> None:
     """Run the SuperLink, and the process that runs the ServerApp, until Ctrl-C."""
     place = Server(directory.resolve(), port)
-    place.superlink(
-        ANY_ADDRESS
-    )  # if it is no server's directory, end before anything is made in it
+    place.superlink(ANY_ADDRESS)  # end before anything is made in what is no server's directory
     start = partial(federation.start_server, place, ANY_ADDRESS, say, json_logs)
     until_ctrl_c(place.home, start, metrics, lambda: listens(place.address))
 
 
-@app.command()
-@told
+@command
 def silo(
     directory: SiloDirectory,
     superlink: Annotated[str, typer.Option(help="host:port of the SuperLink")],
@@ -167,8 +163,7 @@ def until_ctrl_c(
             time.sleep(processes.POLL_SECONDS)
 
 
-@app.command()
-@told
+@command
 def register(
     directory: ServerDirectory,
     public_keys: Annotated[list[Path], typer.Argument(help="silo.pub of each silo to be admitted")],
@@ -180,8 +175,7 @@ def register(
         say(f"{path} is node {node}.")
 
 
-@app.command()
-@told
+@command
 def revoke(
     directory: ServerDirectory,
     public_key: Annotated[Path, typer.Argument(help="silo.pub of the silo to be shut out")],
@@ -192,8 +186,7 @@ def revoke(
     say(f"Node {node} is shut out; a run that is on goes on without it.")
 
 
-@app.command()
-@told
+@command
 def rotate(directory: SiloDirectory) -> None:
     """Give a silo a new key while it does not run; its number, data and audit log stay."""
     place = Silo(directory.resolve())
@@ -204,8 +197,7 @@ def rotate(directory: SiloDirectory) -> None:
     )
 
 
-@app.command()
-@told
+@command
 def invite(
     directory: ServerDirectory,
     silo: Annotated[list[int], typer.Option(min=0, help="number of the silo that may join")],
@@ -234,8 +226,7 @@ def invite(
         desk.wait()
 
 
-@app.command()
-@told
+@command
 def join(
     directory: SiloDirectory,
     token: Annotated[str, typer.Argument(help="what 'spcacw deploy invite' printed")],
@@ -246,8 +237,7 @@ def join(
     say(f"Its key is admitted. Start it: spcacw deploy silo {directory} --superlink {superlink}")
 
 
-@app.command()
-@told
+@command
 def export(
     directory: Annotated[Path, typer.Argument(help="where to write a directory for each silo")],
     config: ConfigFile = None,
@@ -263,8 +253,7 @@ def export(
     say(f"{setting.num_silos} silos and {RUN_FILE} are in {directory}.")
 
 
-@app.command()
-@told
+@command
 def run(
     directory: ServerDirectory,
     output: Annotated[Path, typer.Option(help="directory of the results, on this host")],
@@ -285,8 +274,7 @@ def run(
         federation.train(place, resolved, show)
 
 
-@app.command()
-@told
+@command
 def demo(
     directory: Annotated[Path, typer.Argument(help="new, or one that a demo has left")],
     config: ConfigFile = None,

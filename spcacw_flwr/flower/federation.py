@@ -23,16 +23,7 @@ from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.flower import audit, certificates, members, processes
 from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import CONNECTION, Died, Show, follow
-from spcacw_flwr.flower.processes import (
-    Program,
-    Say,
-    free_port,
-    keep,
-    listens,
-    named,
-    owning,
-    program_runs,
-)
+from spcacw_flwr.flower.processes import Program, Say, free_port, keep, listens, owning
 from spcacw_flwr.silos.setting import Setting, write_silo
 
 DATA, RUN_FILE = "data", "run.toml"
@@ -228,7 +219,7 @@ def train(
 
     def training() -> bool:
         keep(kept, say)
-        return program_runs(SERVERAPP, server.home)
+        return processes.program_runs(SERVERAPP, server.home)
 
     with alone(server):
         link = server.link()
@@ -263,7 +254,7 @@ def alone(server: Server) -> Iterator[None]:
         "or end it with Ctrl-C where it was started."
     )
     with processes.locked(server.home / "run.lock", words):
-        while left := named(SERVERAPP, server.home):  # it is ending, or nothing waits for it
+        while left := processes.named(SERVERAPP, server.home):  # it is ending, or left alone
             if time.monotonic() > deadline:
                 raise SpcacwError(
                     f"A run whose command was killed is on at {server.directory}, and silos answer "

@@ -43,8 +43,6 @@ Replies get lost when a SuperLink is busy. With 20 silos on two cores its databa
 for longer than its requests wait (five seconds). A SuperNode whose reply is refused for that reason
 does not try again.
 """
-
-
 ALONE = 100
 """Training alone may take as long as so many rounds. Meanwhile its node does nothing else, so that
 to give up early would not help; but if the reply is lost, training must begin some time."""
@@ -118,7 +116,7 @@ class Gathering:
 
     def _open(self, asked: Sequence[int], metrics: Told, arrays: Arrays) -> None:
         request, judging = self.request, self.request.want == LOSSES
-        (round_,), (draw,) = (records.whole_numbers(metrics, name) for name in ("round", "draw"))
+        round_, draw = (records.whole_number(metrics, name) for name in ("round", "draw"))
         silos, losses = records.whole_numbers(metrics, "silos"), records.numbers(metrics, "loss")
         gradients = wire.received(arrays, self.how)
         if (round_, draw) != (request.round, request.draw):

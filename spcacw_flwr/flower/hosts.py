@@ -17,6 +17,7 @@ import tomli_w
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
+from spcacw_flwr.config.config import read_toml
 from spcacw_flwr.config.declare import SpcacwError, names_in, numbers_in
 from spcacw_flwr.config.keys import MOST_SILOS, STREAM
 from spcacw_flwr.engine.directory import write_atomically
@@ -170,7 +171,7 @@ class Silo(Place):
         """
         path = self.directory / NODE_FILE
         self._file(NODE_FILE, "make a silo's directory with 'spcacw deploy key'.")
-        table = node.checked_file(path, node.KNOWN, "The node config")
+        table = node.checked(read_toml(path, "The node config"), node.KNOWN, str(path))
         if not numbers_in(table.get("silos", ""), MOST_SILOS):
             raise SpcacwError(f'{path} names no silo: write silos = "0", say, into it.')
         if (self.directory / policy.FILE).exists():
@@ -253,7 +254,7 @@ class Silo(Place):
                     f"The key of {superlink}, {shown}, is not in 'targets' of {site}."
                 )
             say(own)
-            say(certificates.term_of(certificate, f"The certificate of {superlink}", ""))
+            say(certificates.term(certificate, "", f"The certificate of {superlink}"))
             return
 
     def _skewed(self, superlink: str) -> str:

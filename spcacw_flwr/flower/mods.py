@@ -46,15 +46,15 @@ def private_gradients(
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         try:
             check_question(message)
+            reply = call_next(message, context)
+            if reply.has_error() or records.ERROR in reply.content.get(records.CONFIG, {}):
+                return reply
+            if message.metadata.message_type.startswith(MessageType.QUERY):
+                content = announced(reply.content, mechanism)
+            else:
+                content = noised(message, reply.content, mechanism, chances)
         except SpcacwError as error:
-            return Message(records.error_content(str(error)), reply_to=message)
-        reply = call_next(message, context)
-        if reply.has_error() or records.ERROR in reply.content.get(records.CONFIG, {}):
-            return reply
-        if message.metadata.message_type.startswith(MessageType.QUERY):
-            content = announced(reply.content, mechanism)
-        else:
-            content = noised(message, reply.content, mechanism, chances)
+            content = records.error_content(str(error))
         return Message(content, reply_to=message)
 
     return mod
@@ -93,8 +93,8 @@ def noised(
     """Return a reply's gradients with noise, and nothing else that depends on data."""
     asked = message.content.config_records[records.CONFIG]
     metrics = content.metric_records[records.METRICS]
-    (round_,), (draw,) = (records.whole_numbers(asked, name) for name in ("round", "draw"))
-    number = records.whole_numbers(asked, "number")[0] if "number" in asked else 0
+    round_, draw = (records.whole_number(asked, name) for name in ("round", "draw"))
+    number = records.whole_number(asked, "number", 0)
     done = records.numbers(metrics, records.PRIVATE) if records.PRIVATE in metrics else []
     silos = [int(silo) for silo in records.numbers(metrics, "silos")]
     array = content.array_records[records.ARRAYS].get(records.GRADIENTS)

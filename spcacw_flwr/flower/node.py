@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
-from pathlib import Path
 from typing import Any
 
-from spcacw_flwr.config.config import kebab, read_toml
+from spcacw_flwr.config.config import kebab
 from spcacw_flwr.config.declare import SpcacwError, check, did_you_mean, key
 from spcacw_flwr.config.keys import PrivacyKeys, RunKeys
 
@@ -50,8 +49,3 @@ def checked(table: Mapping[str, Any], known: Known, where: str) -> dict[str, Any
         return {name: check(name, value, known[name]) for name, value in table.items()}
     except SpcacwError as error:
         raise SpcacwError(f"In {where}, {error}") from error
-
-
-def checked_file(path: Path, known: Known, what: str) -> dict[str, Any]:
-    """Return the checked table in a TOML file; SpcacwError if a key or the file is wrong."""
-    return checked(read_toml(path, what), known, str(path))

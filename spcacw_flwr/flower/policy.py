@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.config import Config, read_toml
 from spcacw_flwr.config.declare import SpcacwError, did_you_mean, key, names_in
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine.directory import sweep, write_atomically
@@ -143,7 +143,7 @@ def load(path: Path) -> Policy:
 
 @lru_cache(maxsize=8)
 def _loaded(path: Path, *change: int) -> Policy:
-    table = node.checked_file(path, KNOWN, "The policy")
+    table = node.checked(read_toml(path, "The policy"), KNOWN, str(path))
     policy = Policy(**{KNOWN[name].name: value for name, value in table.items()})
     known: dict[str, Collection[str]] = {"requests": KINDS, "methods": METHODS}
     for name, all_ in known.items():

@@ -152,8 +152,9 @@ class Program:
     def last_words(self) -> str:
         """Why it ended, in brackets, mostly in Flower's words; empty if its log does not say."""
         said = ""
-        with suppress(FileNotFoundError):  # the log was moved away
-            said = self.log.read_bytes()[-LOG_END:].decode(errors="replace")
+        with suppress(FileNotFoundError), self.log.open("rb") as file:  # it may be moved away
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_END))
+            said = file.read(LOG_END).decode(errors="replace")
         reasons = re.findall(r"Exit Code: \d+\n(.*?)\n\n", said, re.DOTALL)
         why = " ".join(reasons[-1].split()) if reasons else ""
         why = ADMIT if UNKNOWN in why else why
@@ -161,7 +162,7 @@ class Program:
 
     def outdated(self) -> str:
         """End it if what it read has a new valid version; return a sentence to say, or none."""
-        if self.process is None or self.process.poll() is not None:
+        if not self.runs:
             return ""
         try:
             if self.version() == self._version:
@@ -197,7 +198,7 @@ class Program:
         """
         if self._lame():
             self._end()
-        if self.process is None or self.process.poll() is None:
+        if self.process is None or self.runs:
             return False
         now = time.monotonic()
         if not self.patient and now - self._started < SHORTEST_LIFE:

@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import spcacw_flwr
-from spcacw_flwr.config.declare import SpcacwError, printable
+from spcacw_flwr.config.declare import SpcacwError, printable, users
 from spcacw_flwr.config.keys import METRICS as METRIC_NAMES
 from spcacw_flwr.silos import wire
 from spcacw_flwr.silos.batches import Fold
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.layout import Layout, difference
 from spcacw_flwr.silos.privacy import BATCHES, Mechanism
-from spcacw_flwr.silos.protocol import LOSSES, Evaluation, Request, SiloInfo
+from spcacw_flwr.silos.protocol import Evaluation, Request, SiloInfo
 
 log = logging.getLogger(__name__)
 
@@ -218,6 +218,16 @@ def whole_numbers(record: Told, name: str) -> list[int]:
     return list(map(int, found))
 
 
+def whole_number(record: Told, name: str, default: int | None = None) -> int:
+    """Return the whole number under ``name``, or the ``default``; SpcacwError for anything else."""
+    if default is not None and name not in record:
+        return default
+    found = whole_numbers(record, name)
+    if len(found) != 1:
+        raise SpcacwError(f"a record's {name} is {found} where one whole number was expected")
+    return found[0]
+
+
 def by_node(
     request: Request, nodes: Mapping[int, int], target: int, encode: Callable[[Tensor], Encoded]
 ) -> Iterator[tuple[int, list[int], Encoded, dict[str, Any]]]:
@@ -252,16 +262,17 @@ def request_to_config(request: Request, silos: list[int], target: int) -> dict[s
 
 
 def config_to_request(config: Told, points: Tensor) -> Request:
-    """Return the request to a node at the models ``points``; SpcacwError if it cannot be read."""
-    (round_,), (draw,) = whole_numbers(config, "round"), whole_numbers(config, "draw")
+    """Return the request to a node at the models ``points``; SpcacwError if it cannot be read.
+
+    Whether the node can answer it is for :func:`~.silo.asked` to see.
+    """
     fold = whole_numbers(config, "fold") if "fold" in config else None
-    silos, want = whole_numbers(config, "silos"), config.get("want")
-    # Accounts and policies would not count an unknown kind, or a silo that is named twice.
-    if want not in (GRADIENTS, LOSSES) or silos != sorted(set(silos)):
-        raise SpcacwError(f"a question for {want!r} of silos {silos} is not one")
+    if fold is not None and len(fold) != 3:
+        raise SpcacwError(f"a record's fold is {fold} where three whole numbers were expected")
     return Request(
-        round_, tuple(silos), points, want=str(want), draw=draw,
-        number=whole_numbers(config, "number")[0] if "number" in config else 0,
+        whole_number(config, "round"), tuple(whole_numbers(config, "silos")), points,
+        want=str(config.get("want")), draw=whole_number(config, "draw"),
+        number=whole_number(config, "number", 0),
         samples=tuple(whole_numbers(config, "samples")) if "samples" in config else None,
         fold=Fold(fold[0], fold[1], bool(fold[2])) if fold else None,
         whole=bool(config.get("whole", False)), smoothness=bool(config.get(SMOOTHNESS, False)),
@@ -269,11 +280,15 @@ def config_to_request(config: Told, points: Tensor) -> Request:
 
 
 def content_to_points(content: RecordDict) -> Tensor:
-    """Return a message's models: (d,) from arrays named by parameter, or (k, d) from ``points``."""
-    arrays = content.array_records[ARRAYS]
-    if POINTS in arrays:
-        return torch.from_numpy(arrays[POINTS].numpy().copy())
-    return arrays_to_model(arrays)[1]
+    """Return a message's models: (d,) from arrays named by parameter, or (k, d) from ``points``.
+
+    SpcacwError if they cannot be read.
+    """
+    with users("The models of a message cannot be read:"):  # their bytes may be anything
+        arrays = content.array_records.get(ARRAYS, ArrayRecord())
+        if POINTS in arrays:
+            return torch.from_numpy(arrays[POINTS].numpy().copy())
+        return arrays_to_model(arrays)[1]
 
 
 def to_content(told: Told, arrays: Arrays, name: str = ARRAYS) -> RecordDict:

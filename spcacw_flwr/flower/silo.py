@@ -1,13 +1,16 @@
 """A node's answers: to a Flower message, or in a stream until the target ends the training."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
-from logging import INFO
+from logging import ERROR, INFO
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import grpc
+import numpy as np
 import torch
 from flwr.app import Context, MetricRecord
 from flwr.common.logger import log
@@ -15,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.alpha import norms_of
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, one_line, place_of
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower import account, audit, frames, records
 from spcacw_flwr.flower.service import is_loopback, silos_text
@@ -26,6 +29,70 @@ from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, SiloInfo
 
 Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Metrics, and arrays as they travel."""
+NOTHING = np.empty(0, np.float32)
+
+
+def asked(pool: SiloPool, config: records.Told, points: Tensor) -> Request:
+    """Return a target's request; SpcacwError if its numbers or models do not fit this node.
+
+    Accounts and policies would not count an unknown kind, or a silo that is named twice.
+    """
+    request = records.config_to_request(config, points)
+    see_fit(pool, request.silos, points, points.shape[:-1])
+    if wrong := request.fault(pool.setting.num_silos) or _fault(pool, request):
+        raise SpcacwError(f"the target asks with {wrong}")
+    return request
+
+
+def _fault(pool: SiloPool, request: Request) -> str:
+    """Return which number of a request cannot be, as a phrase; empty if all can."""
+    target, samples, fold = pool.config.run.target, request.samples, request.fold
+    if request.round < 1 or request.draw < 0 or request.number < 0:
+        return (
+            f"round = {request.round}, draw = {request.draw} and number = {request.number}, which "
+            "begin with 1, 0 and 0"
+        )
+    if samples is not None and (len(samples) != len(request.silos) or min(samples) < 1):
+        return f"samples = {samples}, which are not one or more of each of silos {request.silos}"
+    most = pool.data.sizes.get(target, math.inf) if fold else 0
+    if fold and not (2 <= fold.of <= most and 0 <= fold.index < fold.of):
+        return f"fold {fold.index} of {fold.of}, which the data of silo {target} do not have"
+    if request.smoothness and target not in request.silos:
+        return f"smoothness of silos {request.silos}, where only that of silo {target} is of use"
+    return ""
+
+
+def see_fit(
+    pool: SiloPool, silos: Sequence[int], points: Tensor, count: Sequence[int] = ()
+) -> None:
+    """Check that the node has the ``silos``, and that points of shape (*count, d) are models of it.
+
+    SpcacwError if not.
+    """
+    held = silos and set(silos) <= set(pool.silos)
+    fits = points.shape == (*count, pool.layout.size) and points.dtype == torch.float32
+    if not (held and fits):
+        raise SpcacwError(
+            f"the question is for silos {tuple(silos)} at {points.dtype} points of shape "
+            f"{tuple(points.shape)}, and this node has silos {pool.silos} and a model of "
+            f"{pool.layout.size} parameters"
+        )
+
+
+@contextmanager
+def withholding(what: str) -> Iterator[None]:
+    """Compute for the target: of an error only its kind is told, for its words may be of data.
+
+    They are logged here. A model may fail at numbers that nobody can check before.
+    """
+    try:
+        yield
+    except (SpcacwError, MemoryError):
+        raise
+    except Exception as error:
+        log(ERROR, "%s: %s", what, one_line(error))
+        kind = f"{type(error).__name__} {place_of(error)}"
+        raise SpcacwError(f"{what}: {kind}; the node's log says more") from error
 
 
 def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Said:
@@ -33,7 +100,8 @@ def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Sa
 
     ``ledger`` counts what its private silos have told, this answer included.
     """
-    replies, norms = pool.replies(request)
+    with withholding(f"Round {request.round} cannot be answered"):
+        replies, norms = pool.replies(request)
     parts, how = pool.packed(request, replies), pool.config.transport.wire
     if log := audit.here():
         if how != wire.FLOAT32 and request.want != LOSSES:  # the log has the norm of what leaves
@@ -58,8 +126,12 @@ def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Sa
 
 def evaluation(pool: SiloPool, silo: int, model: Tensor) -> Said:
     """Return a node's evaluation of a model (d,): metrics, and the buffers that it used."""
-    figures, buffers = pool.evaluate(model, silo)
-    return figures, {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
+    see_fit(pool, [silo], model)
+    with withholding("The model cannot be evaluated"):
+        figures, buffers = pool.evaluate(model, silo)
+    arrays = {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
+    audit.told(frames.EVALUATION, {silo: figures}, arrays)
+    return figures, arrays
 
 
 def ledger_of(pool: SiloPool, run: str = "") -> Ledger:
@@ -99,30 +171,19 @@ def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> list[byt
     The answers of private silos are counted in ``ledger``. Frames are copies: the next question
     fills the pool's memory with gradients that have no noise yet.
     """
+    points = torch.from_numpy(message.arrays.get(records.POINTS, NOTHING))
     try:
-        told, arrays = _answered(pool, message, ledger)
+        if message.kind == frames.EVALUATION:
+            silo = records.whole_number(message.told, "silos")
+            told, arrays = evaluation(pool, silo, points)
+        else:
+            request = asked(pool, message.told, points)
+            ledger.note(request, request.silos)
+            told, arrays = answer(pool, request, ledger)
     except SpcacwError as error:
         told, arrays = {records.ERROR: str(error)}, {}
         audit.refused(message.kind, str(error))
     return [*frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))]
-
-
-def _answered(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> Said:
-    rows = message.arrays.get(records.POINTS)
-    points = torch.empty(0) if rows is None else torch.from_numpy(rows)
-    request = records.config_to_request(message.told, points)
-    held = request.silos and set(request.silos) <= set(pool.silos)
-    if not held or points.shape[-1] != pool.layout.size:
-        raise SpcacwError(
-            f"the question is for silos {request.silos} at points {tuple(points.shape)}, and this "
-            f"node has silos {pool.silos} and a model of {pool.layout.size} parameters"
-        )
-    if message.kind == frames.EVALUATION:
-        told, arrays = evaluation(pool, request.silos[0], points)
-        audit.told(message.kind, {request.silos[0]: told}, arrays)
-        return told, arrays
-    ledger.note(request, request.silos)
-    return answer(pool, request, ledger)
 
 
 def channel_of(address: str, root_certificates: str, tls: bool, only: bytes = b"") -> grpc.Channel:

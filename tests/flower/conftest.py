@@ -5,6 +5,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.flower import certificates
 from spcacw_flwr.flower.processes import locked
 from tests.watching import wait_until
 
@@ -29,6 +30,14 @@ def _two_at_a_time(request, tmp_path_factory):
         if hasattr(request.module, "pytestmark"):
             wait_until(lambda: have("federations-0") or have("federations-1"), seconds=3600)
         yield
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The directory of the silo that this process belongs to."""
+    certificates.make_silo_key(tmp_path)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    return tmp_path
 
 
 @pytest.hookimpl(wrapper=True)

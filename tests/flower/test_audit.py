@@ -458,14 +458,6 @@ def test_the_command_says_what_it_found(host, tmp_path):
         assert "is no silo.pub" in ran("audit", "verify", path, "--key", key, code=1)
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """The directory of the silo that this process belongs to."""
-    certificates.make_silo_key(tmp_path)
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-    return tmp_path
-
-
 def said_by(pool: SiloPool, silos: list[int], want: str = GRADIENTS) -> Exchange:
     """What a node answers in a stream when its silos, or others, are asked."""
     model = pool.initial_parameters().numpy()

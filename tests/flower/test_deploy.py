@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -33,6 +34,7 @@ from spcacw_flwr.flower.deploy import claimed, until_ctrl_c
 from spcacw_flwr.flower.hosts import Server, Silo
 from spcacw_flwr.flower.launch import Died, end_left
 from spcacw_flwr.flower.processes import (
+    ADMIT,
     LOCK,
     Program,
     family,
@@ -234,6 +236,7 @@ def test_a_node_config_that_cannot_be_used_is_refused(text, words, tmp_path):
     [
         (["ca", "."], "ca.key exists already"),
         (["ca", "new", "--host", ""], "neither an address nor a host name"),
+        (["ca", "new", "--host", "spital.zürich"], "neither an address nor a host name"),
         (["key", "silo", "--silo", "0", "--ca", "none.crt"], "none.crt holds no certificate"),
         (["key", "silo", "--silo", "0", "--ca", "server/server.key"], "holds no certificate"),
         (["server", "nothing"], "nothing/ca.crt is missing"),
@@ -275,6 +278,7 @@ def test_a_mistake_is_one_sentence(arguments, words, authority, monkeypatch, off
     assert said.startswith("spcacw:")
     assert words in said
     assert not Path("nothing").exists()
+    assert not Path("new").exists()
 
 
 @pytest.mark.parametrize("arguments", [
@@ -401,20 +405,24 @@ def test_a_server_whose_certificate_has_expired_does_not_start(authority, monkey
     assert "renew it with 'spcacw deploy renew'" in said
 
 
-def test_why_a_program_ended_is_said_in_its_words(tmp_path):
-    words = (
-        "\\n\\033[91mERROR\\033[0m: Exit Code: 305\\nNo connection.\\n[code: 2005] No.\\n\\nBye\\n"
-    )
-    program = Program(["/usr/bin/printf", words], tmp_path / "home", tmp_path / "log", patient=True)
-    program.start().process.wait()
-    assert program.last_words == " (No connection. [code: 2005] No.)"
-
-
-def test_a_silo_that_the_server_does_not_know_is_told_what_to_do(tmp_path):
-    words = "Exit Code: 305\\n[code: 2004] Failed to activate SuperNode.\\n\\n"
-    program = Program(["/usr/bin/printf", words], tmp_path / "home", tmp_path / "log")
-    program.start().process.wait()
-    assert "the server has not registered this silo's key: send it silo.pub" in program.last_words
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("\n\033[91mERROR\033[0m: Exit Code: 305\nNo connection.\n[code: 2005] No.\n\nBye\n",
+         "No connection. [code: 2005] No."),
+        ("Exit Code: 305\n[code: 2004] Failed to activate SuperNode.\n\n", ADMIT),
+    ],
+)  # fmt: skip
+def test_why_a_program_ended_is_said_in_its_words_at_the_end_of_its_log(words, why, tmp_path):
+    """The log of a program that has run for long is long."""
+    program = Program(["true"], tmp_path, tmp_path / "log")
+    with program.log.open("wb") as file:
+        file.seek(1 << 26)
+        file.write(words.encode())
+    tracemalloc.start()
+    assert program.last_words == f" ({why})"
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def test_a_program_whose_json_log_was_moved_away_is_started_again(tmp_path, monkeypatch):
@@ -465,23 +473,6 @@ def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, mon
     program.process.wait()
 
 
-def test_ctrl_c_ends_what_a_host_has_started(tmp_path, monkeypatch):
-    place, kept = Silo(tmp_path / "silo"), []
-    place.directory.mkdir()
-    monkeypatch.setattr(Silo, "supernode", lambda *given: ["/bin/sleep", "60"])
-    monkeypatch.setattr(Silo, "wait_for", lambda *given: None)
-
-    def keep(programs, say):
-        kept.extend(programs)
-        wait_until(lambda: family(place.home), 10)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("spcacw_flwr.flower.processes.keep", keep)
-    said = deploy("silo", place.directory, "--superlink", "h:1", code=130)
-    assert f"sleep runs; its log is {place.directory / 'silo.log'}." in said
-    assert [program.process.poll() is None for program in kept] == [False]
-
-
 def test_a_shell_with_the_hosts_flower_home_is_none_of_its_programs(place):
     """A user who looks at a host by Flower's own commands exports it."""
     shell = subprocess.Popen(["/bin/sleep", "60"], env={"FLWR_HOME": str(place.home)})
@@ -490,12 +481,6 @@ def test_a_shell_with_the_hosts_flower_home_is_none_of_its_programs(place):
     assert shell.poll() is None
     shell.kill()
     shell.wait()
-
-
-def test_a_name_that_is_none_leaves_no_authority(tmp_path):
-    said = deploy("ca", tmp_path, "--host", "spital.zürich", code=1)
-    assert "neither an address nor a host name" in said
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_killed_launchers_programs_are_ended_and_a_living_ones_are_not(tmp_path, monkeypatch):
@@ -540,7 +525,7 @@ def test_a_second_command_leaves_the_host_that_runs_alone(command, authority, pl
             assert program.runs
 
 
-def test_a_host_ends_what_a_command_that_was_killed_has_left(place, monkeypatch):
+def test_a_host_ends_what_a_killed_command_has_left_and_at_ctrl_c_its_own(place, monkeypatch):
     """The lock is gone with that command, and no program has it."""
     monkeypatch.setattr(Silo, "wait_for", lambda *given: None)
     monkeypatch.setattr(Silo, "supernode", lambda *given: ["/bin/sleep", "60"])
@@ -557,10 +542,13 @@ def test_a_host_ends_what_a_command_that_was_killed_has_left(place, monkeypatch)
     def keep(programs, say):
         assert not left.is_running()
         assert [program.runs for program in programs] == [True]
+        wait_until(lambda: family(place.home), 10)  # its environment may not be there at once
         raise KeyboardInterrupt
 
     monkeypatch.setattr("spcacw_flwr.flower.processes.keep", keep)
-    deploy("silo", place.directory, "--superlink", "h:1", code=130)
+    said = deploy("silo", place.directory, "--superlink", "h:1", code=130)
+    assert f"sleep runs; its log is {place.directory / 'silo.log'}." in said
+    assert family(place.home) == []
 
 
 def test_a_run_whose_command_was_killed_is_named_by_its_process(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from benchmarks.separate import NODE
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import audit, certificates, client_app, frames, records
+from spcacw_flwr.flower import audit, client_app, frames, records
 from spcacw_flwr.flower.mods import private_gradients
 from spcacw_flwr.flower.silo import framed, ledger_of, note_told
 from spcacw_flwr.silos.accounting import Ledger
@@ -146,14 +146,6 @@ def test_the_account_of_a_run_goes_on_when_a_silos_program_was_killed(tmp_path):
         ledger.note(Request(line["round"], (4,), torch.empty(0)), [4])
         assert line["silos"]["4"]["epsilon"] == ledger.epsilon(4)
     assert ledger.uses[4].max() > 2
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """The directory of the silo that this process belongs to."""
-    certificates.make_silo_key(tmp_path)
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-    return tmp_path
 
 
 def told_in(run: str, *rounds: int, ledger: Ledger | None = None) -> Ledger:

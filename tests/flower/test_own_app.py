@@ -114,7 +114,7 @@ def test_the_same_run_as_in_process(nodes, wire, tmp_path, monkeypatch):
 
 def test_a_process_that_is_first_asked_to_evaluate_knows_the_number_of_classes():
     """The model says it; on Ray any process may be asked anything first."""
-    config = Own(load, network, None).put_into(Config.from_keys(), SILOS)
+    config = Own(load, network, None).put_into(Config.from_keys(silos=SILOS))
     pool = SiloPool(config, checked_setting(config), [0])
     assert "auroc" in pool.evaluate(pool.initial_parameters(), 0).figures
 
@@ -285,13 +285,18 @@ def test_a_stock_client_app_is_named(caplog, tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
-def test_another_strategy_is_told_whom_to_use():
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [({"server-round": 1}, "spcacw_flwr.SPCACW"), ({"num-silos": 1 << 50}, "is not allowed: it mu"),
+     ({"num-silos": [4, 4]}, "one whole number")],
+)  # fmt: skip
+def test_another_strategy_is_told_whom_to_use(told, words):
     grid = grid_of(silo_app(load, network))
-    content = RecordDict({"arrays": initial(), "config": ConfigRecord({"server-round": 1})})
+    content = RecordDict({"arrays": initial(), "config": ConfigRecord(told)})
     (node, *_) = grid.contexts
     message = Message(content, dst_node_id=node, message_type="train")
     (reply,) = grid.send_and_receive([message])
-    assert "spcacw_flwr.SPCACW" in reply.content["config"][records.ERROR]
+    assert words in reply.content["config"][records.ERROR]
 
 
 def test_an_initial_model_of_another_shape_is_one_sentence():

@@ -3,7 +3,6 @@
 import datetime
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -264,23 +263,6 @@ def test_what_was_told_is_counted_over_all_runs_and_ways(tmp_path):
     (tmp_path / policy.TOLD).unlink()
     (tmp_path / "policy.toml").unlink()
     assert "Without its policy a silo tells nothing" in again.ask(Request(2, (1,), point), True)[0]
-
-
-@pytest.mark.parametrize(
-    ("silos", "want", "words"),
-    [((1,), "Gradients", "for 'Gradients' of silos .1."), ((1, 1), GRADIENTS, "silos .1, 1. is")],
-    ids=["a kind that there is not", "a silo twice"],
-)
-def test_no_question_is_answered_that_the_counts_do_not_know(silos, want, words, tmp_path):
-    """Else gradients of another name were free, and all of a mini-batch but its first sample."""
-    node = Node(tmp_path, {}, {"rounds": 9}, **{"privacy-noise": 1.0, "privacy-clip": "batch"})
-    request = Request(
-        1, silos, node.pool.initial_parameters(), want, samples=(1, 32)[-len(silos) :]
-    )
-    for stream in (True, False):
-        said, rows = node.ask(request, stream)
-        assert re.search(words, said)
-        assert rows is None
 
 
 @pytest.mark.parametrize("want", [GRADIENTS, LOSSES])

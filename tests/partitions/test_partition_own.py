@@ -119,7 +119,7 @@ def test_samples_may_be_fewer_and_the_seed_draws_them():
 def test_an_app_of_ones_own_uses_all_samples():
     data = (torch.rand(300, 2), torch.zeros(300).long())
     returned[0] = (data, data)
-    config = Own(load, lambda: None, None).put_into(Config.from_keys(test_samples=7), 3)
+    config = Own(load, lambda: None, None).put_into(Config.from_keys(test_samples=7, silos=3))
     setting = setting_of(config)
     assert (len(setting.train(0).y), len(setting.test(0).y)) == (300, 300)
 
