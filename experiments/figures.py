@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.plots import heat, new_figure
@@ -29,6 +29,8 @@ from .results import Curves, Overview
 from .scores import Array, pair, to_reach
 
 LEVELS = 60
+HIGH, TICKS = 80, (0, 20, 40, 60, 70, 80, 85, 90, 92, 94, 96, 98, 99, 100)
+"""Above this accuracy the axis is by errors, with these ticks."""
 LABELLED = 30
 """The most silos that are labelled one by one."""
 Cells = Mapping[str, Curves]
@@ -52,6 +54,11 @@ def over_seeds(found: Iterable[Curves], spread: str = "") -> str:
     return f"mean{spread} over seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
 
 
+def _by_errors(accuracy: Array) -> Array:
+    """Return a place on an axis where 90 to 95 % has the room of 80 to 90 %: errors are halved."""
+    return -np.log(101 - np.asarray(accuracy))
+
+
 def accuracy(path: Path, title: str, found: Cells) -> None:
     """Draw mean and spread over epochs."""
     figure = new_figure(8.4, 4.8)
@@ -65,6 +72,9 @@ def accuracy(path: Path, title: str, found: Cells) -> None:
             axes.fill_between(epochs, mean - std, mean + std, color=look[name], alpha=0.15, lw=0)
     axes.set_xlabel("epoch of the target")
     axes.set_ylabel("target's test accuracy (%)")
+    if max(float(c.accuracy.max()) for c in found.values()) > HIGH:
+        axes.set_yscale("function", functions=(_by_errors, lambda y: 101 - np.exp(-y)))
+        axes.yaxis.set_major_locator(FixedLocator(TICKS))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     said = over_seeds(found.values(), " ± sample std")
