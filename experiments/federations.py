@@ -7,6 +7,10 @@ Every silo is the target in turn, with few data and with all, over several split
 metric after the last epoch minus Local's on the same split: nothing is chosen on test data. A pair
 is a split and a silo. Pairs with fewer than :data:`FEWEST` test cases are left out.
 ``federations.csv`` has a line per run; ``.md`` and ``.png`` are made from it.
+
+The question is whether joining helps a silo like these. Splits of one silo share its rows, so they
+say little about other silos: the interval of a mean gain is clustered by target (the formula is in
+:func:`~.scores.clustered`). Of a single target, it is over its splits, and holds for its rows alone.
 """
 
 import json
@@ -143,11 +147,12 @@ class Cell:
     size: int | None
     method: str
     metric: Metric
+    targets: int
     pairs: int
     value: float
     gain: float
     half: float
-    """Half of the 95 % interval of the gain, clustered by pairs."""
+    """Half of the 95 % interval of the gain, clustered by targets; by splits of a single target."""
     ipr: float
     """The share of runs that do no harm (:func:`~.scores.unharmed`)."""
     worst: float
@@ -175,11 +180,13 @@ def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
         metric, cases = METRICS[its[0]["metric"]], [int(line["test_cases"]) for line in its]
         values = np.array([float(line["value"]) for line in its])
         gains = metric.sign * (values - [alone[of(line)] for line in its])
-        pairs = [of(line)[2:] for line in its]
+        targets, splits = ([line[name] for line in its] for name in ("target", "seed"))
+        number = len(set(targets))
         alphas = [float(line["alpha_target"]) for line in its if line["alpha_target"]]
         found.append(Cell(
-            setting, int(size) if size else None, method, metric, len(set(pairs)),
-            float(values.mean()), *clustered(gains, pairs),
+            setting, int(size) if size else None, method, metric, number,
+            len(set(zip(targets, splits, strict=True))),
+            float(values.mean()), *clustered(gains, targets if number > 1 else splits),
             unharmed(gains, cases, 100 if metric.percent else 1),
             worst_decile(gains), float(np.mean(alphas)) if alphas else None,
         ))  # fmt: skip
@@ -199,13 +206,13 @@ def markdown(cells: Sequence[Cell]) -> str:
         metric = its[0].metric
         unit, form = (" (points)", ".1f") if metric.percent else ("", ".3f")
         shown = [[
-            size_text(cell.size), row(cell.method).title, str(cell.pairs), f"{cell.value:{form}}",
+            size_text(cell.size), row(cell.method).title, str(cell.targets), str(cell.pairs),
+            f"{cell.value:{form}}",
             f"{cell.gain:+{form}}" + (f" ± {cell.half:{form}}" if cell.pairs > 1 else ""),
-            f"{cell.ipr:.2f}",
-            f"{cell.worst:+{form}}", NONE if cell.alpha is None else f"{cell.alpha:.2f}",
+            f"{cell.ipr:.2f}", f"{cell.worst:+{form}}", NONE if cell.alpha is None else f"{cell.alpha:.2f}",
         ] for cell in its]  # fmt: skip
-        heads = ["rows of the target", "method", "pairs", metric.label, f"gain over Local{unit}",
-                 "IPR", "worst decile", "α₀"]  # fmt: skip
+        heads = ["rows of the target", "method", "targets", "pairs", metric.label,
+                 f"gain over Local{unit}", "IPR", "worst decile", "α₀"]  # fmt: skip
         parts += [f"### {setting}", "", *table(heads, shown, "llr"), ""]
     return "\n".join(parts)
 
@@ -224,7 +231,8 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
         its = [cell for cell in cells if cell.setting == setting]
         sizes = [*dict.fromkeys(cell.size for cell in its)]
         unit = 1.0 if its[0].metric.percent else 0.01
-        high = max(1.5 * max(cell.gain for cell in its), unit)
+        ends = [cell.gain + float(np.nan_to_num(cell.half)) for cell in its if cell.gain > 0]
+        high = 1.1 * max([unit, *ends])
         low = min(max(1.5 * min(cell.gain for cell in its), -1.5 * high), -0.3 * high)
         for cell in its:
             place = sizes.index(cell.size)
@@ -251,7 +259,8 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     panels[0].set_yticks(range(len(methods)), [row(name).title for name in methods])
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
     figure.suptitle(f"Full marks: at least {100 * HARMLESS:.0f} % of the runs are no worse than "
-                    "Local. Lines: 95 % intervals.", fontsize=9)  # fmt: skip
+                    "Local. Lines: 95 % intervals over targets (over splits, if there is one).",
+                    fontsize=9)  # fmt: skip
     plots.save(figure, path, bbox_inches="tight")
 
 

@@ -6,7 +6,8 @@ A cell is a setting with a size of the target in ``federations.csv``, or a colum
 or ``table1-narrow.csv``. Methods are compared by the metric after the last epoch, on the same
 splits, targets and seeds. A method is left out if some cell lacks it. Methods are ranked by their
 mean over a cell; 1 is best. A win or loss is a paired t-test against one rival in one cell with
-p < .05 by Holm over rivals there. Splits of a silo overlap, so pairs are not quite independent.
+p < .05 by Holm over rivals there. Its pairs are the targets of a federation, by their means over
+splits, because splits of a silo share its rows. In a column of Table 1 they are the seeds.
 
 Next to the ranks stand a method's costs in the runs of ``table1.csv``: the target's gradients as a
 multiple of Local's, one a round, and the bytes between target and peers as a multiple of FedAvg's.
@@ -35,7 +36,10 @@ COSTS = {"target_gradients": "local", "bytes": "fedavg"}
 
 
 def read_cells(results: Path) -> dict[str, pd.DataFrame]:
-    """Return a table for each cell: a line per pair, a column per method; more is better."""
+    """Return a table for each cell: a line per run, a column per method; more is better.
+
+    The last level of the lines' names is what tests count: targets of a federation, else seeds.
+    """
     found = {}
     federations = pd.read_csv(results / "federations.csv")
     for (setting, size), lines in federations.groupby(["setting", "size"], sort=False):
@@ -66,7 +70,7 @@ def ranks(cells: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     methods = sorted(set.intersection(*(set(cell.columns) for cell in cells.values())))
     places, wins, losses = defaultdict(list), Counter[str](), Counter[str]()
     for cell in cells.values():
-        of = cell[methods].dropna()
+        of = cell[methods].dropna().groupby(level=-1).mean()
         for method, rank in of.mean().rank(ascending=False).items():
             places[method].append(rank)
         ahead, behind = compared(of, methods)

@@ -90,8 +90,18 @@ def test_a_gain_is_over_the_local_of_the_same_split_silo_and_size():
     assert together.ipr == pytest.approx(2 / 3)
     assert together.half == pytest.approx(12.7062047 * (2 * (2**2 + 2**2)) ** 0.5 / 3)
     text = federations.markdown([few, all_data, together])
-    assert "| 20 | FedAvg | 2 | 75.0 | +0.0 ± 25.4 | 0.50 | -2.0 | 0.60 |" in text
-    assert "| all data | FedAvg | 1 | 90.0 | +0.0 | 1.00 | +0.0 | – |" in text
+    assert "| 20 | FedAvg | 1 | 2 | 75.0 | +0.0 ± 25.4 | 0.50 | -2.0 | 0.60 |" in text
+    assert "| all data | FedAvg | 1 | 1 | 90.0 | +0.0 | 1.00 | +0.0 | – |" in text
+
+
+def test_the_interval_is_over_targets_however_many_splits_they_have():
+    """Target 0 gains 1 on each of ten splits, target 1 gains 3: s/√n of the two is 1."""
+    lines = [line(method, seed, 70 + gain, target=target) for seed in range(10)
+             for target, gained in ((0, 1), (1, 3))
+             for method, gain in (("local", 0), ("fedavg", gained))]  # fmt: skip
+    cell = federations.cells_of(lines)[0]
+    assert (cell.targets, cell.pairs, cell.gain) == (2, 20, 2)
+    assert cell.half == pytest.approx(12.7062047)
 
 
 def test_of_a_loss_less_is_a_gain():
@@ -140,7 +150,7 @@ def test_a_small_one_with_ones_own_method_and_setting_goes_on_where_it_was_stopp
     lines = read_csv(path)
     assert list(lines[0]) == list(federations.NAMES)
     assert {row["alpha_target"] for row in lines if row["method"] == "mine:Tilted"} == {"0.5"}
-    assert "| 20 | Tilted | 4 |" in (folder / "out" / "federations.md").read_text()
+    assert "| 20 | Tilted | 4 | 4 |" in (folder / "out" / "federations.md").read_text()
     assert (folder / "out" / "federations.png").read_bytes()[:4] == b"\x89PNG"
     with (folder / "mine.py").open("a") as file:
         file.write("\nEDITED = True\n")

@@ -106,6 +106,10 @@ def test_ranks_wins_and_losses():
     assert found["mean_rank"].tolist() == [1.5, 1.5]
     assert found.loc["a", ["wins", "losses", "best"]].tolist() == [1, 0, 1]
     assert found.loc["b", ["wins", "losses", "best"]].tolist() == [0, 1, 1]
+    # The same lead on two splits of two targets is no win: 1 and 2 ahead, t = 3 with one freedom.
+    pairs = pd.MultiIndex.from_product([range(2), range(2)], names=["seed", "target"])
+    two = pd.DataFrame({"a": [2.0, 4.0, 2.0, 4.0], "b": [1.0, 2.0, 1.0, 2.0]}, pairs)
+    assert overviews.ranks({"two": two})["wins"].tolist() == [0, 0]
 
 
 def test_costs_are_multiples_within_a_column():
