@@ -132,7 +132,7 @@ def run_studies(
     """Run what the studies' tables lack; each run is a line of CSV."""
     console, more = new_console(), more_keys(data_dir, "in-process", set_)
     where = Where(runs, tuple(names_in(device)), workers, report_only, ray=ray)
-    listed = read_toml(file)
+    listed = studies.read_studies(file)
     made: list[Path] = []
     failed = 0
     for name in conf.chosen(which or [], listed, "study"):

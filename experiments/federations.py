@@ -10,7 +10,7 @@ is a split and a silo. Pairs with fewer than :data:`FEWEST` test cases are left 
 
 The question is whether joining helps a silo like these. Splits of one silo share its rows, so they
 say little about other silos: the interval of a mean gain is clustered by target (the formula is in
-:func:`~.scores.clustered`). Of a single target, it is over its splits, and holds for its rows alone.
+:func:`~.scores.clustered`). Of a single target it is over splits, and holds for its rows alone.
 """
 
 import json
@@ -35,6 +35,7 @@ from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS, Metric
+from spcacw_flwr.silos.setting import data_of, prepare
 from spcacw_flwr.silos.setup import checked_setting
 
 from .conf import CONF, Job, Keys, Row, numbers, rows
@@ -86,8 +87,8 @@ def jobs_of(
     count = checked_setting(Config.from_flat(keys)).num_silos
     for target in range(0, count, plan.get("every", 1)):
         setting = checked_setting(Config.from_flat({**keys, "target": target, "seed": seeds[0]}))
-        setting.prepare()
-        test, train = len(setting.test(target).y), len(setting.train(target).y)
+        prepare(setting)
+        test, train = (len(data_of(setting, part, target).y) for part in ("test", "train"))
         known = setting.oracle(target)
         for size, one in product(plan["sizes"], chosen):
             few = (train + test - size if natural and size else test) < FEWEST
@@ -152,7 +153,7 @@ class Cell:
     value: float
     gain: float
     half: float
-    """Half of the 95 % interval of the gain, clustered by targets; by splits of a single target."""
+    """Half of the 95 % interval of the gain, clustered by target; by split, if there is one."""
     ipr: float
     """The share of runs that do no harm (:func:`~.scores.unharmed`)."""
     worst: float
@@ -206,10 +207,11 @@ def markdown(cells: Sequence[Cell]) -> str:
         metric = its[0].metric
         unit, form = (" (points)", ".1f") if metric.percent else ("", ".3f")
         shown = [[
-            size_text(cell.size), row(cell.method).title, str(cell.targets), str(cell.pairs),
-            f"{cell.value:{form}}",
+            size_text(cell.size), row(cell.method).title,
+            str(cell.targets), str(cell.pairs), f"{cell.value:{form}}",
             f"{cell.gain:+{form}}" + (f" ± {cell.half:{form}}" if cell.pairs > 1 else ""),
-            f"{cell.ipr:.2f}", f"{cell.worst:+{form}}", NONE if cell.alpha is None else f"{cell.alpha:.2f}",
+            f"{cell.ipr:.2f}", f"{cell.worst:+{form}}",
+            NONE if cell.alpha is None else f"{cell.alpha:.2f}",
         ] for cell in its]  # fmt: skip
         heads = ["rows of the target", "method", "targets", "pairs", metric.label,
                  f"gain over Local{unit}", "IPR", "worst decile", "α₀"]  # fmt: skip

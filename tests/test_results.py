@@ -650,8 +650,10 @@ def test_what_federations_gain():
         assert ttest_rel(runs["spcacw-plus"], runs["fedcluster"]).pvalue > 0.2
         p.append(ttest_rel(runs["spcacw-plus-tuned"], runs["local-tuned"]).pvalue)
     assert said("(p = {:.2f} and {:.2f})", *p, page=page)
-    words = "`spcacw-plus` and Federated Clustering, level, give the most with default keys; only with"
-    assert f"{words} 40 is that more than chance over hospitals" in page
+    assert (
+        "`spcacw-plus` and Federated Clustering, level, give the most with default keys; only with "
+        "40 is that more than chance over hospitals"
+    ) in page
     assert round(1 / (1 - few["20"][1])) == 9
     assert "With 20 patients every ninth run is still worse than alone" in page
     lines = lines.query("size == 0")

@@ -32,7 +32,7 @@ from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.methods.guard import Guarded
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
-from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.setting import Setting, prepare
 from spcacw_flwr.silos.setup import make_setting
 
 from ..conf import CONF, Column, Job, Keys, Row, make_jobs, rows
@@ -116,7 +116,7 @@ class Outcome:
 def prepared(name: str, keys: PartitionKeys, seed: int, target: int) -> Setting:
     """Return a setting with its data ready; runs can share it, because each copies the data."""
     setting = make_setting(name, keys, seed, target)
-    setting.prepare()
+    prepare(setting)
     return setting
 
 

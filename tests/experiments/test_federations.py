@@ -3,12 +3,14 @@
 import pytest
 from rich.console import Console
 
-from spcacw_flwr.config.config import read_toml
+from spcacw_flwr.config.config import Config, read_toml
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.experiments import conf, federations
+from spcacw_flwr.experiments import conf, federations, pictures
+from spcacw_flwr.experiments.attacks.study import run
 from spcacw_flwr.experiments.conf import CONF
 from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.experiments.sweep import Where
+from spcacw_flwr.silos.setting import Setting
 from tests.conftest import data_at, one_sentence, ran
 from tests.test_adding import folder  # noqa: F401
 from tests.test_end_to_end import spcacw
@@ -48,6 +50,31 @@ def test_what_few_patients_could_test_and_the_oracle_where_nobody_knows_are_left
     # Switzerland (2) has 46 patients: 40 would leave 6 to test on.
     places = {(job.keys["target"], job.keys["heart.target-samples"]) for job in jobs}
     assert places == {(i, n) for i in range(4) for n in (20, 40, 80)} - {(2, 40), (2, 80)}
+
+
+class Lost(Setting):
+    """A setting whose file is not there."""
+
+    name = "lost"
+    num_silos, num_classes, group_kind, groups, input_shape = 2, 2, "none", [None] * 2, (3,)
+
+    def prepare(self):
+        raise FileNotFoundError("hospitals.csv")
+
+    train = test = prepare
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda name, _: federations.jobs_of(name, DIGITS, ["local"], {}),
+        lambda name, place: pictures.draw_setting(name, "", place, {}),
+        lambda name, _: run(Config.from_keys(setting=name), "none", 0.0),
+    ],
+)
+def test_data_that_one_cannot_prepare_are_one_sentence(use, tmp_path):
+    with one_sentence("prepare() of the setting raises FileNotFoundError: hospitals.csv"):
+        use(f"{__name__}:Lost", tmp_path)
 
 
 def test_other_keys_are_other_runs():
