@@ -16,10 +16,10 @@ say little about other silos: the interval of a mean gain is clustered by target
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -270,11 +270,11 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
     """Make the runs that ``federations.csv`` lacks, a line each; then report all that it has."""
     where.output.mkdir(parents=True, exist_ok=True)
     kept = Table(where.output / "federations.csv", NAMES, PLACE)
-    ends = time.monotonic() + where.seconds
-    failed = make(jobs, kept, where, console)
+    ends, seed = time.monotonic() + where.seconds, attrgetter("seed")
+    failed = where.add(kept, measure, sorted(jobs, key=seed), console)
     if more := tuned(jobs, kept):
-        jobs = [*jobs, *more]
-        failed += make(more, kept, replace(where, seconds=ends - time.monotonic()), console)
+        jobs, left = [*jobs, *more], replace(where, seconds=ends - time.monotonic())
+        failed += left.add(kept, measure, sorted(more, key=seed), console)
     kept.arrange(job.place for job in jobs)
     cells = cells_of([kept.lines[kept.place(job.place)] for job in jobs
                       if not kept.lacks(job.place)])  # fmt: skip
@@ -286,11 +286,3 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
     if not cells:
         raise SpcacwError(f"{kept.path} has no method besides Local on one split: run one.")
     return [kept.path, page, picture]
-
-
-def make(jobs: Sequence[Job], kept: Table, where: Where, console: Console) -> Counter[str]:
-    """Make the runs that a table lacks; return the reasons for failures, with their counts."""
-    todo = [job for job in jobs if kept.lacks(job.place)]
-    todo.sort(key=lambda job: job.seed)
-    console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
-    return where.add(kept, measure, todo, console)
