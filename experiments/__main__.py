@@ -24,6 +24,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 RESULTS = Path("experiments/results")
 OVERVIEWS = {"ranks": overviews.rank_table, "gains": overviews.gain_table}
 """Tables made from the CSV of other tables."""
+KINDS = {"calibration": readings, "variants": readings, "shapley": shapley}
+"""Who makes the studies that are no grid of runs."""
 
 Columns = Annotated[str, typer.Option(help="comma-separated, or TOML files; empty is all")]
 Rows = Annotated[str, typer.Option(help="comma-separated, first things first; empty is all")]
@@ -137,8 +139,8 @@ def run_studies(
     failed = 0
     for name in conf.chosen(which or [], listed, "study"):
         if "kind" in listed[name]:
-            kind = shapley if listed[name]["kind"] == "shapley" else readings
-            made += kind.study(name, listed[name], results, where, more, console)
+            (kind,) = conf.chosen([listed[name]["kind"]], KINDS, f"kind of study (of {name})")
+            made += KINDS[kind].study(name, listed[name], results, where, more, console)
             continue
         table = studies.table_of(name, listed[name], results)
         jobs = list(studies.jobs_of(name, listed[name], more))

@@ -64,8 +64,12 @@ class Listed(dict[str, Any]):
 
 
 def read_studies(path: Path) -> dict[str, Any]:
-    """Return the studies of a file; SpcacwError if it cannot be read, or later, for what lacks."""
-    return Listed(read_toml(path), f"{path}: ")
+    """Return the studies of a file, by name; SpcacwError if it cannot be read or has no tables."""
+    found = read_toml(path)
+    for name, study in found.items():
+        if not isinstance(study, dict):
+            raise SpcacwError(f"{path}: {name} is not a table, so it is no study.")
+    return Listed(found, f"{path}: ")
 
 
 def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:

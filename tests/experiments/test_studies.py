@@ -110,6 +110,14 @@ def test_a_key_that_ones_own_study_lacks_is_one_sentence(tmp_path, table, place,
     assert f"{file}: {place} has no key {key!r}: a study of its kind needs it." in said
 
 
+def test_what_is_no_study_is_one_sentence(tmp_path):
+    (file := tmp_path / "own.toml").write_text("mine = 3\n")
+    assert f"{file}: mine is not a table" in command("--file", file, code=1)
+    file.write_text('[mine]\nkind = "variant"\n')
+    said = command("--file", file, code=1)
+    assert "There is no kind of study (of mine) 'variant' (did you mean variants?)" in said
+
+
 @pytest.mark.parametrize("name", ["studies", "attacks"])
 def test_keys_that_no_line_tells_want_a_table_of_their_own(name):
     """What an earlier --set has made is found again by its place, and is not made anew."""
