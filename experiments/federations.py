@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 
 from spcacw_flwr.config.config import Config, flattened, read_toml
@@ -163,35 +164,24 @@ class Cell:
 
 def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
     """Return the cells of a CSV, in its order; runs without a matching Local do not count."""
-
-    def of(line: Mapping[str, str]) -> tuple[str, ...]:
-        return line["setting"], line["size"], line["seed"], line["target"]
-
-    alone = {of(line): float(line["value"]) for line in lines if line["method"] == LOCAL}
-    rivals = [
-        line for line in lines
-        if line["method"] != LOCAL and not line["method"].endswith(TRIAL) and of(line) in alone
-    ]  # fmt: skip
-    groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
-    for together in (False, True):
-        for line in rivals:
-            size = "" if together else line["size"]
-            groups.setdefault((line["setting"], size, line["method"]), []).append(line)
-    found = []
-    for (setting, size, method), its in groups.items():
-        metric, cases = METRICS[its[0]["metric"]], [int(line["test_cases"]) for line in its]
-        values = np.array([float(line["value"]) for line in its])
-        gains = metric.sign * (values - [alone[of(line)] for line in its])
-        targets, splits = ([line[name] for line in its] for name in ("target", "seed"))
-        number = len(set(targets))
-        alphas = [float(line["alpha_target"]) for line in its if line["alpha_target"]]
-        found.append(Cell(
-            setting, int(size) if size else None, method, metric, number,
-            len(set(zip(targets, splits, strict=True))),
-            float(values.mean()), *clustered(gains, targets if number > 1 else splits),
-            unharmed(gains, cases, 100 if metric.percent else 1),
-            worst_decile(gains), float(np.mean(alphas)) if alphas else None,
-        ))  # fmt: skip
+    runs, where = pd.DataFrame(lines, columns=NAMES), ["setting", "size", "seed", "target"]
+    runs = runs.astype({"value": float, "test_cases": int})
+    runs["alpha"] = pd.to_numeric(runs["alpha_target"])
+    alone = runs[runs["method"] == LOCAL].set_index(where)["value"].rename("alone")
+    rivals = runs[(runs["method"] != LOCAL) & ~runs["method"].str.endswith(TRIAL)]
+    rivals, found = rivals.join(alone, on=where, how="inner"), []
+    for of in (rivals, rivals.assign(size="")):
+        for (setting, size, method), its in of.groupby(["setting", "size", "method"], sort=False):
+            metric, targets = METRICS[its["metric"].iloc[0]], its["target"].nunique()
+            gains = metric.sign * (its["value"] - its["alone"])
+            alpha = float(its["alpha"].mean())
+            found.append(Cell(
+                setting, int(size) if size else None, method, metric, targets,
+                len(its[["target", "seed"]].drop_duplicates()), float(its["value"].mean()),
+                *clustered(gains, its["target" if targets > 1 else "seed"]),
+                unharmed(gains, its["test_cases"], 100 if metric.percent else 1),
+                worst_decile(gains), None if math.isnan(alpha) else alpha,
+            ))  # fmt: skip
     return found
 
 
