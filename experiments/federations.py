@@ -167,9 +167,9 @@ def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
     runs, where = pd.DataFrame(lines, columns=NAMES), ["setting", "size", "seed", "target"]
     runs = runs.astype({"value": float, "test_cases": int})
     runs["alpha"] = pd.to_numeric(runs["alpha_target"])
-    alone = runs[runs["method"] == LOCAL].set_index(where)["value"].rename("alone")
+    alone = runs.loc[runs["method"] == LOCAL, [*where, "value"]].rename(columns={"value": "alone"})
     rivals = runs[(runs["method"] != LOCAL) & ~runs["method"].str.endswith(TRIAL)]
-    rivals, found = rivals.join(alone, on=where, how="inner"), []
+    rivals, found = rivals.merge(alone, on=where), []
     for of in (rivals, rivals.assign(size="")):
         for (setting, size, method), its in of.groupby(["setting", "size", "method"], sort=False):
             metric, targets = METRICS[its["metric"].iloc[0]], its["target"].nunique()
