@@ -17,11 +17,10 @@ percentage points. The paper's gain is a difference of means; ours have a line f
 both rows have. Columns that need a GPU have smaller versions.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from spcacw_flwr.silos.metrics import METRICS
@@ -30,7 +29,6 @@ from .conf import columns, rows
 from .scores import holm, paired_p
 
 LEVEL = 0.05
-NAMES = ("method", "cells", "mean_rank", "best", "wins", "losses")
 COSTS = {"target_gradients": "local", "bytes": "fedavg"}
 """The costs that are counted, each with the method whose cost is 1."""
 
@@ -52,35 +50,24 @@ def read_cells(results: Path) -> dict[str, pd.DataFrame]:
     return found
 
 
-def compared(cell: pd.DataFrame, methods: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
-    """Return how many rivals each method significantly beats in a cell, and loses to."""
-    wins, losses = Counter[str](), Counter[str]()
-    for method in methods:
-        rivals = [rival for rival in methods if rival != method]
-        p = holm({rival: paired_p(cell[method], cell[rival]) for rival in rivals})
-        for rival, value in p.items():
-            if value is not None and value < LEVEL:
-                ahead = cell[method].mean() > cell[rival].mean()
-                (wins if ahead else losses)[method] += 1
-    return wins, losses
-
-
 def ranks(cells: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the table of ranks, the lowest mean rank first."""
     methods = sorted(set.intersection(*(set(cell.columns) for cell in cells.values())))
-    places, wins, losses = defaultdict(list), Counter[str](), Counter[str]()
-    for cell in cells.values():
+    places, wins, losses = {}, Counter[str](), Counter[str]()
+    for name, cell in cells.items():
         of = cell[methods].dropna().groupby(level=-1).mean()
-        for method, rank in of.mean().rank(ascending=False).items():
-            places[method].append(rank)
-        ahead, behind = compared(of, methods)
-        wins, losses = wins + ahead, losses + behind
-    lines = [
-        (name, len(of), np.mean(of).round(2), sum(rank == 1 for rank in of), wins[name],
-         losses[name])
-        for name, of in places.items()
-    ]  # fmt: skip
-    return pd.DataFrame(lines, columns=NAMES).sort_values("mean_rank", kind="stable")
+        places[name] = place = of.mean().rank(ascending=False)
+        for one in methods:
+            p = holm({rival: paired_p(of[one], of[rival]) for rival in methods if rival != one})
+            sure = [rival for rival, value in p.items() if value is not None and value < LEVEL]
+            wins[one] += sum(place[one] < place[rival] for rival in sure)
+            losses[one] += sum(place[one] > place[rival] for rival in sure)
+    table = pd.DataFrame(places)
+    found = pd.DataFrame({
+        "cells": len(cells), "mean_rank": table.mean(axis=1).round(2),
+        "best": (table == 1).sum(axis=1), "wins": pd.Series(wins), "losses": pd.Series(losses),
+    })  # fmt: skip
+    return found.rename_axis("method").reset_index().sort_values("mean_rank", kind="stable")
 
 
 def costs(runs: pd.DataFrame) -> pd.DataFrame:
