@@ -36,7 +36,7 @@ COSTS = {"target_gradients": "local", "bytes": "fedavg"}
 def read_cells(results: Path) -> dict[str, pd.DataFrame]:
     """Return a table for each cell: a line per run, a column per method; more is better.
 
-    The last level of the lines' names is what tests count: targets of a federation, else seeds.
+    The last level of its index has what tests count: the targets of a federation, or seeds.
     """
     found = {}
     federations = pd.read_csv(results / "federations.csv")

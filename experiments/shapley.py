@@ -141,14 +141,13 @@ def study(
 ) -> list[Path]:
     """Play the games that ``shapley.csv`` lacks; return the files that were written."""
     kept = Table(results / f"{name}.csv", NAMES, PLACE)
-    jobs = list(jobs_of(listed, more))
-    if not any(kept.lacks(job.place) for job in jobs):
+    jobs = {tuple(map(str, job.place.values())): job for job in jobs_of(listed, more)}
+    if not any(kept.lacks(job.place) for job in jobs.values()):
         return []
-    complain(where.add(kept, measure, jobs, console, f"games of {name}"))
+    complain(where.add(kept, measure, list(jobs.values()), console, f"games of {name}"))
     if where.report_only:
         return []
-    games = [tuple(map(str, job.place.values())) for job in jobs]
-    kept.arrange(line for game in games for place, line in kept.lines.items() if place[:3] == game)
+    kept.arrange(line for job in jobs for place, line in kept.lines.items() if place[:3] == job)
     page = kept.path.with_suffix(".md")
     page.write_text(markdown(pd.read_csv(kept.path)) + "\n", encoding="utf-8")
     return [kept.path, page]
