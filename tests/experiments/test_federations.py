@@ -94,6 +94,7 @@ def test_all_that_is_listed_can_be_planned():
     assert set(listed.pop("trials")) == {"methods", "eta", "weight-decay"}
     for plan in listed.values():
         assert conf.numbers(plan["seeds"])
+    assert federations.row("mine:Own").keys == {"method": "mine:Own"}
     assert federations.row("cobo").keys == {"method": "cobo"}  # no row of Table 1
     with one_sentence("'spcacv'", "did you mean"):
         federations.row("spcacv")
