@@ -273,11 +273,13 @@ def check_metric(name: str, y: Tensor, classes: int, silo: int) -> None:
 def is_worse(metric: Metric, ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
     """Say whether ``ours`` is worse than ``theirs`` by more than both intervals allow for chance.
 
-    Figures on the same cases move together, so this errs on the side of False. The wider half of an
-    interval counts: a bound may have cut the other.
+    Figures on the same cases move together, so this errs on the side of False. Of what is no share
+    the wider half of an interval counts: a bound may have cut the other.
     """
     low, name, high = f"{metric.name}-low", metric.name, f"{metric.name}-high"
-    halves = [max(x[high] - x[name], x[name] - x[low]) for x in (ours, theirs)]
+    halves = [(x[high] - x[low]) / 2 for x in (ours, theirs)]
+    if not metric.share:
+        halves = [max(x[high] - x[name], x[name] - x[low]) for x in (ours, theirs)]
     return metric.sign * (theirs[name] - ours[name]) > math.hypot(*halves)
 
 
