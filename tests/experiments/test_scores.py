@@ -71,11 +71,6 @@ def test_over_silos():
     assert scores.over_silos([3.0, 1.0], [3.0, 0.0]) == (2.0, 1.0, 0.5)  # equal is not better
 
 
-def test_the_worst_decile_is_the_mean_of_the_lowest_tenth():
-    assert scores.worst_decile([float(k) for k in range(29, -1, -1)]) == 1.0  # 0, 1, 2
-    assert scores.worst_decile([3.0, 1.0]) == 1.0
-
-
 def test_runs_of_a_cluster_are_not_counted_as_if_independent():
     quantile = 12.706204736  # Student's at .975 with one degree of freedom
     # Mean 4; the deviations are -3, -1 | 1, 3: 2 (4² + 4²)/4² = 4, whose root is 2.
