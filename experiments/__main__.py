@@ -24,6 +24,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 RESULTS = Path("experiments/results")
 OVERVIEWS = {"ranks": overviews.rank_table, "gains": overviews.gain_table}
 """Tables made from the CSV of other tables."""
+KINDS = {"calibration": readings, "variants": readings, "shapley": shapley}
+"""Who makes the studies that are no grid of runs."""
 
 Columns = Annotated[str, typer.Option(help="comma-separated, or TOML files; empty is all")]
 Rows = Annotated[str, typer.Option(help="comma-separated, first things first; empty is all")]
@@ -132,13 +134,13 @@ def run_studies(
     """Run what the studies' tables lack; each run is a line of CSV."""
     console, more = new_console(), more_keys(data_dir, "in-process", set_)
     where = Where(runs, tuple(names_in(device)), workers, report_only, ray=ray)
-    listed = read_toml(file)
+    listed = studies.read_studies(file)
     made: list[Path] = []
     failed = 0
     for name in conf.chosen(which or [], listed, "study"):
         if "kind" in listed[name]:
-            kind = shapley if listed[name]["kind"] == "shapley" else readings
-            made += kind.study(name, listed[name], results, where, more, console)
+            (kind,) = conf.chosen([listed[name]["kind"]], KINDS, f"kind of study (of {name})")
+            made += KINDS[kind].study(name, listed[name], results, where, more, console)
             continue
         table = studies.table_of(name, listed[name], results)
         jobs = list(studies.jobs_of(name, listed[name], more))

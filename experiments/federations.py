@@ -7,23 +7,28 @@ Every silo is the target in turn, with few data and with all, over several split
 metric after the last epoch minus Local's on the same split: nothing is chosen on test data. A pair
 is a split and a silo. Pairs with fewer than :data:`FEWEST` test cases are left out.
 ``federations.csv`` has a line per run; ``.md`` and ``.png`` are made from it.
+
+The question is whether joining helps a silo like these. Splits of one silo share its rows, so they
+say little about other silos: the interval of a mean gain is clustered by target (the formula is in
+:func:`~.scores.clustered`). Of a single target it is over splits, and holds for its rows alone.
 """
 
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 
 from spcacw_flwr.config.config import Config, flattened, read_toml
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, users
 from spcacw_flwr.config.registry import METHODS, setting_class
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.directory import write_atomically
@@ -31,6 +36,7 @@ from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS, Metric
+from spcacw_flwr.silos.setting import prepare
 from spcacw_flwr.silos.setup import checked_setting
 
 from .conf import CONF, Job, Keys, Row, numbers, rows
@@ -82,8 +88,9 @@ def jobs_of(
     count = checked_setting(Config.from_flat(keys)).num_silos
     for target in range(0, count, plan.get("every", 1)):
         setting = checked_setting(Config.from_flat({**keys, "target": target, "seed": seeds[0]}))
-        setting.prepare()
-        test, train = len(setting.test(target).y), len(setting.train(target).y)
+        prepare(setting)
+        with users("train() or test() of the setting raises"):
+            test, train = len(setting.test(target).y), len(setting.train(target).y)
         known = setting.oracle(target)
         for size, one in product(plan["sizes"], chosen):
             few = (train + test - size if natural and size else test) < FEWEST
@@ -143,11 +150,12 @@ class Cell:
     size: int | None
     method: str
     metric: Metric
+    targets: int
     pairs: int
     value: float
     gain: float
     half: float
-    """Half of the 95 % interval of the gain, clustered by pairs."""
+    """Half of the 95 % interval of the gain, clustered by target; by split, if there is one."""
     ipr: float
     """The share of runs that do no harm (:func:`~.scores.unharmed`)."""
     worst: float
@@ -156,33 +164,24 @@ class Cell:
 
 def cells_of(lines: Sequence[Mapping[str, str]]) -> list[Cell]:
     """Return the cells of a CSV, in its order; runs without a matching Local do not count."""
-
-    def of(line: Mapping[str, str]) -> tuple[str, ...]:
-        return line["setting"], line["size"], line["seed"], line["target"]
-
-    alone = {of(line): float(line["value"]) for line in lines if line["method"] == LOCAL}
-    rivals = [
-        line for line in lines
-        if line["method"] != LOCAL and not line["method"].endswith(TRIAL) and of(line) in alone
-    ]  # fmt: skip
-    groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
-    for together in (False, True):
-        for line in rivals:
-            size = "" if together else line["size"]
-            groups.setdefault((line["setting"], size, line["method"]), []).append(line)
-    found = []
-    for (setting, size, method), its in groups.items():
-        metric, cases = METRICS[its[0]["metric"]], [int(line["test_cases"]) for line in its]
-        values = np.array([float(line["value"]) for line in its])
-        gains = metric.sign * (values - [alone[of(line)] for line in its])
-        pairs = [of(line)[2:] for line in its]
-        alphas = [float(line["alpha_target"]) for line in its if line["alpha_target"]]
-        found.append(Cell(
-            setting, int(size) if size else None, method, metric, len(set(pairs)),
-            float(values.mean()), *clustered(gains, pairs),
-            unharmed(gains, cases, 100 if metric.percent else 1),
-            worst_decile(gains), float(np.mean(alphas)) if alphas else None,
-        ))  # fmt: skip
+    runs, where = pd.DataFrame(lines, columns=NAMES), ["setting", "size", "seed", "target"]
+    runs = runs.astype({"value": float, "test_cases": int})
+    runs["alpha"] = pd.to_numeric(runs["alpha_target"])
+    alone = runs.loc[runs["method"] == LOCAL, [*where, "value"]].rename(columns={"value": "alone"})
+    rivals = runs[(runs["method"] != LOCAL) & ~runs["method"].str.endswith(TRIAL)]
+    rivals, found = rivals.merge(alone, on=where), []
+    for of in (rivals, rivals.assign(size="")):
+        for (setting, size, method), its in of.groupby(["setting", "size", "method"], sort=False):
+            metric, targets = METRICS[its["metric"].iloc[0]], its["target"].nunique()
+            gains = metric.sign * (its["value"] - its["alone"])
+            alpha = float(its["alpha"].mean())
+            found.append(Cell(
+                setting, int(size) if size else None, method, metric, targets,
+                len(its[["target", "seed"]].drop_duplicates()), float(its["value"].mean()),
+                *clustered(gains, its["target" if targets > 1 else "seed"]),
+                unharmed(gains, its["test_cases"], 100 if metric.percent else 1),
+                worst_decile(gains), None if math.isnan(alpha) else alpha,
+            ))  # fmt: skip
     return found
 
 
@@ -199,13 +198,14 @@ def markdown(cells: Sequence[Cell]) -> str:
         metric = its[0].metric
         unit, form = (" (points)", ".1f") if metric.percent else ("", ".3f")
         shown = [[
-            size_text(cell.size), row(cell.method).title, str(cell.pairs), f"{cell.value:{form}}",
+            size_text(cell.size), row(cell.method).title,
+            str(cell.targets), str(cell.pairs), f"{cell.value:{form}}",
             f"{cell.gain:+{form}}" + (f" ± {cell.half:{form}}" if cell.pairs > 1 else ""),
-            f"{cell.ipr:.2f}",
-            f"{cell.worst:+{form}}", NONE if cell.alpha is None else f"{cell.alpha:.2f}",
+            f"{cell.ipr:.2f}", f"{cell.worst:+{form}}",
+            NONE if cell.alpha is None else f"{cell.alpha:.2f}",
         ] for cell in its]  # fmt: skip
-        heads = ["rows of the target", "method", "pairs", metric.label, f"gain over Local{unit}",
-                 "IPR", "worst decile", "α₀"]  # fmt: skip
+        heads = ["rows of the target", "method", "targets", "pairs", metric.label,
+                 f"gain over Local{unit}", "IPR", "worst decile", "α₀"]  # fmt: skip
         parts += [f"### {setting}", "", *table(heads, shown, "llr"), ""]
     return "\n".join(parts)
 
@@ -224,7 +224,8 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
         its = [cell for cell in cells if cell.setting == setting]
         sizes = [*dict.fromkeys(cell.size for cell in its)]
         unit = 1.0 if its[0].metric.percent else 0.01
-        high = max(1.5 * max(cell.gain for cell in its), unit)
+        ends = [cell.gain + float(np.nan_to_num(cell.half)) for cell in its if cell.gain > 0]
+        high = 1.1 * max([unit, *ends])
         low = min(max(1.5 * min(cell.gain for cell in its), -1.5 * high), -0.3 * high)
         for cell in its:
             place = sizes.index(cell.size)
@@ -251,7 +252,8 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     panels[0].set_yticks(range(len(methods)), [row(name).title for name in methods])
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
     figure.suptitle(f"Full marks: at least {100 * HARMLESS:.0f} % of the runs are no worse than "
-                    "Local. Lines: 95 % intervals.", fontsize=9)  # fmt: skip
+                    "Local. Lines: 95 % intervals over targets (over splits, if there is one).",
+                    fontsize=9)  # fmt: skip
     plots.save(figure, path, bbox_inches="tight")
 
 
@@ -259,11 +261,11 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
     """Make the runs that ``federations.csv`` lacks, a line each; then report all that it has."""
     where.output.mkdir(parents=True, exist_ok=True)
     kept = Table(where.output / "federations.csv", NAMES, PLACE)
-    ends = time.monotonic() + where.seconds
-    failed = make(jobs, kept, where, console)
+    ends, seed = time.monotonic() + where.seconds, attrgetter("seed")
+    failed = where.add(kept, measure, sorted(jobs, key=seed), console)
     if more := tuned(jobs, kept):
-        jobs = [*jobs, *more]
-        failed += make(more, kept, replace(where, seconds=ends - time.monotonic()), console)
+        jobs, left = [*jobs, *more], replace(where, seconds=ends - time.monotonic())
+        failed += left.add(kept, measure, sorted(more, key=seed), console)
     kept.arrange(job.place for job in jobs)
     cells = cells_of([kept.lines[kept.place(job.place)] for job in jobs
                       if not kept.lacks(job.place)])  # fmt: skip
@@ -275,11 +277,3 @@ def federations(jobs: Sequence[Job], where: Where, console: Console) -> list[Pat
     if not cells:
         raise SpcacwError(f"{kept.path} has no method besides Local on one split: run one.")
     return [kept.path, page, picture]
-
-
-def make(jobs: Sequence[Job], kept: Table, where: Where, console: Console) -> Counter[str]:
-    """Make the runs that a table lacks; return the reasons for failures, with their counts."""
-    todo = [job for job in jobs if kept.lacks(job.place)]
-    todo.sort(key=lambda job: job.seed)
-    console.print(f"{len(todo)} of {len(jobs)} runs are missing", highlight=False)
-    return where.add(kept, measure, todo, console)

@@ -156,6 +156,16 @@ def silo_order(directory: Path) -> tuple[list[int], list[str]]:
     return order, names
 
 
+def _weights(axes: Axes, rows: Mapping[str, Array], silos: Sequence[str], rotation: int) -> None:
+    """Draw a row of weights for each name, as colours; of many silos every fifth is named."""
+    mesh = heat(axes, list(rows.values()))
+    axes.set_yticks(np.arange(len(rows)) + 0.5, list(rows), fontsize=8)
+    step = 1 if len(silos) <= LABELLED else 5
+    places = np.arange(0, len(silos), step) + 0.5
+    axes.set_xticks(places, silos[::step], fontsize=7, rotation=rotation)
+    axes.figure.colorbar(mesh, ax=axes, label="weight", ticks=[0, 0.05, 0.2, 0.5, 1])
+
+
 def alpha(path: Path, title: str, found: Mapping[str, Curves], reference: str) -> bool:
     """Draw all methods' last weights and the reference's trajectory; False without any weights."""
     last = {}
@@ -168,16 +178,11 @@ def alpha(path: Path, title: str, found: Mapping[str, Curves], reference: str) -
     order, names = silo_order(next(iter(found.values())).directories[0])
     figure = new_figure(11.0, 1.6 + 0.3 * len(last) + 3.2)
     upper, lower = figure.subplots(2, 1, height_ratios=[0.8 + 0.3 * len(last), 3.2])
-    mesh = heat(upper, np.array(list(last.values()))[:, order])
-    upper.set_yticks(np.arange(len(last)) + 0.5, list(last), fontsize=8)
-    step = 1 if len(order) <= LABELLED else 5
-    shown = order[::step]
-    upper.set_xticks(np.arange(0, len(order), step) + 0.5, [names[i] for i in shown], fontsize=7,
-                     rotation=0 if step == 1 and len(order) <= 10 else 90)  # fmt: skip
+    ordered = {name: alphas[order] for name, alphas in last.items()}
+    _weights(upper, ordered, [names[i] for i in order], 0 if len(order) <= 10 else 90)
     upper.set_xlabel("silo (true group), the target first")
     said = over_seeds(found.values())
     upper.set_title(f"{title}: last α, {said} (white: exactly 0)", fontsize=10)
-    figure.colorbar(mesh, ax=upper, label="weight", ticks=[0, 0.05, 0.2, 0.5, 1])
     if reference in last:
         _trajectory(lower, found[reference].directories[0], order, names, reference)
     else:
@@ -192,18 +197,14 @@ def listening(path: Path, title: str, found: Mapping[int, Curves]) -> bool:
     if not all(len(table) > 1 for of in tables.values() for table in of):
         return False
     _, names = silo_order(next(iter(found.values())).directories[0])
-    last = {t: np.mean([table[-1] for table in of], axis=0) for t, of in sorted(tables.items())}
+    last = {names[t]: np.mean([of[-1] for of in tables[t]], axis=0) for t in sorted(tables)}
     figure = new_figure(3.0 + min(9.0, 0.3 * len(names)), 2.0 + 0.26 * len(last))
     axes = figure.add_subplot()
-    mesh = heat(axes, list(last.values()))
-    axes.set_yticks(np.arange(len(last)) + 0.5, [names[t] for t in last], fontsize=8)
-    step = 1 if len(names) <= LABELLED else 5
-    axes.set_xticks(np.arange(0, len(names), step) + 0.5, names[::step], fontsize=7, rotation=90)
+    _weights(axes, last, names, 90)
     axes.set_ylabel("target (true group)")
     axes.set_xlabel("silo that it listens to")
     said = over_seeds(found.values())
     axes.set_title(f"{title}\nlast α, {said} (white: exactly 0)", fontsize=10)
-    figure.colorbar(mesh, ax=axes, label="weight", ticks=[0, 0.05, 0.2, 0.5, 1])
     plots.save(figure, path)
     return True
 

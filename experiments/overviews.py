@@ -6,7 +6,8 @@ A cell is a setting with a size of the target in ``federations.csv``, or a colum
 or ``table1-narrow.csv``. Methods are compared by the metric after the last epoch, on the same
 splits, targets and seeds. A method is left out if some cell lacks it. Methods are ranked by their
 mean over a cell; 1 is best. A win or loss is a paired t-test against one rival in one cell with
-p < .05 by Holm over rivals there. Splits of a silo overlap, so pairs are not quite independent.
+p < .05 by Holm over rivals there. Its pairs are the targets of a federation, by their means over
+splits, because splits of a silo share its rows. In a column of Table 1 they are the seeds.
 
 Next to the ranks stand a method's costs in the runs of ``table1.csv``: the target's gradients as a
 multiple of Local's, one a round, and the bytes between target and peers as a multiple of FedAvg's.
@@ -16,11 +17,10 @@ percentage points. The paper's gain is a difference of means; ours have a line f
 both rows have. Columns that need a GPU have smaller versions.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from spcacw_flwr.silos.metrics import METRICS
@@ -29,13 +29,15 @@ from .conf import columns, rows
 from .scores import holm, paired_p
 
 LEVEL = 0.05
-NAMES = ("method", "cells", "mean_rank", "best", "wins", "losses")
 COSTS = {"target_gradients": "local", "bytes": "fedavg"}
 """The costs that are counted, each with the method whose cost is 1."""
 
 
 def read_cells(results: Path) -> dict[str, pd.DataFrame]:
-    """Return a table for each cell: a line per pair, a column per method; more is better."""
+    """Return a table for each cell: a line per run, a column per method; more is better.
+
+    The last level of its index has what tests count: the targets of a federation, or seeds.
+    """
     found = {}
     federations = pd.read_csv(results / "federations.csv")
     for (setting, size), lines in federations.groupby(["setting", "size"], sort=False):
@@ -48,35 +50,24 @@ def read_cells(results: Path) -> dict[str, pd.DataFrame]:
     return found
 
 
-def compared(cell: pd.DataFrame, methods: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
-    """Return how many rivals each method significantly beats in a cell, and loses to."""
-    wins, losses = Counter[str](), Counter[str]()
-    for method in methods:
-        rivals = [rival for rival in methods if rival != method]
-        p = holm({rival: paired_p(cell[method], cell[rival]) for rival in rivals})
-        for rival, value in p.items():
-            if value is not None and value < LEVEL:
-                ahead = cell[method].mean() > cell[rival].mean()
-                (wins if ahead else losses)[method] += 1
-    return wins, losses
-
-
 def ranks(cells: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the table of ranks, the lowest mean rank first."""
     methods = sorted(set.intersection(*(set(cell.columns) for cell in cells.values())))
-    places, wins, losses = defaultdict(list), Counter[str](), Counter[str]()
-    for cell in cells.values():
-        of = cell[methods].dropna()
-        for method, rank in of.mean().rank(ascending=False).items():
-            places[method].append(rank)
-        ahead, behind = compared(of, methods)
-        wins, losses = wins + ahead, losses + behind
-    lines = [
-        (name, len(of), np.mean(of).round(2), sum(rank == 1 for rank in of), wins[name],
-         losses[name])
-        for name, of in places.items()
-    ]  # fmt: skip
-    return pd.DataFrame(lines, columns=NAMES).sort_values("mean_rank", kind="stable")
+    places, wins, losses = {}, Counter[str](), Counter[str]()
+    for name, cell in cells.items():
+        of = cell[methods].dropna().groupby(level=-1).mean()
+        places[name] = place = of.mean().rank(ascending=False)
+        for one in methods:
+            p = holm({rival: paired_p(of[one], of[rival]) for rival in methods if rival != one})
+            sure = [rival for rival, value in p.items() if value is not None and value < LEVEL]
+            wins[one] += sum(place[one] < place[rival] for rival in sure)
+            losses[one] += sum(place[one] > place[rival] for rival in sure)
+    table = pd.DataFrame(places)
+    found = pd.DataFrame({
+        "cells": len(cells), "mean_rank": table.mean(axis=1).round(2),
+        "best": (table == 1).sum(axis=1), "wins": pd.Series(wins), "losses": pd.Series(losses),
+    })  # fmt: skip
+    return found.rename_axis("method").reset_index().sort_values("mean_rank", kind="stable")
 
 
 def costs(runs: pd.DataFrame) -> pd.DataFrame:

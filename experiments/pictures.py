@@ -27,7 +27,7 @@ from spcacw_flwr.partitions.clusters import Cifar100Clusters
 from spcacw_flwr.partitions.data import data_root
 from spcacw_flwr.partitions.plays import VOCABULARY, decode
 from spcacw_flwr.partitions.shakespeare import Shakespeare
-from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.setting import Setting, prepare
 from spcacw_flwr.silos.setup import checked_setting
 
 Pixels = NDArray[np.float32]
@@ -211,7 +211,7 @@ def draw_setting(name: str, data_dir: str, output: Path, changes: dict[str, obje
     # Inputs in [0, 1], so that pixels are colours.
     flat = {"data-dir": data_dir, **changes, "setting": name, "input-scale": "unit"}
     setting = checked_setting(Config.from_flat(flat))
-    setting.prepare()
+    prepare(setting)
     labels = labels_of(setting, data_dir)
     output.mkdir(parents=True, exist_ok=True)
     before = set(output.iterdir())

@@ -106,20 +106,6 @@ def study(
     return calibrated(jobs, runs, of, results, name)
 
 
-def write(output: Path, name: str, lines: Sequence[Mapping[str, Any]],
-          shown: Sequence[str]) -> list[Path]:  # fmt: skip
-    """Write lines as CSV, and the Markdown that is ``shown`` of them; return the files."""
-    paths = [output / f"{name}.csv", output / f"{name}.md"]
-    write_csv(paths[0], lines)
-    write_atomically(paths[1], ("\n".join(shown) + "\n").encode())
-    return paths
-
-
-def text(value: Any) -> str:
-    """Return a value for a table."""
-    return NONE if value is None else str(value)
-
-
 def rounded(value: float | None, digits: int = 2) -> float | None:
     """Round a number that may be missing."""
     return None if value is None else round(value, digits)
@@ -134,7 +120,7 @@ def side_by_side(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     rows: dict[str, list[str]] = {}
     for one in sorted(lines, key=lambda one: one["reading"] or 0):
         name = one["variant"]
-        row = rows.setdefault(name, [text(one["reading"]), name, *[NONE] * len(across)])
+        row = rows.setdefault(name, [str(one["reading"] or NONE), name, *[NONE] * len(across)])
         by, p = one["moves_by"], one["p_holm"]
         moves = pair(one["mean"], one["std"]) if by is None else f"{by:+.2f}".replace("-", "−")
         significant = p is not None and p < SIGNIFICANT
@@ -147,7 +133,7 @@ def side_by_side(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 def calibrated(
     jobs: Sequence[Job], runs: Sequence[Run], columns: Sequence[Column], output: Path, name: str
 ) -> list[Path]:
-    """Write a calibration; in each column the values nearest to the paper's Local are first."""
+    """Write the CSV of a calibration; in each column the nearest to the paper's Local is first."""
     paper = {column.name: column.paper.get("local") for column in columns}
     lines: list[dict[str, Any]] = []
     for (column, _, keys), curves in grouped(jobs, runs, lambda job, _: (job.note,)).items():
@@ -162,8 +148,8 @@ def calibrated(
         })  # fmt: skip
     order = list(paper)
     lines.sort(key=lambda one: (order.index(one["column"]), abs(one["points"] or 0)))
-    shown = table(list(lines[0]), [list(map(text, one.values())) for one in lines], "l")
-    return write(output, name, lines, shown)
+    write_csv(path := output / f"{name}.csv", lines)
+    return [path]
 
 
 def moved(
@@ -187,4 +173,7 @@ def moved(
                 "mean": round(score.mean, 2), "std": rounded(score.std), "moves_by": rounded(by),
                 "p_holm": rounded(p.get(note), 4),
             })  # fmt: skip
-    return write(output, name, lines, side_by_side(lines))
+    csv, page = output / f"{name}.csv", output / f"{name}.md"
+    write_csv(csv, lines)
+    write_atomically(page, ("\n".join(side_by_side(lines)) + "\n").encode())
+    return [csv, page]

@@ -136,11 +136,17 @@ def run_lines(found: Found) -> list[dict[str, Any]]:
 def write_csv(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """Write a table whose columns are the first line's keys; None is an empty field."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, as_csv(lines, list(lines[0]), head=True).encode())
+
+
+def as_csv(lines: Iterable[Mapping[str, Any]], names: Sequence[str], *, head: bool) -> str:
+    """Return lines of CSV, with a ``head`` or without."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    if head:
+        writer.writeheader()
     writer.writerows(lines)
-    write_atomically(path, text.getvalue().encode())
+    return text.getvalue()
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -167,8 +173,11 @@ class Table:
         return tuple(str(line[name]) for name in self.key)
 
     def lacks(self, place: Mapping[str, Any]) -> bool:
-        """Whether no line has this place."""
-        return self.place(place) not in self.lines
+        """Whether no line has this place; it may be the first columns alone, of several lines."""
+        if len(place) == len(self.key):
+            return self.place(place) not in self.lines
+        first = tuple(map(str, place.values()))
+        return all(known[: len(first)] != first for known in self.lines)
 
     def add(self, *lines: Mapping[str, Any]) -> None:
         """Append lines, all or none; a column that a line does not name stays empty."""
@@ -176,12 +185,7 @@ class Table:
         texts = [{name: "" if line.get(name) is None else str(line[name]) for name in self.names}
                  for line in lines]  # fmt: skip
         fresh = not self.path.exists() or not self.path.stat().st_size
-        rows = io.StringIO(newline="")
-        writer = csv.DictWriter(rows, self.names, lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        writer.writerows(texts)
-        append(self.path, rows.getvalue())
+        append(self.path, as_csv(texts, self.names, head=fresh))
         self.lines |= {self.place(text): text for text in texts}
 
     def arrange(self, places: Iterable[Mapping[str, Any]]) -> None:

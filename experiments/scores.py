@@ -17,7 +17,7 @@ Scand. J. Statistics 6, 1979). Rank tests are not used: no two-sided p of five s
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,20 +123,19 @@ def over_silos(scores: Sequence[float], alone: Sequence[float]) -> tuple[float, 
     return float(np.mean(scores)), worst_decile(scores), float(beats.mean())
 
 
-def clustered(values: ArrayLike, clusters: Sequence[Hashable]) -> tuple[float, float]:
+def clustered(values: ArrayLike, clusters: ArrayLike) -> tuple[float, float]:
     """Return the mean and half its 95 % interval; values of one cluster may be dependent.
 
     The variance is G/(G − 1) Σ_g (Σ_{i∈g} (x_i − x̄))²/n² for G clusters. The quantile is Student's
     with G − 1 degrees of freedom. For one cluster the half is NaN.
     """
     x = np.asarray(values, dtype=np.float64)
-    groups = list(dict.fromkeys(clusters))
-    sums = np.zeros(len(groups))
-    np.add.at(sums, [groups.index(cluster) for cluster in clusters], x - x.mean())
-    freedom = len(groups) - 1
+    _, group = np.unique(clusters, return_inverse=True)
+    sums = np.bincount(group, x - x.mean())
+    freedom = len(sums) - 1
     if not freedom:
         return float(x.mean()), math.nan
-    error = math.sqrt(len(groups) / freedom * float(sums @ sums)) / len(x)
+    error = math.sqrt(len(sums) / freedom * float(sums @ sums)) / len(x)
     return float(x.mean()), float(t.ppf(0.975, freedom)) * error
 
 

@@ -142,12 +142,11 @@ def study(
     """Play the games that ``shapley.csv`` lacks; return the files that were written."""
     kept = Table(results / f"{name}.csv", NAMES, PLACE)
     jobs = {tuple(map(str, job.place.values())): job for job in jobs_of(listed, more)}
-    todo = [job for place, job in jobs.items() if place not in {place[:3] for place in kept.lines}]
-    if where.report_only or not todo:
-        if todo:
-            console.print(f"{name} lacks {len(todo)} of {len(jobs)} games", highlight=False)
+    if not any(kept.lacks(job.place) for job in jobs.values()):
         return []
-    complain(where.add(kept, measure, todo, console, name))
+    complain(where.add(kept, measure, list(jobs.values()), console, f"games of {name}"))
+    if where.report_only:
+        return []
     kept.arrange(line for job in jobs for place, line in kept.lines.items() if place[:3] == job)
     page = kept.path.with_suffix(".md")
     page.write_text(markdown(pd.read_csv(kept.path)) + "\n", encoding="utf-8")

@@ -27,6 +27,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from spcacw_flwr.config.config import flattened, read_toml
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.directory import write_atomically
@@ -43,6 +44,32 @@ COMMON = {"compare-alone": False, "engine": "in-process", "method": "spcacw"}
 NOT_AXES = ("seeds", "set", "title")
 NOTHING = 1e-6
 """A noise z so small that it hides nothing: its ε has no meaning."""
+
+
+class Listed(dict[str, Any]):
+    """A table of a file of studies; SpcacwError for a key that it lacks."""
+
+    def __init__(self, table: Mapping[str, Any], place: str) -> None:
+        self.place = place
+        super().__init__({key: self._under(one, f"{place}{key}.") for key, one in table.items()})
+
+    def _under(self, value: Any, place: str) -> Any:
+        if isinstance(value, list):
+            return [self._under(one, place) for one in value]
+        return Listed(value, place) if isinstance(value, dict) else value
+
+    def __missing__(self, key: str) -> Any:
+        """Say what is missing, and where."""
+        raise SpcacwError(f"{self.place[:-1]} has no key {key!r}: a study of its kind needs it.")
+
+
+def read_studies(path: Path) -> dict[str, Any]:
+    """Return the studies of a file, by name; SpcacwError if it cannot be read or has no tables."""
+    found = read_toml(path)
+    for name, study in found.items():
+        if not isinstance(study, dict):
+            raise SpcacwError(f"{path}: {name} is not a table, so it is no study.")
+    return Listed(found, f"{path}: ")
 
 
 def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:
@@ -72,7 +99,8 @@ def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
                 if axis not in ("study", "with"):
                     keys |= keys_of(study, axis, chosen[axis])
             line = {**chosen, "keys": json.dumps(rest), "seed": seed}
-            said = {column: line[column] for column in place}
+            # grid[column] says that it is missing
+            said = {column: line[column] if column in line else grid[column] for column in place}
             where = str(chosen.get("column", chosen.get("setting", "")))
             if chosen.get("with") == "tuned keys":
                 keys |= tuned_keys(where, keys["method"], keys["method"])

@@ -312,13 +312,16 @@ class Where:
         self, table: Table, make: Callable[[Keys], Iterable[Mapping[str, Any]]],
         jobs: Sequence[Job], console: Console, what: str = "runs",
     ) -> Counter[str]:  # fmt: skip
-        """Add the lines that ``make`` of each job's keys returns to a table; return the failures.
+        """Add the lines that a table lacks, those that ``make`` of a job's keys returns.
 
-        A failure is a sentence, with the number of its runs. SpcacwError as in :meth:`make`.
+        Return the failures: a sentence, with the number of its runs. SpcacwError as in
+        :meth:`make`.
         """
         failed: Counter[str] = Counter()
-        todo = [] if self.report_only else jobs
-        for job, found in self.short(make, todo, console, what) if todo else ():
+        todo = [job for job in jobs if table.lacks(job.place)]
+        console.print(f"{len(todo)} of {len(jobs)} {what} are missing", highlight=False)
+        run = todo and not self.report_only
+        for job, found in self.short(make, todo, console, what) if run else ():
             if isinstance(found, Exception):
                 failed[f"{job.column}, {job.row}: {found}"] += 1
                 continue

@@ -630,37 +630,46 @@ def test_what_federations_gain():
             size, method, *_, gain, unharmed, _, _ = (
                 cell.strip() for cell in line.split("|")[1:-1]
             )
-            found[setting, size, method] = float(gain.partition(" ")[0]), float(unharmed)
+            gained, half = map(float, gain.split(" ± "))
+            found[setting, size, method] = gained, float(unharmed), half
     ours, plain = "SP-CACW plus", {"SP-CACW", "SP-CACW reg", "MeritFed", "FedAvg", "FedAMP"}
     few = {size: found["heart", size, ours] for size in ("20", "40")}
-    for size, (gain, _) in few.items():
+    for size, (gain, *_) in few.items():
         assert gain > max(found["heart", size, method][0] for method in plain)
         tuned = (found["heart", size, f"{method}, tuned"][0] for method in (ours, "Local"))
         assert round(next(tuned) - next(tuned)) == 3
-    lines = pd.read_csv(RESULTS / "federations.csv").query("setting == 'heart' and seed > 9")
+    for method in (ours, "Federated Clustering"):
+        cells = [found["heart", size, method] for size in few]
+        surely = [gain > half for gain, _, half in cells]
+        assert surely == [False, True]
+    lines = pd.read_csv(RESULTS / "federations.csv").query("seed > 9")
+    mines, lines = (lines[lines["setting"] == name] for name in ("landmine", "heart"))
+    p = []
     for size in few:
-        runs = lines[lines["size"] == int(size)]
-        runs = runs.pivot_table("value", ["seed", "target"], "method")
+        runs = lines[lines["size"] == int(size)].pivot_table("value", "target", "method")
         assert ttest_rel(runs["spcacw-plus"], runs["fedcluster"]).pvalue > 0.2
-    assert "`spcacw-plus` and Federated Clustering, level, give the most with default keys" in page
+        p.append(ttest_rel(runs["spcacw-plus-tuned"], runs["local-tuned"]).pvalue)
+    assert said("(p = {:.2f} and {:.2f})", *p, page=page)
+    assert (
+        "`spcacw-plus` and Federated Clustering, level, give the most with default keys; only with "
+        "40 is that more than chance over hospitals"
+    ) in page
     assert round(1 / (1 - few["20"][1])) == 9
     assert "With 20 patients every ninth run is still worse than alone" in page
     lines = lines.query("size == 0")
-    runs = lines.pivot_table("value", ["seed", "target"], "method")
+    runs = lines.pivot_table("value", "target", "method")
     alone = runs.pop("local-tuned")
-    p = pd.Series({name: ttest_rel(alone, runs[name]).pvalue for name in runs})
-    assert p.idxmax() == "spcacw-plus-tuned"
-    assert round(p.pop("spcacw-plus-tuned"), 2) == 0.06
+    assert min(ttest_rel(alone, runs[name]).pvalue for name in runs) > 0.09
     assert round((alone - runs["spcacw-plus-tuned"]).mean(), 1) == 0.5
-    assert p.max() < 0.005
     assert (runs.mean() < alone.mean()).all()
     assert (
-        "**With all patients a tuned Local is ahead of every method with default keys on `heart`**"
-        ", and of a tuned `spcacw-plus` by .5 (p = .06)."
+        "**With all patients a tuned Local has a higher mean than every method with default keys "
+        "on `heart`**, and is .5 above a tuned `spcacw-plus`, but over four hospitals this may be "
+        "chance (p > .09)."
     ) in page
-    mines, theirs = (found["landmine", "all sizes", method] for method in (ours, "MeritFed"))
-    assert theirs[0] > mines[0]
-    assert theirs[1] < mines[1]
-    assert (
-        "On `landmine` MeritFed gives more than ours, and over all sizes harms more often" in page
-    )
+    mine, theirs = (found["landmine", "all sizes", method] for method in (ours, "MeritFed"))
+    assert theirs[0] > mine[0]
+    assert theirs[1] < mine[1]
+    runs = mines.pivot_table("value", "target", "method")
+    like = "On `landmine` MeritFed gives more than ours (p = {:.2f}), and over all sizes harms more"
+    assert said(like, ttest_rel(runs["meritfed"], runs["spcacw-plus"]).pvalue, page=page)

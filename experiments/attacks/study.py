@@ -32,7 +32,7 @@ from spcacw_flwr.methods.base import Weights
 from spcacw_flwr.methods.guard import Guarded
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Request
-from spcacw_flwr.silos.setting import Setting
+from spcacw_flwr.silos.setting import Setting, prepare
 from spcacw_flwr.silos.setup import make_setting
 
 from ..conf import CONF, Column, Job, Keys, Row, make_jobs, rows
@@ -116,7 +116,7 @@ class Outcome:
 def prepared(name: str, keys: PartitionKeys, seed: int, target: int) -> Setting:
     """Return a setting with its data ready; runs can share it, because each copies the data."""
     setting = make_setting(name, keys, seed, target)
-    setting.prepare()
+    prepare(setting)
     return setting
 
 
@@ -187,19 +187,18 @@ def extend(
     wanted = [(NOBODY, 0.0)] * (NOBODY in attacks) + list(product(some, shares))
     keys, alone = {"diagnostics": False, **more}, [(NOBODY, 0.0)]
 
-    def lacking(which: Sequence[Row], of: Sequence[tuple[str, float]]) -> Iterator[Job]:
+    def planned(which: Sequence[Row], of: Sequence[tuple[str, float]]) -> Iterator[Job]:
         for job in make_jobs(columns, which, seeds, keys):
             epochs = job.config().run.epochs
             for attack, share in of:
                 values = (job.column, attack, f"{share:g}", job.row, job.seed, epochs)
+                own = {"attack": attack, "share": share}
                 place = dict(zip(PLACE, values, strict=True))
-                if table.lacks(place):
-                    own = {"attack": attack, "share": share}
-                    yield replace(job, keys={**job.keys, **own}, place=place)
+                yield replace(job, keys={**job.keys, **own}, place=place)
 
-    complain(where.add(table, measure, [*lacking([LOCAL], alone)], console))
+    complain(where.add(table, measure, [*planned([LOCAL], alone)], console))
     todo = []
-    for job in lacking(rows(names, METHODS), wanted):
+    for job in planned(rows(names, METHODS), wanted):
         twin = {**job.place, "attack": NOBODY, "share": "0", "method": LOCAL.name}
         local = float(table.lines[table.place(twin)]["last_accuracy"])
         todo.append(replace(job, keys={**job.keys, "local": local}))

@@ -163,6 +163,8 @@ class Metric:
     """Whether it is a share of 1 and has Wilson's interval."""
     percent: bool = False
     """Whether it is written in percent, and its differences in points."""
+    most: float = math.inf
+    """The largest value that it can have, if it is no share."""
 
     @property
     def sign(self) -> int:
@@ -197,6 +199,8 @@ class Metric:
     def interval(self, found: Found) -> tuple[float, float]:
         """Return the 95 % interval: Wilson's for shares, two standard errors for others.
 
+        The latter ends where the metric does: R² at 1, a loss at 0.
+
         A mean of shares combines their intervals (MOVER: G. Y. Zou and A. Donner, Statistics in
         Medicine 27, 2008), because a class of three cases, all of them right, proves little.
         """
@@ -209,7 +213,7 @@ class Metric:
         value, error = found.value, standard_error(found.influence)
         if not self.share:
             low = value - Z * error
-            return (low if self.higher else max(low, 0.0)), value + Z * error
+            return (low if self.higher else max(low, 0.0)), min(value + Z * error, self.most)
         inside = max(0.0, value * (1 - value))
         told = inside > 1e-12 and error > 1e-12  # else all cases agree: use their number
         count = min(inside / error**2 if told else 1 / found.one, found.most)
@@ -232,10 +236,11 @@ METRICS = {
             higher=False,
             share=False,
             percent=True,
+            most=1.0,
         ),
         Metric("log-loss", "log-loss", losses_of, higher=False, share=False),
-        Metric("brier", "Brier score", _brier, higher=False, share=False),
-        Metric("r2", "R²", squared_errors, _r2, share=False),
+        Metric("brier", "Brier score", _brier, higher=False, share=False, most=2.0),
+        Metric("r2", "R²", squared_errors, _r2, share=False, most=1.0),
         Metric("mse", "mean squared error", squared_errors, higher=False, share=False),
     )
 }
@@ -268,10 +273,13 @@ def check_metric(name: str, y: Tensor, classes: int, silo: int) -> None:
 def is_worse(metric: Metric, ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
     """Say whether ``ours`` is worse than ``theirs`` by more than both intervals allow for chance.
 
-    Figures on the same cases move together, so this errs on the side of False.
+    Figures on the same cases move together, so this errs on the side of False. Of what is no share
+    the wider half of an interval counts: a bound may have cut the other.
     """
-    name = metric.name
-    halves = [(line[f"{name}-high"] - line[f"{name}-low"]) / 2 for line in (ours, theirs)]
+    low, name, high = f"{metric.name}-low", metric.name, f"{metric.name}-high"
+    halves = [(x[high] - x[low]) / 2 for x in (ours, theirs)]
+    if not metric.share:
+        halves = [max(x[high] - x[name], x[name] - x[low]) for x in (ours, theirs)]
     return metric.sign * (theirs[name] - ours[name]) > math.hypot(*halves)
 
 

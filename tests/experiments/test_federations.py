@@ -3,12 +3,14 @@
 import pytest
 from rich.console import Console
 
-from spcacw_flwr.config.config import read_toml
+from spcacw_flwr.config.config import Config, read_toml
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.experiments import conf, federations
+from spcacw_flwr.experiments import conf, federations, pictures
+from spcacw_flwr.experiments.attacks.study import run
 from spcacw_flwr.experiments.conf import CONF
 from spcacw_flwr.experiments.results import Table, read_csv
 from spcacw_flwr.experiments.sweep import Where
+from spcacw_flwr.silos.setting import Setting
 from tests.conftest import data_at, one_sentence, ran
 from tests.test_adding import folder  # noqa: F401
 from tests.test_end_to_end import spcacw
@@ -48,6 +50,31 @@ def test_what_few_patients_could_test_and_the_oracle_where_nobody_knows_are_left
     # Switzerland (2) has 46 patients: 40 would leave 6 to test on.
     places = {(job.keys["target"], job.keys["heart.target-samples"]) for job in jobs}
     assert places == {(i, n) for i in range(4) for n in (20, 40, 80)} - {(2, 40), (2, 80)}
+
+
+class Lost(Setting):
+    """A setting whose file is not there."""
+
+    name = "lost"
+    num_silos, num_classes, group_kind, groups, input_shape = 2, 2, "none", [None] * 2, (3,)
+
+    def prepare(self):
+        raise FileNotFoundError("hospitals.csv")
+
+    train = test = prepare
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda name, _: federations.jobs_of(name, DIGITS, ["local"], {}),
+        lambda name, place: pictures.draw_setting(name, "", place, {}),
+        lambda name, _: run(Config.from_keys(setting=name), "none", 0.0),
+    ],
+)
+def test_data_that_one_cannot_prepare_are_one_sentence(use, tmp_path):
+    with one_sentence("prepare() of the setting raises FileNotFoundError: hospitals.csv"):
+        use(f"{__name__}:Lost", tmp_path)
 
 
 def test_other_keys_are_other_runs():
@@ -90,8 +117,18 @@ def test_a_gain_is_over_the_local_of_the_same_split_silo_and_size():
     assert together.ipr == pytest.approx(2 / 3)
     assert together.half == pytest.approx(12.7062047 * (2 * (2**2 + 2**2)) ** 0.5 / 3)
     text = federations.markdown([few, all_data, together])
-    assert "| 20 | FedAvg | 2 | 75.0 | +0.0 ± 25.4 | 0.50 | -2.0 | 0.60 |" in text
-    assert "| all data | FedAvg | 1 | 90.0 | +0.0 | 1.00 | +0.0 | – |" in text
+    assert "| 20 | FedAvg | 1 | 2 | 75.0 | +0.0 ± 25.4 | 0.50 | -2.0 | 0.60 |" in text
+    assert "| all data | FedAvg | 1 | 1 | 90.0 | +0.0 | 1.00 | +0.0 | – |" in text
+
+
+def test_the_interval_is_over_targets_however_many_splits_they_have():
+    """Target 0 gains 1 on each of ten splits, target 1 gains 3: s/√n of the two is 1."""
+    lines = [line(method, seed, 70 + gain, target=target) for seed in range(10)
+             for target, gained in ((0, 1), (1, 3))
+             for method, gain in (("local", 0), ("fedavg", gained))]  # fmt: skip
+    cell = federations.cells_of(lines)[0]
+    assert (cell.targets, cell.pairs, cell.gain) == (2, 20, 2)
+    assert cell.half == pytest.approx(12.7062047)
 
 
 def test_of_a_loss_less_is_a_gain():
@@ -140,7 +177,7 @@ def test_a_small_one_with_ones_own_method_and_setting_goes_on_where_it_was_stopp
     lines = read_csv(path)
     assert list(lines[0]) == list(federations.NAMES)
     assert {row["alpha_target"] for row in lines if row["method"] == "mine:Tilted"} == {"0.5"}
-    assert "| 20 | Tilted | 4 |" in (folder / "out" / "federations.md").read_text()
+    assert "| 20 | Tilted | 4 | 4 |" in (folder / "out" / "federations.md").read_text()
     assert (folder / "out" / "federations.png").read_bytes()[:4] == b"\x89PNG"
     with (folder / "mine.py").open("a") as file:
         file.write("\nEDITED = True\n")

@@ -71,11 +71,6 @@ def test_over_silos():
     assert scores.over_silos([3.0, 1.0], [3.0, 0.0]) == (2.0, 1.0, 0.5)  # equal is not better
 
 
-def test_the_worst_decile_is_the_mean_of_the_lowest_tenth():
-    assert scores.worst_decile([float(k) for k in range(29, -1, -1)]) == 1.0  # 0, 1, 2
-    assert scores.worst_decile([3.0, 1.0]) == 1.0
-
-
 def test_runs_of_a_cluster_are_not_counted_as_if_independent():
     quantile = 12.706204736  # Student's at .975 with one degree of freedom
     # Mean 4; the deviations are -3, -1 | 1, 3: 2 (4² + 4²)/4² = 4, whose root is 2.
@@ -106,6 +101,10 @@ def test_ranks_wins_and_losses():
     assert found["mean_rank"].tolist() == [1.5, 1.5]
     assert found.loc["a", ["wins", "losses", "best"]].tolist() == [1, 0, 1]
     assert found.loc["b", ["wins", "losses", "best"]].tolist() == [0, 1, 1]
+    # The same lead on two splits of two targets is no win: 1 and 2 ahead, t = 3 with one freedom.
+    pairs = pd.MultiIndex.from_product([range(2), range(2)], names=["seed", "target"])
+    two = pd.DataFrame({"a": [2.0, 4.0, 2.0, 4.0], "b": [1.0, 2.0, 1.0, 2.0]}, pairs)
+    assert overviews.ranks({"two": two})["wins"].tolist() == [0, 0]
 
 
 def test_costs_are_multiples_within_a_column():

@@ -91,6 +91,33 @@ def test_an_unknown_study_is_one_sentence():
     assert "no study 'privcy' (did you mean privacy?)" in command("privcy", code=1)
 
 
+@pytest.mark.parametrize(
+    ("table", "place", "key"),
+    [
+        ('[mine]', "mine", "place"),
+        ('[mine]\nplace = ["seed"]', "mine", "figures"),
+        ('[mine]\nplace = ["seed"]\nfigures = []', "mine", "grid"),
+        ('[mine]\nplace = []\nfigures = []\n[[mine.grid]]', "mine.grid", "seeds"),
+        ('[mine]\nplace = ["beta"]\nfigures = []\n[[mine.grid]]\nseeds = 1', "mine.grid", "beta"),
+        ('[mine]\nkind = "variants"\nrows = []\nseeds = 1', "mine", "columns"),
+        ('[mine]\nkind = "shapley"', "mine", "grid"),
+        ('[mine]\nkind = "shapley"\n[[mine.grid]]\nseeds = 1', "mine.grid", "targets"),
+    ],
+)  # fmt: skip
+def test_a_key_that_ones_own_study_lacks_is_one_sentence(tmp_path, table, place, key):
+    (file := tmp_path / "own.toml").write_text(table)
+    said = command("--file", file, "--results", tmp_path, "--runs", tmp_path / "runs", code=1)
+    assert f"{file}: {place} has no key {key!r}: a study of its kind needs it." in said
+
+
+def test_what_is_no_study_is_one_sentence(tmp_path):
+    (file := tmp_path / "own.toml").write_text("mine = 3\n")
+    assert f"{file}: mine is not a table" in command("--file", file, code=1)
+    file.write_text('[mine]\nkind = "variant"\n')
+    said = command("--file", file, code=1)
+    assert "There is no kind of study (of mine) 'variant' (did you mean variants?)" in said
+
+
 @pytest.mark.parametrize("name", ["studies", "attacks"])
 def test_keys_that_no_line_tells_want_a_table_of_their_own(name):
     """What an earlier --set has made is found again by its place, and is not made anew."""

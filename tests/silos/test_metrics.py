@@ -15,7 +15,7 @@ from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import records
 from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.evaluation import Cases
-from spcacw_flwr.silos.metrics import METRICS, applying, check_metric, over_shares
+from spcacw_flwr.silos.metrics import METRICS, applying, check_metric, is_worse, over_shares
 from spcacw_flwr.silos.setting import SiloData
 
 Y = torch.tensor([0, 0, 0, 1, 1])
@@ -169,6 +169,18 @@ def test_regression_is_scikit_learns(weighted):
     both = {"r2": metrics.r2_score, "mse": metrics.mean_squared_error}
     expected = {name: f(y, outputs[:, 0], sample_weight=weight) for name, f in both.items()}
     assert values(outputs, y, weight) == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_interval_ends_where_its_metric_does():
+    """One large error among twenty: R² is .97, and two of its standard errors more are 1.04."""
+    y = torch.linspace(-1, 1, 20)
+    outputs = y.unsqueeze(1).clone()
+    outputs[10] += 0.5
+    line = cases(outputs, y, names=["r2"]).figures()
+    assert 0.85 < line["r2-low"] < line["r2"] < line["r2-high"] == 1.0
+    # The half that was cut allows for as much chance as the other.
+    lower = dict.fromkeys(line, line["r2"] - 0.9 * (line["r2"] - line["r2-low"]))
+    assert not is_worse(METRICS["r2"], lower, line)
 
 
 @pytest.mark.parametrize("name", ["balanced", "auroc", "calibration", "log-loss", "brier", "r2"])
