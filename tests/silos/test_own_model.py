@@ -16,7 +16,7 @@ from spcacw_flwr.config.declare import Given, SpcacwError
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.models import make_loss, make_model
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Request
+from spcacw_flwr.silos.protocol import LOSSES, Request
 from spcacw_flwr.silos.setting import SiloData
 from tests.conftest import make_pool, one_sentence
 from tests.silos.test_gradients import assert_near, plain
@@ -47,6 +47,21 @@ class Body(nn.Module):
 
 
 clear, noisy = partial(Body, drawing=False), partial(Body, drawing=True)
+
+
+def test_what_a_model_draws_in_evaluation_follows_from_the_seed():
+    """Metrics, losses of whole folds and L: whatever was drawn before, and nothing is used up."""
+    pool = pool_of(model=noisy)
+    vector = pool.initial_parameters()
+    whole = Request(1, (0,), vector.unsqueeze(0), LOSSES, whole=True)
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        figures = pool.evaluate(vector, 0).figures
+        found.append((figures, pool.losses(whole).item(), pool.smoothness(vector, 1, 0)))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert found[0] == found[1]
 
 
 def squares(outputs, y):
