@@ -12,6 +12,7 @@ an answer can be a gradient: finite, and no longer than an honest gradient can b
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from traceback import walk_tb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,10 @@ from torch import Tensor
 
 from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError, one_line
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.batches import batch_length
-from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, stream
 from spcacw_flwr.silos.wire import slack
 
@@ -72,7 +74,7 @@ class Gate:
 
         steps = method.play(round_, cut)
         with suppress(StopIteration):
-            request = next(steps)
+            request = next_question(method, steps)
             while True:
                 answers = ask(request) if request.silos else Answers(nothing(request))
                 self._compare_sizes(method, request, answers.replies)
@@ -87,7 +89,7 @@ class Gate:
                 replies.faults = faults
                 if faulty.any() or self.quarantined.any():
                     replies.early = None
-                request = steps.send(replies)
+                request = next_question(method, steps, replies)
         self._count_strikes(method, round_, faulty, good & ~faulty)
 
     def _bounds_of_noise(self, method: Method, request: Request) -> dict[int, float]:
@@ -160,6 +162,24 @@ class Gate:
             for silo, row in enumerate(self.counts)
             if row.any()
         }
+
+
+def next_question(method: Method, steps: Round, replies: Replies | None = None) -> Request:
+    """Return a method's next question; SpcacwError if a user's own method gives something else.
+
+    An error in the code of the method itself stays what it is.
+    """
+    try:
+        return next(steps) if replies is None else steps.send(replies)
+    except (TypeError, AttributeError) as error:
+        own, driver = getattr(method, "guarded", method), Method.play.__code__
+        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        if any(f.f_locals.get("self") is own and f.f_code is not driver for f in frames):
+            raise
+        raise SpcacwError(
+            f"{type(own).__qualname__}.round must be a generator of Requests "
+            f"(spcacw_flwr.silos.protocol): {one_line(error)}."
+        ) from error
 
 
 REASONS = {

@@ -22,6 +22,7 @@ from spcacw_flwr.config.declare import SpcacwError, place_of
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.metrics import METRICS, Metric, is_worse
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, SiloInfo, Silos
@@ -242,13 +243,40 @@ def see_classes(federation: Federation) -> None:
         )  # fmt: skip
 
 
+def checked(method: Method, report: Mapping[str, Any], figures: Mapping[str, Any]) -> Layout:
+    """Return the model's layout, after checking what a method gives at an epoch's end.
+
+    SpcacwError if its model, a figure of its silos or a number of its report has another type or
+    shape, as those of a user's own method may.
+    """
+    own, layout = getattr(method, "guarded", method), method.federation.layout
+    assert layout is not None  # every engine knows its model
+
+    def see(name: str, found: Any, kind: Any, what: str, shape: tuple[int, ...] = ()) -> None:
+        has = tuple(getattr(found, "shape", ()))
+        if not isinstance(found, kind) or has != shape:
+            wanted, is_ = (f" of shape {one}" if one else "" for one in (shape, has))
+            raise SpcacwError(
+                f"{type(own).__qualname__}.{name} must be {what}{wanted}, and is "
+                f"{type(found).__name__}{is_}."
+            )
+
+    silos = (method.federation.num_silos,)
+    see("personal", own.personal, Tensor, "a tensor", (layout.size,))
+    for name, values in figures.items():
+        see(f"silo_figures[{name!r}]", values, np.ndarray, "an array", silos)
+    for name in ("loss", *report):
+        see(f"epoch_report[{name!r}]", report.get(name), int | float, "a number")
+    return layout
+
+
 def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> None:
     """Evaluate the model at an epoch's end, and record it; the method's figures are reset."""
-    assert method.federation.layout is not None  # every engine knows its model
     report = method.epoch_report() | history.gate.report()
     figures = method.figures()
+    layout = checked(method, report, figures)
     found, buffers = silos.evaluate(method.personal, history.config.run.target)
-    model = method.federation.layout.unflatten(method.personal) | buffers
+    model = layout.unflatten(method.personal) | buffers
     kept = {name: part.detach().clone() for name, part in model.items()}
     history.epoch(round_, found | report, figures, kept)
     metric = METRICS[history.config.run.metric]
