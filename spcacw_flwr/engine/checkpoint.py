@@ -31,7 +31,7 @@ from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
 
-FORMAT = 6
+FORMAT = 7
 DIRECTORY, NOTES = "checkpoint", "checkpoint.json"
 FREE = (
     "engine", "nodes", "node-gpus", "device", "threads", "output", "resume", "data-dir",

@@ -41,6 +41,8 @@ class Gate:
         (M,) rounds with a rejected answer, less rounds with good ones; 0 … ``max-strikes``.
     quarantined : array
         (M,) of bool. A silo goes in when its strikes are ``max-strikes``, out when they are 0.
+    unanswered, silent_since : array
+        (M,) questions without any answer, and the first round of the silence that lasts, 0 if none.
     faults : dict
         The faults of the answers rejected in this round, by silo.
     """
@@ -51,6 +53,8 @@ class Gate:
         self.counts = np.zeros((num_silos, len(REASONS)), dtype=np.int64)
         self.strikes = np.zeros(num_silos, dtype=np.int64)
         self.quarantined = np.zeros(num_silos, dtype=bool)
+        self.unanswered = np.zeros(num_silos, dtype=np.int64)
+        self.silent_since = np.zeros(num_silos, dtype=np.int64)
         self.faults: dict[int, Fault] = {}
         self._sized: set[int] = set()
 
@@ -83,6 +87,7 @@ class Gate:
                 for silo, fault in faults.items():
                     self._reject(request.round, silo, fault)
                 self.faults |= faults
+                self._note_silence(request, {*replies.silos, *faults})
                 good[list(replies.silos)] = True
                 faulty[list(faults)] = True
                 replies = without(replies, set(np.flatnonzero(self.quarantined)))
@@ -116,6 +121,15 @@ class Gate:
                     "let its ClientApp take the batch-size that it is told (docs/app.md).",
                     request.round, silo, told, asked[0],
                 )  # fmt: skip
+
+    def _note_silence(self, request: Request, heard: Collection[int]) -> None:
+        """Count the silos of a question that gave neither an answer nor a bad one."""
+        if len(heard) == len(request.silos) and not self.silent_since.any():
+            return
+        for silo in request.silos:
+            gone = silo not in heard
+            self.unanswered[silo] += gone
+            self.silent_since[silo] = gone and (self.silent_since[silo] or request.round)
 
     def _reject(self, round_: int, silo: int, fault: Fault) -> None:
         """Count a rejected answer, and warn: the first three times, then rarely."""
@@ -161,6 +175,14 @@ class Gate:
             str(silo): {names[k]: int(row[k]) for k in np.flatnonzero(row)}
             for silo, row in enumerate(self.counts)
             if row.any()
+        }
+
+    def silences(self) -> dict[str, dict[str, int]]:
+        """Return, by silo, how many questions were not answered, and since when it is silent."""
+        return {
+            str(silo): {"unanswered": int(count), "since": int(self.silent_since[silo])}
+            for silo, count in enumerate(self.unanswered)
+            if count
         }
 
 

@@ -229,15 +229,20 @@ class Facts:
     @property
     def rejections(self) -> dict[str, dict[str, int]]:
         """The number of unused replies, by the silo's label and the reason."""
-        return self._by_silo("rejections")
+        return self._by_silo(self.run.summary.get("rejections"))
+
+    @property
+    def silences(self) -> dict[str, dict[str, int]]:
+        """By the silo's label: its unanswered questions, and since which round it is silent."""
+        return self._by_silo(self.run.status.get("silent"))
 
     @property
     def privacy(self) -> dict[str, dict[str, Any]]:
         """The privacy spent by each private silo, by its label: epsilon, delta, its mechanism."""
-        return self._by_silo("privacy")
+        return self._by_silo(self.run.summary.get("privacy"))
 
-    def _by_silo(self, name: str) -> dict[str, Any]:
-        table = {int(silo): by for silo, by in (self.run.summary.get(name) or {}).items()}
+    def _by_silo(self, found: dict[str, Any] | None) -> dict[str, Any]:
+        table = {int(silo): by for silo, by in (found or {}).items()}
         return {called(self.run.summary, silo): table[silo] for silo in sorted(table)}
 
     @property

@@ -368,6 +368,7 @@ def replies(facts: Facts) -> Sentences:
         yield f"{came} not used; training went on without."
         if facts.rejections:
             yield f"They came from {silos([*facts.rejections])}."
+    yield from _silent(facts)
     kept_out = [line.get("quarantined") or 0 for line in facts.run.epochs]
     if any(kept_out):
         now, most = kept_out[-1], max(kept_out)
@@ -376,6 +377,18 @@ def replies(facts: Facts) -> Sentences:
             f"For sending such replies repeatedly {count} in quarantine at the end, and at the "
             f"end of an epoch at most {most:.0f}."
         )
+
+
+def _silent(facts: Facts) -> Sentences:
+    """Report which silos stopped answering and when, and which were silent for a time only."""
+    gone = {silo: by["since"] for silo, by in facts.silences.items() if by["since"]}
+    if gone:
+        rounds = listed([f"{round_:,}" for round_ in sorted({*gone.values()})])
+        where = f"round{'s' if len({*gone.values()}) > 1 else ''} {rounds}"
+        total = f"of {facts.run.status['rounds']:,}"
+        yield f"{silos([*gone], capital=True)} stopped answering in {where} {total}."
+    if back := [silo for silo in facts.silences if silo not in gone]:
+        yield f"{silos(back, capital=True)} left questions unanswered, and answered again."
 
 
 def privacy(facts: Facts) -> Sentences:

@@ -16,6 +16,7 @@ from spcacw_flwr import report as html
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.report.page import write_report, write_report_if_possible
+from spcacw_flwr.silos.pool import SiloPool
 from tests.conftest import ran
 from tests.engine.test_simulate import spoil
 from tests.report.artefacts import write_csv, write_run
@@ -202,6 +203,23 @@ def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monke
     assert "3 replies were not used; training went on without. They came from silo 5." in page.text
     assert "1 silo was in quarantine at the end" in page.text
     assert "5 not a number, or infinite 3" in page.text
+
+
+def test_a_silo_that_stops_answering_is_named_with_its_rounds(tmp_path, monkeypatch):
+    """Silo 5 is gone from round 3 of 14 on, silo 2 is away in rounds 4 and 5."""
+    whole = SiloPool.answer
+
+    def answer(pool, request):
+        away = {5: request.round >= 3, 2: request.round in (4, 5)}
+        here = tuple(silo for silo in request.silos if not away.get(silo))
+        return whole(pool, request.only(here))
+
+    monkeypatch.setattr(SiloPool, "answer", answer)
+    simulate(Config.from_keys(epochs=2, compare_alone=False, output=str(tmp_path)))
+    page = page_of(tmp_path)
+    assert "Silo 5 stopped answering in round 3 of 14." in page.text
+    assert "Silo 2 left questions unanswered, and answered again." in page.text
+    assert "2 2 – 5 12 3" in page.text  # a table: silo, unanswered questions, silent since
 
 
 MEASURE = """<!DOCTYPE html><body><script>
