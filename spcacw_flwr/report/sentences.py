@@ -307,12 +307,17 @@ def helpers(weights: Weights) -> Sentences:
 def unlike(weights: Weights) -> Sentences:
     """Name the peers that look unlike the target or went against it; empty without evidence.
 
-    A peer with more weight than the target is none of them. Once a target fits its few data by
-    heart, its own noise is small, and even gradients of silos like it stray by more.
+    Once a target fits its few data by heart, its own noise is small, and even gradients of silos
+    like it stray by more. So a peer with more weight than the target is one of them only if it
+    strays by more than its own mini-batches vary, too.
     """
-    final = weights.final
-    if far := [i for i in weights.unlike if final[i] <= final[weights.target]]:
-        bias, own = weights.figures["bias"], weights.figures["sigma"][weights.target]
+    final, known, target = weights.final, weights.figures, weights.target
+    if far := [
+        i
+        for i in weights.unlike
+        if final[i] <= final[target] or known["bias"][i] > known["sigma"][i]
+    ]:
+        bias, own = known["bias"], known["sigma"][target]
         one, ends = len(far) == 1, dict.fromkeys(f"{bias[i]:.2f}" for i in (far[0], far[-1]))
         yield (
             f"{silos(weights.called(sorted(far)), capital=True)} look{'s' * one} unlike the "

@@ -68,6 +68,10 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
      "Silo 3 looks unlike the target: its gradients stray from the target's by 0.60 on average"),
     ("unlike", {"figures": FAR, "alphas": [(0, [1, 0, 0, 0]), (7, [0.4, 0, 0.6, 0])]},
      "Silo 3 looks unlike the target: its gradients stray from the target's by 0.60 on average"),
+    # A label-swapped peer of a target of 20 samples (α₀ = .09) has weight, and little noise itself.
+    ("unlike", {"figures": {"bias": [0, 0.42, 0.55], "sigma": [0.16, 0.46, 0.5]}, "groups": None,
+                "alphas": [(0, [1, 0, 0]), (7, [0.09, 0.8, 0.11])]},
+     "Silo 2 looks unlike the target: its gradients stray from the target's by 0.55 on average"),
     ("advice", {"alone": None}, "This run cannot say, because training alone was not run: "
      "set compare-alone = true."),
     ("advice", {"accuracy": (50.0,), "alone": None, **FAILED}, "let it run to its end."),
