@@ -285,7 +285,7 @@ class SiloPool:
         Such a model (Monte Carlo dropout, noise at test time) can then be judged again, and two
         models are compared under the same noise.
         """
-        chance = stream(self.config.run.seed, MODEL_NOISE, silo, 0)  # in training, rounds are ≥ 1
+        chance = stream(self.config.run.seed, MODEL_NOISE, silo, 0, 1)  # training has no round 0
         return drawing(int(chance.integers(2**62)), self.device)
 
     def smoothness(self, vector: Tensor, round_: int, silo: int, fold: Fold | None = None) -> float:
