@@ -220,7 +220,6 @@ class Facts:
     run: Artefacts
     state: str
     """finished, failed, or the stage of an unfinished run."""
-    target: int
     course: Course
     weights: Weights | None
     """None for a method without weights, or before training."""
@@ -267,8 +266,8 @@ def facts_of(directory: Path) -> Facts:
     Raises SpcacwError if the directory holds no run or a damaged file.
     """
     run = read(directory)
-    state, target = str(run.status.get("state", "unknown")), run.target
-    return Facts(run, state, target, _course(run), _weights(run, target), _leave_one_out(run))
+    state = str(run.status.get("state", "unknown"))
+    return Facts(run, state, _course(run), _weights(run), _leave_one_out(run))
 
 
 def _course(run: Artefacts) -> Course:
@@ -291,7 +290,7 @@ def _interval(ends: Iterable[float | None]) -> Interval | None:
     return (known[0], known[1]) if len(known) == 2 else None
 
 
-def _weights(run: Artefacts, target: int) -> Weights | None:
+def _weights(run: Artefacts) -> Weights | None:
     if not len(run.alphas):
         return None
     silos = run.alphas.shape[1]
@@ -303,7 +302,7 @@ def _weights(run: Artefacts, target: int) -> Weights | None:
     groups = run.summary.get("groups") or [None] * silos
     names = [called(run.summary, silo) for silo in range(silos)]
     kind = str(run.summary.get("group_kind", "none"))
-    return Weights(target, run.rounds, run.alphas, mean, figures, groups, kind, names)
+    return Weights(run.target, run.rounds, run.alphas, mean, figures, groups, kind, names)
 
 
 def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:

@@ -236,8 +236,9 @@ def render(facts: Facts) -> str:
     config = facts.run.config
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
     return environment.from_string(PAGE).render(
-        title=f"Who helped silo {called(facts.run.summary, facts.target)}?", name=name, style=STYLE,
-        headline=sentences.headline(facts), tiles=[*tiles(facts)], sections=sections(facts),
+        title=f"Who helped silo {called(facts.run.summary, facts.run.target)}?", name=name,
+        style=STYLE, headline=sentences.headline(facts), tiles=[*tiles(facts)],
+        sections=sections(facts),
     )  # fmt: skip
 
 

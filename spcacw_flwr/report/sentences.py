@@ -411,7 +411,7 @@ def privacy(facts: Facts) -> Sentences:
     yield f"{silos([*spent], capital=True)} added noise to every answer."
     yield f"{'This cost' if alike else f'Silo {most} spent the most privacy,'} {amount}."
     summary = facts.run.summary
-    others = len(summary["groups"]) - len({*spent, called(summary, facts.target)})
+    others = len(summary["groups"]) - len({*spent, called(summary, facts.run.target)})
     if others > 0:
         yield f"{counted(others, 'other peer')} recorded no guarantee."
 
