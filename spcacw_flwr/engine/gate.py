@@ -22,6 +22,7 @@ from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, one_line
 from spcacw_flwr.methods.base import Method
+from spcacw_flwr.methods.guard import Guarded
 from spcacw_flwr.silos.batches import batch_length
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, stream
@@ -186,6 +187,11 @@ class Gate:
         }
 
 
+def unguarded(method: Method) -> Method:
+    """Return the method that the run names, without the guard around it."""
+    return method.guarded if isinstance(method, Guarded) else method
+
+
 def next_question(method: Method, steps: Round, replies: Replies | None = None) -> Request:
     """Return a method's next question; SpcacwError if a user's own method gives something else.
 
@@ -194,7 +200,7 @@ def next_question(method: Method, steps: Round, replies: Replies | None = None) 
     try:
         return next(steps) if replies is None else steps.send(replies)
     except (TypeError, AttributeError) as error:
-        own, driver = getattr(method, "guarded", method), Method.play.__code__
+        own, driver = unguarded(method), Method.play.__code__
         frames = [frame for frame, _ in walk_tb(error.__traceback__)]
         if any(f.f_locals.get("self") is own and f.f_code is not driver for f in frames):
             raise

@@ -20,7 +20,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, place_of
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.engine.gate import Gate
+from spcacw_flwr.engine.gate import Gate, unguarded
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.metrics import METRICS, Metric, is_worse
@@ -249,7 +249,7 @@ def checked(method: Method, report: Mapping[str, Any], figures: Mapping[str, Any
     SpcacwError if its model, a figure of its silos or a number of its report has another type or
     shape, as those of a user's own method may.
     """
-    own, layout = getattr(method, "guarded", method), method.federation.layout
+    own, layout = unguarded(method), method.federation.layout
     assert layout is not None  # every engine knows its model
 
     def see(name: str, found: Any, kind: Any, what: str, shape: tuple[int, ...] = ()) -> None:

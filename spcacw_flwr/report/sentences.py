@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from rich.filesize import decimal
 
 from spcacw_flwr.config.keys import RunKeys
 from spcacw_flwr.report.facts import (
@@ -19,7 +20,7 @@ from spcacw_flwr.report.facts import (
     LeaveOneOut,
     Weights,
 )
-from spcacw_flwr.report.words import called, counted, duration, listed, percent, silos, size, span
+from spcacw_flwr.report.words import called, counted, duration, listed, percent, silos, span
 from spcacw_flwr.silos.metrics import METRICS
 
 Sentences = Iterator[str]
@@ -424,7 +425,7 @@ def cost(facts: Facts) -> Sentences:
     if (gradients := facts.total("target_gradients")) is not None:
         yield f"The target's silo computed {counted(gradients, 'gradient')}."
     if (count := facts.total("bytes")) is not None:
-        yield f"{size(count)} went between the target and its peers."
+        yield f"{decimal(int(count))} went between the target and its peers."
 
 
 MOST_NAMED = 4

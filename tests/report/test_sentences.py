@@ -7,7 +7,7 @@ import pytest
 
 from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import facts_of
-from spcacw_flwr.report.words import counted, duration, percent, signed, silos, size, span
+from spcacw_flwr.report.words import counted, duration, percent, signed, silos, span
 from spcacw_flwr.silos.metrics import METRICS
 from tests.conftest import one_sentence
 from tests.report.artefacts import write_csv, write_run
@@ -384,4 +384,3 @@ def test_numbers_as_people_read_them():
     assert silos("012345678") == "9 silos"
     assert [counted(n, "round") for n in (1, 1200)] == ["1 round", "1,200 rounds"]
     assert [duration(s) for s in (0.83, 56.8, 700, 9000)] == ["0.8 s", "57 s", "12 min", "2.5 h"]
-    assert [size(n) for n in (999, 80.8e6, 3e12)] == ["999 bytes", "80.8 MB", "3 TB"]
