@@ -11,8 +11,7 @@ an answer can be a gradient: finite, and no longer than an honest gradient can b
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
-from traceback import walk_tb
+from contextlib import nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,8 @@ from torch import Tensor
 
 from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, one_line
+from spcacw_flwr.config.declare import users
 from spcacw_flwr.methods.base import Method
-from spcacw_flwr.methods.guard import Guarded
 from spcacw_flwr.silos.batches import batch_length
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, stream
@@ -78,24 +76,23 @@ class Gate:
             return request.only(tuple(silo for silo in request.silos if not shut[silo]))
 
         steps = method.play(round_, cut)
-        with suppress(StopIteration):
-            request = next_question(method, steps)
-            while True:
-                answers = ask(request) if request.silos else Answers(nothing(request))
-                self._compare_sizes(method, request, answers.replies)
-                private = self._bounds_of_noise(method, request)
-                replies, faults = judge(request, answers, self.bound, private)
-                for silo, fault in faults.items():
-                    self._reject(request.round, silo, fault)
-                self.faults |= faults
-                self._note_silence(request, {*replies.silos, *faults})
-                good[list(replies.silos)] = True
-                faulty[list(faults)] = True
-                replies = without(replies, set(np.flatnonzero(self.quarantined)))
-                replies.faults = faults
-                if faulty.any() or self.quarantined.any():
-                    replies.early = None
-                request = next_question(method, steps, replies)
+        request = next_question(method, steps, None)
+        while request:
+            answers = ask(request) if request.silos else Answers(nothing(request))
+            self._compare_sizes(method, request, answers.replies)
+            private = self._bounds_of_noise(method, request)
+            replies, faults = judge(request, answers, self.bound, private)
+            for silo, fault in faults.items():
+                self._reject(request.round, silo, fault)
+            self.faults |= faults
+            self._note_silence(request, {*replies.silos, *faults})
+            good[list(replies.silos)] = True
+            faulty[list(faults)] = True
+            replies = without(replies, set(np.flatnonzero(self.quarantined)))
+            replies.faults = faults
+            if faulty.any() or self.quarantined.any():
+                replies.early = None
+            request = next_question(method, steps, replies)
         self._count_strikes(method, round_, faulty, good & ~faulty)
 
     def _bounds_of_noise(self, method: Method, request: Request) -> dict[int, float]:
@@ -187,27 +184,18 @@ class Gate:
         }
 
 
-def unguarded(method: Method) -> Method:
-    """Return the method that the run names, without the guard around it."""
-    return method.guarded if isinstance(method, Guarded) else method
+def next_question(method: Method, steps: Round, replies: Replies | None) -> Request | None:
+    """Return a method's next question, None if its round is over.
 
-
-def next_question(method: Method, steps: Round, replies: Replies | None = None) -> Request:
-    """Return a method's next question; SpcacwError if a user's own method gives something else.
-
-    An error in the code of the method itself stays what it is.
+    SpcacwError for whatever a user's own method raises, or if it gives no question.
     """
-    try:
-        return next(steps) if replies is None else steps.send(replies)
-    except (TypeError, AttributeError) as error:
-        own, driver = unguarded(method), Method.play.__code__
-        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-        if any(f.f_locals.get("self") is own and f.f_code is not driver for f in frames):
-            raise
-        raise SpcacwError(
-            f"{type(own).__qualname__}.round must be a generator of Requests "
-            f"(spcacw_flwr.silos.protocol): {one_line(error)}."
-        ) from error
+    name = method.config.run.method
+    words = f"method = {name!r}: round, which must yield Requests ({Request.__module__}), raises"
+    with users(words) if ":" in name else nullcontext():
+        try:
+            return steps.send(replies)  # type: ignore[arg-type]  # None starts it
+        except StopIteration:
+            return None
 
 
 REASONS = {

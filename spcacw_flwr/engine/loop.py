@@ -20,7 +20,7 @@ from torch import Tensor
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError, place_of
 from spcacw_flwr.config.registry import method_class
-from spcacw_flwr.engine.gate import Gate, unguarded
+from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.metrics import METRICS, Metric, is_worse
@@ -249,24 +249,21 @@ def checked(method: Method, report: Mapping[str, Any], figures: Mapping[str, Any
     SpcacwError if its model, a figure of its silos or a number of its report has another type or
     shape, as those of a user's own method may.
     """
-    own, layout = unguarded(method), method.federation.layout
+    layout = method.federation.layout
     assert layout is not None  # every engine knows its model
-
-    def see(name: str, found: Any, kind: Any, what: str, shape: tuple[int, ...] = ()) -> None:
+    of_model, of_silos = (layout.size,), (method.federation.num_silos,)
+    given: list[tuple[str, Any, Any, tuple[int, ...]]]
+    given = [("personal", method.personal, Tensor, of_model)]
+    given += [(f"silo_figures[{k!r}]", v, np.ndarray, of_silos) for k, v in figures.items()]
+    given += [(f"epoch_report[{k!r}]", report.get(k), int | float, ()) for k in ("loss", *report)]
+    for part, found, kind, shape in given:
         has = tuple(getattr(found, "shape", ()))
         if not isinstance(found, kind) or has != shape:
-            wanted, is_ = (f" of shape {one}" if one else "" for one in (shape, has))
+            must = f"{kind.__name__} of shape {shape}" if shape else "number"
             raise SpcacwError(
-                f"{type(own).__qualname__}.{name} must be {what}{wanted}, and is "
-                f"{type(found).__name__}{is_}."
+                f"method = {method.config.run.method!r} gives a {type(found).__name__} of shape "
+                f"{has} as its {part}: it must be a {must}."
             )
-
-    silos = (method.federation.num_silos,)
-    see("personal", own.personal, Tensor, "a tensor", (layout.size,))
-    for name, values in figures.items():
-        see(f"silo_figures[{name!r}]", values, np.ndarray, "an array", silos)
-    for name in ("loss", *report):
-        see(f"epoch_report[{name!r}]", report.get(name), int | float, "a number")
     return layout
 
 
