@@ -17,6 +17,15 @@ def learn(self, request, replies):
     len(replies)
 
 
+def refused(monkeypatch, name, part, *words, guard=0):
+    """A run of a method with a part of one's own ends with one sentence."""
+    own = type("Own", (method_class("fedavg"),), {"name": "own", name: part})
+    monkeypatch.setattr(f"{__name__}.Own", own, raising=False)
+    keys = {"method": f"{__name__}:Own", "epochs": 2, "compare_alone": False, "guard": guard}
+    with one_sentence(f"method = '{__name__}:Own'", *words):
+        simulate(Config.from_keys(**keys))
+
+
 SHORT = property(lambda self: self.parameters[:-1])
 
 
@@ -33,14 +42,10 @@ SHORT = property(lambda self: self.parameters[:-1])
      "gives a Tensor of shape (1,) as its epoch_report['u']: it must be a number."),
     ("epoch_report", lambda self: {}, "gives a NoneType of shape () as its epoch_report['loss']"),
 ])  # fmt: skip
-def test_a_methods_part_that_no_engine_can_use(name, part, words, monkeypatch, guard=0):
-    own = type("Own", (method_class("fedavg"),), {"name": "own", name: part})
-    monkeypatch.setattr(f"{__name__}.Own", own, raising=False)
-    keys = {"method": f"{__name__}:Own", "epochs": 2, "compare_alone": False, "guard": guard}
-    with one_sentence(f"method = '{__name__}:Own'", words):
-        simulate(Config.from_keys(**keys))
+def test_a_methods_part_that_no_engine_can_use(name, part, words, monkeypatch):
+    refused(monkeypatch, name, part, words)
 
 
 def test_a_part_that_the_guard_cannot_use(monkeypatch):
     for name, part in {"round": lambda self, round_: None, "personal": SHORT}.items():
-        test_a_methods_part_that_no_engine_can_use(name, part, ROUND, monkeypatch, guard=20)
+        refused(monkeypatch, name, part, ROUND, guard=20)
