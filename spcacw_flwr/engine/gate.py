@@ -40,8 +40,9 @@ class Gate:
         (M,) rounds with a rejected answer, less rounds with good ones; 0 … ``max-strikes``.
     quarantined : array
         (M,) of bool. A silo goes in when its strikes are ``max-strikes``, out when they are 0.
-    unanswered, silent_since : array
-        (M,) questions without any answer, and the first round of the silence that lasts, 0 if none.
+    silent : dict
+        For each silo that was ever silent, by its number as text: how many questions it left
+        ``unanswered``, and ``since`` which round it is silent; 0 if it has answered again.
     faults : dict
         The faults of the answers rejected in this round, by silo.
     """
@@ -52,8 +53,7 @@ class Gate:
         self.counts = np.zeros((num_silos, len(REASONS)), dtype=np.int64)
         self.strikes = np.zeros(num_silos, dtype=np.int64)
         self.quarantined = np.zeros(num_silos, dtype=bool)
-        self.unanswered = np.zeros(num_silos, dtype=np.int64)
-        self.silent_since = np.zeros(num_silos, dtype=np.int64)
+        self.silent: dict[str, dict[str, int]] = {}
         self.faults: dict[int, Fault] = {}
         self._sized: set[int] = set()
 
@@ -122,12 +122,13 @@ class Gate:
 
     def _note_silence(self, request: Request, heard: Collection[int]) -> None:
         """Count the silos of a question that gave neither an answer nor a bad one."""
-        if len(heard) == len(request.silos) and not self.silent_since.any():
-            return
-        for silo in request.silos:
-            gone = silo not in heard
-            self.unanswered[silo] += gone
-            self.silent_since[silo] = gone and (self.silent_since[silo] or request.round)
+        if len(heard) < len(request.silos) or self.silent:
+            for silo in {*request.silos}.difference(heard):
+                told = self.silent.setdefault(str(silo), {"unanswered": 0, "since": request.round})
+                told["unanswered"] += 1
+                told["since"] = told["since"] or request.round
+            for name in {*map(str, heard)}.intersection(self.silent):
+                self.silent[name]["since"] = 0
 
     def _reject(self, round_: int, silo: int, fault: Fault) -> None:
         """Count a rejected answer, and warn: the first three times, then rarely."""
@@ -173,14 +174,6 @@ class Gate:
             str(silo): {names[k]: int(row[k]) for k in np.flatnonzero(row)}
             for silo, row in enumerate(self.counts)
             if row.any()
-        }
-
-    def silences(self) -> dict[str, dict[str, int]]:
-        """Return, by silo, how many questions were not answered, and since when it is silent."""
-        return {
-            str(silo): {"unanswered": int(count), "since": int(self.silent_since[silo])}
-            for silo, count in enumerate(self.unanswered)
-            if count
         }
 
 

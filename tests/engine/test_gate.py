@@ -288,7 +288,7 @@ def test_it_is_counted_who_is_silent_and_since_when():
     method, door = Listening(), gate()
     for t, silent in enumerate(([], [3], [2, 3], [3]), 1):
         ask(door, method, t, bad=[1], silent=silent)
-    assert door.silences() == {
+    assert door.silent == {
         "2": {"unanswered": 2, "since": 0}, "3": {"unanswered": 6, "since": 2},
     }  # fmt: skip
 
