@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import users
+from spcacw_flwr.config.declare import SpcacwError, users
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.batches import batch_length
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request, Round
@@ -186,9 +186,15 @@ def next_question(method: Method, steps: Round, replies: Replies | None) -> Requ
     words = f"method = {name!r}: round, which must yield Requests ({Request.__module__}), raises"
     with users(words) if ":" in name else nullcontext():
         try:
-            return steps.send(replies)  # type: ignore[arg-type]  # None starts it
+            request = steps.send(replies)  # type: ignore[arg-type]  # None starts it
         except StopIteration:
             return None
+    if request.points.shape[-1] != len(method.parameters):
+        raise SpcacwError(
+            f"method = {name!r} asks at models of shape {tuple(request.points.shape)}: each must "
+            f"have the {len(method.parameters)} numbers of its parameters."
+        )
+    return request
 
 
 REASONS = {

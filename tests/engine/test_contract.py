@@ -8,6 +8,7 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.protocol import Request
 from tests.conftest import one_sentence
 
 ROUND = "round, which must yield Requests (spcacw_flwr.silos.protocol), raises "
@@ -32,6 +33,8 @@ SHORT = property(lambda self: self.parameters[:-1])
 @pytest.mark.parametrize(("name", "part", "words"), [
     ("round", lambda self, round_: None, f"{ROUND}TypeError: 'NoneType' object is not"),
     ("round", lambda self, round_: (one for one in "ab"), ROUND),
+    ("round", lambda self, round_: iter([Request(round_, (0,), self.parameters[:-1])]),
+     "asks at models of shape (4809,): each must have the 4810 numbers of its parameters."),
     ("learn", learn, f"{ROUND}TypeError: object of type 'Replies' has no len() (test_contract.py"),
     ("personal", SHORT,
      "gives a Tensor of shape (4809,) as its personal: it must be a Tensor of shape (4810,)."),
