@@ -62,6 +62,7 @@ def test_what_a_model_draws_in_evaluation_follows_from_the_seed():
         found.append((figures, pool.losses(whole).item(), pool.smoothness(vector, 1, 0)))
         assert torch.equal(torch.get_rng_state(), before)
     assert found[0] == found[1]
+    assert pool.smoothness(vector, 2, 0) != found[0][2]  # another mini-batch, another start
 
 
 def squares(outputs, y):
