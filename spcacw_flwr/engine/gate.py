@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -189,6 +190,8 @@ def next_question(method: Method, steps: Round, replies: Replies | None) -> Requ
             request = steps.send(replies)  # type: ignore[arg-type]  # None starts it
         except StopIteration:
             return None
+        except torch.OutOfMemoryError as error:  # no mistake of the method
+            raise MemoryError(str(error)) from error
     if request.points.shape[-1] != len(method.parameters):
         raise SpcacwError(
             f"method = {name!r} asks at models of shape {tuple(request.points.shape)}: each must "

@@ -11,11 +11,16 @@ from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.protocol import Request
 from tests.conftest import one_sentence
 
-ROUND = "round, which must yield Requests (spcacw_flwr.silos.protocol), raises "
+OWN = f"method = '{__name__}:Own'"
+ROUND = f"{OWN}: round, which must yield Requests (spcacw_flwr.silos.protocol), raises "
 
 
 def learn(self, request, replies):
     len(replies)
+
+
+def full(self, request, replies):
+    raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
 def refused(monkeypatch, name, part, *words, guard=0):
@@ -23,7 +28,7 @@ def refused(monkeypatch, name, part, *words, guard=0):
     own = type("Own", (method_class("fedavg"),), {"name": "own", name: part})
     monkeypatch.setattr(f"{__name__}.Own", own, raising=False)
     keys = {"method": f"{__name__}:Own", "epochs": 2, "compare_alone": False, "guard": guard}
-    with one_sentence(f"method = '{__name__}:Own'", *words):
+    with one_sentence(*words):
         simulate(Config.from_keys(**keys))
 
 
@@ -34,10 +39,11 @@ SHORT = property(lambda self: self.parameters[:-1])
     ("round", lambda self, round_: None, f"{ROUND}TypeError: 'NoneType' object is not"),
     ("round", lambda self, round_: (one for one in "ab"), ROUND),
     ("round", lambda self, round_: iter([Request(round_, (0,), self.parameters[:-1])]),
-     "asks at models of shape (4809,): each must have the 4810 numbers of its parameters."),
+     f"{OWN} asks at models of shape (4809,): each must have the 4810 numbers of its parameters."),
     ("learn", learn, f"{ROUND}TypeError: object of type 'Replies' has no len() (test_contract.py"),
+    ("learn", full, "Training stopped, because no memory was left (CUDA out of memory): use"),
     ("personal", SHORT,
-     "gives a Tensor of shape (4809,) as its personal: it must be a Tensor of shape (4810,)."),
+     f"{OWN} gives a Tensor of shape (4809,) as its personal: it must be a Tensor of shape (4810,)."),
     ("silo_figures", lambda self: {"trust": np.zeros(9)}, "gives a ndarray of shape (9,) as its "
      "silo_figures['trust']: it must be a ndarray of shape (7,)."),
     ("silo_figures", lambda self: {"trust": [0.0] * 7}, "gives a list of shape ()"),
