@@ -39,7 +39,7 @@ SHORT = property(lambda self: self.parameters[:-1])
     ("round", lambda self, round_: None, f"{ROUND}TypeError: 'NoneType' object is not"),
     ("round", lambda self, round_: (one for one in "ab"), ROUND),
     ("round", lambda self, round_: iter([Request(round_, (0,), self.parameters[:-1])]),
-     f"{OWN} asks at models of shape (4809,): each must have the 4810 numbers of its parameters."),
+     f"{OWN} asks at models of shape (4809,): each must have the 4810 numbers of its param"),
     ("learn", learn, f"{ROUND}TypeError: object of type 'Replies' has no len() (test_contract.py"),
     ("learn", full, "Training stopped, because no memory was left (CUDA out of memory): use"),
     ("personal", SHORT,
