@@ -43,7 +43,7 @@ SHORT = property(lambda self: self.parameters[:-1])
     ("learn", learn, f"{ROUND}TypeError: object of type 'Replies' has no len() (test_contract.py"),
     ("learn", full, "Training stopped, because no memory was left (CUDA out of memory): use"),
     ("personal", SHORT,
-     f"{OWN} gives a Tensor of shape (4809,) as its personal: it must be a Tensor of shape (4810,)."),
+     "gives a Tensor of shape (4809,) as its personal: it must be a Tensor of shape (4810,)"),
     ("silo_figures", lambda self: {"trust": np.zeros(9)}, "gives a ndarray of shape (9,) as its "
      "silo_figures['trust']: it must be a ndarray of shape (7,)."),
     ("silo_figures", lambda self: {"trust": [0.0] * 7}, "gives a list of shape ()"),
