@@ -16,14 +16,13 @@ import json
 import logging
 import shutil
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from spcacw_flwr import __version__
-from spcacw_flwr.config.config import Config, flattened
+from spcacw_flwr.config.config import Config, flattened, read_toml
 from spcacw_flwr.config.declare import Scarce, SpcacwError
 from spcacw_flwr.engine import state
 from spcacw_flwr.engine.directory import lengths, write_atomically
@@ -31,7 +30,7 @@ from spcacw_flwr.silos.protocol import Federation
 
 log = logging.getLogger(__name__)
 
-FORMAT = 6
+FORMAT = 7
 DIRECTORY, NOTES = "checkpoint", "checkpoint.json"
 FREE = (
     "engine", "nodes", "node-gpus", "device", "threads", "output", "resume", "data-dir",
@@ -265,11 +264,7 @@ def unfinished(home: Path) -> dict[str, Any]:
 
     Raises SpcacwError if there is no such run.
     """
-    path = home / "config.toml"
-    try:
-        keys = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SpcacwError(f"{home} holds no run to go on with ({error}).") from error
+    keys = read_toml(home / "config.toml", f"{home} holds no run to go on with:")
     if keys.get("checkpoint-every", -1) == -1 or (home / "summary.json").exists():
         raise SpcacwError(f"The run in {home} left no checkpoint: there is no going on from it.")
     return flattened(keys)

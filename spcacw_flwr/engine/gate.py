@@ -11,17 +11,19 @@ an answer can be a gradient: finite, and no longer than an honest gradient can b
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import nullcontext
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.config.declare import SpcacwError, users
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.batches import batch_length
-from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request
+from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request, Round
 from spcacw_flwr.silos.streams import PARTICIPATION, stream
 from spcacw_flwr.silos.wire import slack
 
@@ -39,6 +41,9 @@ class Gate:
         (M,) rounds with a rejected answer, less rounds with good ones; 0 … ``max-strikes``.
     quarantined : array
         (M,) of bool. A silo goes in when its strikes are ``max-strikes``, out when they are 0.
+    silent : dict
+        For each silo that was ever silent, by its number as text: how many questions it left
+        ``unanswered``, and ``since`` which round it is silent; 0 if it has answered again.
     faults : dict
         The faults of the answers rejected in this round, by silo.
     """
@@ -49,6 +54,7 @@ class Gate:
         self.counts = np.zeros((num_silos, len(REASONS)), dtype=np.int64)
         self.strikes = np.zeros(num_silos, dtype=np.int64)
         self.quarantined = np.zeros(num_silos, dtype=bool)
+        self.silent: dict[str, dict[str, int]] = {}
         self.faults: dict[int, Fault] = {}
         self._sized: set[int] = set()
 
@@ -71,23 +77,23 @@ class Gate:
             return request.only(tuple(silo for silo in request.silos if not shut[silo]))
 
         steps = method.play(round_, cut)
-        with suppress(StopIteration):
-            request = next(steps)
-            while True:
-                answers = ask(request) if request.silos else Answers(nothing(request))
-                self._compare_sizes(method, request, answers.replies)
-                private = self._bounds_of_noise(method, request)
-                replies, faults = judge(request, answers, self.bound, private)
-                for silo, fault in faults.items():
-                    self._reject(request.round, silo, fault)
-                self.faults |= faults
-                good[list(replies.silos)] = True
-                faulty[list(faults)] = True
-                replies = without(replies, set(np.flatnonzero(self.quarantined)))
-                replies.faults = faults
-                if faulty.any() or self.quarantined.any():
-                    replies.early = None
-                request = steps.send(replies)
+        request = next_question(method, steps, None)
+        while request:
+            answers = ask(request) if request.silos else Answers(nothing(request))
+            self._compare_sizes(method, request, answers.replies)
+            private = self._bounds_of_noise(method, request)
+            replies, faults = judge(request, answers, self.bound, private)
+            for silo, fault in faults.items():
+                self._reject(request.round, silo, fault)
+            self.faults |= faults
+            self._note_silence(request, {*replies.silos, *faults})
+            good[list(replies.silos)] = True
+            faulty[list(faults)] = True
+            replies = without(replies, set(np.flatnonzero(self.quarantined)))
+            replies.faults = faults
+            if faulty.any() or self.quarantined.any():
+                replies.early = None
+            request = next_question(method, steps, replies)
         self._count_strikes(method, round_, faulty, good & ~faulty)
 
     def _bounds_of_noise(self, method: Method, request: Request) -> dict[int, float]:
@@ -114,6 +120,16 @@ class Gate:
                     "let its ClientApp take the batch-size that it is told (docs/app.md).",
                     request.round, silo, told, asked[0],
                 )  # fmt: skip
+
+    def _note_silence(self, request: Request, heard: Collection[int]) -> None:
+        """Count the silos of a question that gave neither an answer nor a bad one."""
+        if len(heard) < len(request.silos) or self.silent:
+            for silo in {*request.silos}.difference(heard):
+                told = self.silent.setdefault(str(silo), {"unanswered": 0, "since": request.round})
+                told["unanswered"] += 1
+                told["since"] = told["since"] or request.round
+            for name in {*map(str, heard)}.intersection(self.silent):
+                self.silent[name]["since"] = 0
 
     def _reject(self, round_: int, silo: int, fault: Fault) -> None:
         """Count a rejected answer, and warn: the first three times, then rarely."""
@@ -160,6 +176,28 @@ class Gate:
             for silo, row in enumerate(self.counts)
             if row.any()
         }
+
+
+def next_question(method: Method, steps: Round, replies: Replies | None) -> Request | None:
+    """Return a method's next question, None if its round is over.
+
+    SpcacwError for whatever a user's own method raises, or if it gives no question.
+    """
+    name = method.config.run.method
+    words = f"method = {name!r}: round, which must yield Requests ({Request.__module__}), raises"
+    with users(words) if ":" in name else nullcontext():
+        try:
+            request = steps.send(replies)  # type: ignore[arg-type]  # None starts it
+        except StopIteration:
+            return None
+        except torch.OutOfMemoryError as error:  # no mistake of the method
+            raise MemoryError(str(error)) from error
+    if request.points.shape[-1] != len(method.parameters):
+        raise SpcacwError(
+            f"method = {name!r} asks at models of shape {tuple(request.points.shape)}: each must "
+            f"have the {len(method.parameters)} numbers of its parameters."
+        )
+    return request
 
 
 REASONS = {

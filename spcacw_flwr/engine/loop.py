@@ -22,6 +22,7 @@ from spcacw_flwr.config.declare import SpcacwError, place_of
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.methods.base import Method
+from spcacw_flwr.silos.layout import Layout
 from spcacw_flwr.silos.metrics import METRICS, Metric, is_worse
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Federation, SiloInfo, Silos
@@ -242,13 +243,37 @@ def see_classes(federation: Federation) -> None:
         )  # fmt: skip
 
 
+def checked(method: Method, report: Mapping[str, Any], figures: Mapping[str, Any]) -> Layout:
+    """Return the model's layout, after checking what a method gives at an epoch's end.
+
+    SpcacwError if its model, a figure of its silos or a number of its report has another type or
+    shape, as those of a user's own method may.
+    """
+    layout = method.federation.layout
+    assert layout is not None  # every engine knows its model
+    of_model, of_silos = (layout.size,), (method.federation.num_silos,)
+    given: list[tuple[str, Any, Any, tuple[int, ...]]]
+    given = [("personal", method.personal, Tensor, of_model)]
+    given += [(f"silo_figures[{k!r}]", v, np.ndarray, of_silos) for k, v in figures.items()]
+    given += [(f"epoch_report[{k!r}]", report.get(k), int | float, ()) for k in ("loss", *report)]
+    for part, found, kind, shape in given:
+        has = tuple(getattr(found, "shape", ()))
+        if not isinstance(found, kind) or has != shape:
+            must = f"{kind.__name__} of shape {shape}" if shape else "number"
+            raise SpcacwError(
+                f"method = {method.config.run.method!r} gives a {type(found).__name__} of shape "
+                f"{has} as its {part}: it must be a {must}."
+            )
+    return layout
+
+
 def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> None:
     """Evaluate the model at an epoch's end, and record it; the method's figures are reset."""
-    assert method.federation.layout is not None  # every engine knows its model
     report = method.epoch_report() | history.gate.report()
     figures = method.figures()
+    layout = checked(method, report, figures)
     found, buffers = silos.evaluate(method.personal, history.config.run.target)
-    model = method.federation.layout.unflatten(method.personal) | buffers
+    model = layout.unflatten(method.personal) | buffers
     kept = {name: part.detach().clone() for name, part in model.items()}
     history.epoch(round_, found | report, figures, kept)
     metric = METRICS[history.config.run.metric]

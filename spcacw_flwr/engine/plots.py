@@ -116,22 +116,24 @@ def some_rows(order: Sequence[int], target: int, most: int) -> range:
     return range(order.index(target) % step, len(order), step)
 
 
-def save_alpha(
-    path: Path,
-    alphas: Sequence[tuple[int, NDArray[np.float64]]],
-    federation: Federation,
-    circular: bool,
-) -> None:
-    """Draw α over rounds as a heat-map; white is a weight of exactly 0.
+def by_group(groups: Sequence[float | None], target: int, circular: bool) -> list[int]:
+    """Return the silos in the order of their true groups, the target's own group first.
 
-    Silos are in the order of their true clusters. If the groups are angles in degrees
-    (``circular``), silos are in the order of their angle relative to the target.
+    If the groups are angles in degrees (``circular``), the order is that of the angles relative to
+    the target, which is in the middle. Where groups are not known, the target is first.
     """
+    gaps = [(group or 0.0) - (groups[target] or 0.0) for group in groups]
+    place = [((gap + 180) % 360,) if circular else (abs(gap), gap) for gap in gaps]
+    return sorted(range(len(gaps)), key=lambda i: (place[i], i != target, i))
+
+
+def save_alpha(
+    path: Path, alphas: Sequence[tuple[int, NDArray[np.float64]]], federation: Federation,
+    circular: bool,
+) -> None:  # fmt: skip
+    """Draw α over rounds as a heat-map of the silos by true group; white is a weight of 0."""
     target, known = federation.target, [info.group for info in federation.silos]
-    place = [group or 0.0 for group in known]
-    if circular:
-        place = [(group - place[target] + 180) % 360 for group in place]
-    order = sorted(range(len(place)), key=lambda i: (place[i], i != target, i))
+    order = by_group(known, target, circular)
     weights = np.array([alpha for _, alpha in alphas])[:, order].T
     figure = new_figure(7.2, max(2.6, min(10.0, 1.4 + 0.22 * len(order))), dpi=120)
     axes = figure.add_subplot()

@@ -220,7 +220,6 @@ class Facts:
     run: Artefacts
     state: str
     """finished, failed, or the stage of an unfinished run."""
-    target: int
     course: Course
     weights: Weights | None
     """None for a method without weights, or before training."""
@@ -229,15 +228,20 @@ class Facts:
     @property
     def rejections(self) -> dict[str, dict[str, int]]:
         """The number of unused replies, by the silo's label and the reason."""
-        return self._by_silo("rejections")
+        return self._by_silo(self.run.summary.get("rejections"))
+
+    @property
+    def silences(self) -> dict[str, dict[str, int]]:
+        """By the silo's label: its unanswered questions, and since which round it is silent."""
+        return self._by_silo(self.run.status.get("silent"))
 
     @property
     def privacy(self) -> dict[str, dict[str, Any]]:
         """The privacy spent by each private silo, by its label: epsilon, delta, its mechanism."""
-        return self._by_silo("privacy")
+        return self._by_silo(self.run.summary.get("privacy"))
 
-    def _by_silo(self, name: str) -> dict[str, Any]:
-        table = {int(silo): by for silo, by in (self.run.summary.get(name) or {}).items()}
+    def _by_silo(self, found: dict[str, Any] | None) -> dict[str, Any]:
+        table = {int(silo): by for silo, by in (found or {}).items()}
         return {called(self.run.summary, silo): table[silo] for silo in sorted(table)}
 
     @property
@@ -262,8 +266,8 @@ def facts_of(directory: Path) -> Facts:
     Raises SpcacwError if the directory holds no run or a damaged file.
     """
     run = read(directory)
-    state, target = str(run.status.get("state", "unknown")), run.target
-    return Facts(run, state, target, _course(run), _weights(run, target), _leave_one_out(run))
+    state = str(run.status.get("state", "unknown"))
+    return Facts(run, state, _course(run), _weights(run), _leave_one_out(run))
 
 
 def _course(run: Artefacts) -> Course:
@@ -286,7 +290,7 @@ def _interval(ends: Iterable[float | None]) -> Interval | None:
     return (known[0], known[1]) if len(known) == 2 else None
 
 
-def _weights(run: Artefacts, target: int) -> Weights | None:
+def _weights(run: Artefacts) -> Weights | None:
     if not len(run.alphas):
         return None
     silos = run.alphas.shape[1]
@@ -298,7 +302,7 @@ def _weights(run: Artefacts, target: int) -> Weights | None:
     groups = run.summary.get("groups") or [None] * silos
     names = [called(run.summary, silo) for silo in range(silos)]
     kind = str(run.summary.get("group_kind", "none"))
-    return Weights(target, run.rounds, run.alphas, mean, figures, groups, kind, names)
+    return Weights(run.target, run.rounds, run.alphas, mean, figures, groups, kind, names)
 
 
 def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:

@@ -52,7 +52,8 @@ def leave_one_out(
     facts = facts_of(directory)
     config = Config.from_flat({**facts.run.config, **changes, "engine": "in-process", "output": ""})
     silos = checked_setting(config).num_silos
-    peers = facts.weights.peers if facts.weights else [i for i in range(silos) if i != facts.target]
+    others = [i for i in range(silos) if i != config.run.target]
+    peers = facts.weights.peers if facts.weights else others
     chosen = peers[:count] + (peers[-1:] if lowest and count < len(peers) else [])
     if not chosen:
         raise SpcacwError(f"{directory} is a run without peers: nobody can be left out of it.")

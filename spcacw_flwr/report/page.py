@@ -85,7 +85,7 @@ def sections(facts: Facts) -> Iterator[Section]:
         yield Section("without", "With and without each peer", sentences.without(found),
                       [pictures.leave_one_out(found)], [absence_table(found)])  # fmt: skip
     yield Section("replies", "Replies that were not used", sentences.replies(facts),
-                  tables=[_reply_table(facts)])  # fmt: skip
+                  tables=[_reply_table(facts), _silence_table(facts)])  # fmt: skip
     if said := [*sentences.cost(facts)]:
         yield Section("cost", "What it cost", said)
     yield Section("privacy", "Privacy", sentences.privacy(facts), tables=[_privacy_table(facts)])
@@ -179,6 +179,15 @@ def _reply_table(facts: Facts) -> Table:
     return Table("Replies that were not used.", ["silo", "what came", "times"], rows)
 
 
+def _silence_table(facts: Facts) -> Table:
+    rows = [
+        [silo, f"{by['unanswered']:,}", f"{by['since']:,}" if by["since"] else "–"]
+        for silo, by in facts.silences.items()
+    ]
+    head = ["silo", "unanswered", "silent since round"]
+    return Table("Questions that were not answered.", head, rows)
+
+
 def _privacy_table(facts: Facts) -> Table:
     rows = [
         [silo, f"{line['epsilon']:.3g}", f"{line['delta']:.1g}", f"{line['answers']:,}"]
@@ -227,8 +236,9 @@ def render(facts: Facts) -> str:
     config = facts.run.config
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
     return environment.from_string(PAGE).render(
-        title=f"Who helped silo {called(facts.run.summary, facts.target)}?", name=name, style=STYLE,
-        headline=sentences.headline(facts), tiles=[*tiles(facts)], sections=sections(facts),
+        title=f"Who helped silo {called(facts.run.summary, facts.run.target)}?", name=name,
+        style=STYLE, headline=sentences.headline(facts), tiles=[*tiles(facts)],
+        sections=sections(facts),
     )  # fmt: skip
 
 

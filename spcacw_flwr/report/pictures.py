@@ -139,8 +139,10 @@ def truth(weights: Weights) -> Picture | None:
 
 @matplotlib.rc_context(STYLE)
 def over_time(weights: Weights) -> Picture:
-    """Draw α over the rounds as a heat-map, and below it the weight that each update moved."""
-    order = _order(weights)
+    """Draw α over the rounds, by true group or heaviest first; below it, the weight that moved."""
+    order = [weights.target, *weights.peers]
+    if weights.gaps:
+        order = plots.by_group(weights.groups, weights.target, weights.group_kind == "angle")
     figure = new_figure(WIDTH, 2.9 + 0.2 * min(len(order), 16), DPI)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(len(order[:16]) + 3, 6))
     _heat(figure, upper, weights, order)
@@ -160,18 +162,6 @@ def over_time(weights: Weights) -> Picture:
     named = ", ".join(str(rounds[k]) for k in largest(weights)) or "none"
     return _picture(figure, f"Weights of {len(order)} silos over {rounds[-1]} rounds; rounds "
                     f"with the largest moves: {named}.")  # fmt: skip
-
-
-def _order(weights: Weights) -> list[int]:
-    """Return the silos ordered by true angle or group from the target's on, or heaviest first."""
-    target, gaps = weights.target, weights.gaps
-    if not gaps:
-        return [target, *weights.peers]
-    groups = [group or 0.0 for group in weights.groups]
-    if weights.group_kind == "angle":
-        turns = [(group - groups[target] + 180) % 360 for group in groups]
-        return sorted(range(len(turns)), key=lambda i: (turns[i], i))
-    return [target, *sorted(gaps, key=lambda i: (gaps[i], groups[i], i))]
 
 
 def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.ticker import MaxNLocator
+from rich.filesize import decimal
 from rich.table import Table
 
 from spcacw_flwr.config.config import parse_assignments
@@ -18,7 +19,7 @@ from spcacw_flwr.config.declare import SpcacwError, did_you_mean
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.checkpoint import FREE
 from spcacw_flwr.report.read import DAMAGED, Run, read, read_run
-from spcacw_flwr.report.words import counted, duration, metric_rows, signed, size, span
+from spcacw_flwr.report.words import counted, duration, metric_rows, signed, span
 
 SORTS = ("run", "value", "gain", "alpha", "seconds")
 SAME = ("setting", "silo", "hf.dataset", "hf.split", "hf.label", "target", "metric", "holdout")
@@ -94,7 +95,7 @@ def listing(runs: Sequence[Run], folder: Path) -> Table:
         ends = span(run.metric, run.found.get("interval") or [None], unit=False)
         gain = span(run.metric, run.found.get("gain_interval") or [None], signs=True, unit=False)
         sent = run.summary.get("bytes")
-        cost = [duration(run.seconds) if run.summary else run.state, size(sent) if sent else ""]
+        cost = [duration(run.seconds) if run.summary else run.state, decimal(sent) if sent else ""]
         table.add_row(
             f"{place}\n{told}", f"{run.metric.text(run.value)}\n{ends}",
             f"{signed(run.metric, run.gain)}\n{gain}",

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from rich.filesize import decimal
 
 from spcacw_flwr.config.keys import RunKeys
 from spcacw_flwr.report.facts import (
@@ -19,7 +20,7 @@ from spcacw_flwr.report.facts import (
     LeaveOneOut,
     Weights,
 )
-from spcacw_flwr.report.words import called, counted, duration, listed, percent, silos, size, span
+from spcacw_flwr.report.words import called, counted, duration, listed, percent, silos, span
 from spcacw_flwr.silos.metrics import METRICS
 
 Sentences = Iterator[str]
@@ -307,12 +308,17 @@ def helpers(weights: Weights) -> Sentences:
 def unlike(weights: Weights) -> Sentences:
     """Name the peers that look unlike the target or went against it; empty without evidence.
 
-    A peer with more weight than the target is none of them. Once a target fits its few data by
-    heart, its own noise is small, and even gradients of silos like it stray by more.
+    Once a target fits its few data by heart, its own noise is small, and even gradients of silos
+    like it stray by more. So a peer with more weight than the target is one of them only if it
+    strays by more than its own mini-batches vary, too.
     """
-    final = weights.final
-    if far := [i for i in weights.unlike if final[i] <= final[weights.target]]:
-        bias, own = weights.figures["bias"], weights.figures["sigma"][weights.target]
+    final, known, target = weights.final, weights.figures, weights.target
+    if far := [
+        i
+        for i in weights.unlike
+        if final[i] <= final[target] or known["bias"][i] > known["sigma"][i]
+    ]:
+        bias, own = known["bias"], known["sigma"][target]
         one, ends = len(far) == 1, dict.fromkeys(f"{bias[i]:.2f}" for i in (far[0], far[-1]))
         yield (
             f"{silos(weights.called(sorted(far)), capital=True)} look{'s' * one} unlike the "
@@ -368,6 +374,7 @@ def replies(facts: Facts) -> Sentences:
         yield f"{came} not used; training went on without."
         if facts.rejections:
             yield f"They came from {silos([*facts.rejections])}."
+    yield from _silent(facts)
     kept_out = [line.get("quarantined") or 0 for line in facts.run.epochs]
     if any(kept_out):
         now, most = kept_out[-1], max(kept_out)
@@ -376,6 +383,18 @@ def replies(facts: Facts) -> Sentences:
             f"For sending such replies repeatedly {count} in quarantine at the end, and at the "
             f"end of an epoch at most {most:.0f}."
         )
+
+
+def _silent(facts: Facts) -> Sentences:
+    """Report which silos stopped answering and when, and which were silent for a time only."""
+    gone = {silo: by["since"] for silo, by in facts.silences.items() if by["since"]}
+    if gone:
+        rounds = listed([f"{round_:,}" for round_ in sorted({*gone.values()})])
+        where = f"round{'s' if len({*gone.values()}) > 1 else ''} {rounds}"
+        total = f"of {facts.run.status['rounds']:,}"
+        yield f"{silos([*gone], capital=True)} stopped answering in {where} {total}."
+    if back := [silo for silo in facts.silences if silo not in gone]:
+        yield f"{silos(back, capital=True)} left questions unanswered, and answered again."
 
 
 def privacy(facts: Facts) -> Sentences:
@@ -393,7 +412,7 @@ def privacy(facts: Facts) -> Sentences:
     yield f"{silos([*spent], capital=True)} added noise to every answer."
     yield f"{'This cost' if alike else f'Silo {most} spent the most privacy,'} {amount}."
     summary = facts.run.summary
-    others = len(summary["groups"]) - len({*spent, called(summary, facts.target)})
+    others = len(summary["groups"]) - len({*spent, called(summary, facts.run.target)})
     if others > 0:
         yield f"{counted(others, 'other peer')} recorded no guarantee."
 
@@ -406,7 +425,7 @@ def cost(facts: Facts) -> Sentences:
     if (gradients := facts.total("target_gradients")) is not None:
         yield f"The target's silo computed {counted(gradients, 'gradient')}."
     if (count := facts.total("bytes")) is not None:
-        yield f"{size(count)} went between the target and its peers."
+        yield f"{decimal(int(count))} went between the target and its peers."
 
 
 MOST_NAMED = 4

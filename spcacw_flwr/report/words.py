@@ -95,12 +95,3 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes with a decimal unit, such as ``80.8 MB``."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

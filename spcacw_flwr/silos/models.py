@@ -262,8 +262,8 @@ def try_model(
     if the model cannot be applied, its outputs are no scores of the labels, the loss is not one
     finite number per sample that depends on the outputs, or there is no gradient.
     """
-    model_name, loss_name, silo = names
-    where = f"the data of silo {silo}"
+    where = f"the data of silo {names[2]}"
+    bad_model, bad_loss = partial(_wrong, "model", names[0]), partial(_wrong, "loss", names[1])
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     layout = Layout.of(parameters_of(model))
     vector = layout.flatten(parameters_of(model)).requires_grad_()
@@ -275,22 +275,19 @@ def try_model(
             words = f"cannot be applied to {what} ({one_line(error)})"
             if not x.is_floating_point():
                 words += _of_tokens(error, x)
-            raise _wrong("model", model_name, words) from error
-    _see_buffers(model, buffers, model_name)
+            raise bad_model(words) from error
+    _see_buffers(model, buffers, names[0])
     if not classes and several(y):
         classes = y.shape[-1]
     elif not classes and isinstance(outputs, Tensor) and outputs.ndim == y.ndim + 1:
         classes = 1 if y.is_floating_point() else outputs.shape[-1]
     shape = (len(y), classes) if several(y) else (*y.shape, classes or "C")
-    found = getattr(outputs, "shape", type(outputs).__name__)
-    if not isinstance(outputs, Tensor) or outputs.shape != shape:
+    if _shape(outputs) != shape:
         what = f"the {classes or 'C'} classes for labels of shape {tuple(y.shape)}"
-        words = f"gives outputs of shape {_plain(found)} on {where}: scores of {what}"
-        raise _wrong("model", model_name, f"{words} have shape {shape}")
+        words = f"gives outputs of shape {_shape(outputs)} on {where}: scores of {what}"
+        raise bad_model(f"{words} have shape {shape}")
     if not outputs.requires_grad:
-        raise _wrong(
-            "model", model_name, f"gives outputs on {where} through which no gradient flows"
-        )
+        raise bad_model(f"gives outputs on {where} through which no gradient flows")
     try:
         losses = loss(outputs, y)
     except Exception as error:
@@ -298,20 +295,17 @@ def try_model(
         if y.is_floating_point() and y.ndim == 1:
             words += ", whose labels are numbers to be predicted, as by loss = 'squared-error' and "
             words += "metric = 'r2': classes must be whole numbers"
-        raise _wrong("loss", loss_name, words) from error
-    if not isinstance(losses, Tensor) or losses.shape != (len(y),) or not losses.requires_grad:
-        found = getattr(losses, "shape", type(losses).__name__)
-        words = f"gives {_plain(found)} on {where}: it must be a tensor of shape {(len(y),)}"
-        how = "the loss of each sample, through which gradients flow"
-        raise _wrong("loss", loss_name, f"{words}, {how}")
+        raise bad_loss(words) from error
+    if _shape(losses) != (len(y),) or not losses.requires_grad:
+        words = f"gives {_shape(losses)} on {where}: it must be a tensor of shape {(len(y),)}"
+        raise bad_loss(f"{words}, the loss of each sample, through which gradients flow")
     if not losses.isfinite().all():
         words = f"gives a loss that is not finite on {where}, before any training: mend it, the"
-        raise _wrong("loss", loss_name, f"{words} model or the scale of the data")
+        raise bad_loss(f"{words} model or the scale of the data")
     try:
         torch.autograd.grad(losses.mean(), vector)
     except Exception as error:  # a user's layer or loss may raise anything in the backward pass
-        words = f"has no gradient on {where} ({one_line(error)})"
-        raise _wrong("model", model_name, words) from error
+        raise bad_model(f"has no gradient on {where} ({one_line(error)})") from error
     return classes
 
 
@@ -334,5 +328,6 @@ def _of_tokens(error: Exception, x: Tensor) -> str:
     return ""
 
 
-def _plain(shape: object) -> object:
-    return tuple(shape) if isinstance(shape, torch.Size) else shape
+def _shape(given: object) -> object:
+    """Return the shape of a tensor, or the name of another type."""
+    return tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__

@@ -6,6 +6,7 @@ because they share the model w_t (:mod:`spcacw_flwr.silos.gradients`).
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -31,7 +32,15 @@ from spcacw_flwr.silos.models import make_loss, make_model, try_model
 from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
 from spcacw_flwr.silos.setting import Setting, SiloData, data_of, described
-from spcacw_flwr.silos.streams import POWER_ITERATION, WIRE, Chances, seeded, stream
+from spcacw_flwr.silos.streams import (
+    MODEL_NOISE,
+    POWER_ITERATION,
+    WIRE,
+    Chances,
+    drawing,
+    seeded,
+    stream,
+)
 
 NOISE_DRAWS = 1 << 20, (1 << 20) + 1
 """Two draws whose difference is the noise along which L is measured; no method uses such draws."""
@@ -265,9 +274,19 @@ class SiloPool:
         The statistics come from the rest of the data: held-out samples must not affect each other.
         """
         weights, rest = self.layout.unflatten(vector), fold and replace(fold, within=False)
-        state = weights | buffers_at(self.model, weights, self.data.shuffled(silo, rest))
         data, loss = SiloData(*self.data.of(silo, fold)), {"loss": self.loss}
-        return data.mean(scores_of(self.model, state, data, loss, self.device)["loss"])
+        with self._judging(silo):
+            state = weights | buffers_at(self.model, weights, self.data.shuffled(silo, rest))
+            return data.mean(scores_of(self.model, state, data, loss, self.device)["loss"])
+
+    def _judging(self, silo: int) -> AbstractContextManager[None]:
+        """Return a context in which a model that draws random numbers always draws the same.
+
+        Such a model (Monte Carlo dropout, noise at test time) can then be judged again, and two
+        models are compared under the same noise.
+        """
+        chance = stream(self.config.run.seed, MODEL_NOISE, silo, 0, 1)  # training has no round 0
+        return drawing(int(chance.integers(2**62)), self.device)
 
     def smoothness(self, vector: Tensor, round_: int, silo: int, fold: Fold | None = None) -> float:
         """Return L on the mini-batch of ``silo`` at this round (READING.md 5; ``curvature.py``).
@@ -286,20 +305,20 @@ class SiloPool:
             rng = stream(config.run.seed, POWER_ITERATION, silo, round_)
             some = rng.standard_normal(min(self.layout.size, DRAWN))
             start = torch.from_numpy(np.resize(some, self.layout.size)).float().to(self.device)
-        loss = FrozenLoss(self.model, self.layout, self.loss, vector, x, y)
-        with evaluating(self.model), twice_differentiable(self.model):
-            product = self.compute.hessian(vector, x, y) or hessian(
-                self.model, loss, vector, self.compute.graphs
-            )
-            try:
-                if along_noise:
-                    return noise_curvature(product, start) * self._kept_by_clipping(rows)
-                return spectral_norm(product, start, config.spcacw.smoothness_iterations)
-            except ValueError as error:
-                raise SpcacwError(
-                    f"{error} The model of silo {silo} has probably diverged by round {round_}: "
-                    "choose a smaller eta."
-                ) from error
+        with self._judging(silo):
+            loss = FrozenLoss(self.model, self.layout, self.loss, vector, x, y)
+            with evaluating(self.model), twice_differentiable(self.model):
+                product = self.compute.hessian(vector, x, y)
+                product = product or hessian(self.model, loss, vector, self.compute.graphs)
+                try:
+                    if along_noise:
+                        return noise_curvature(product, start) * self._kept_by_clipping(rows)
+                    return spectral_norm(product, start, config.spcacw.smoothness_iterations)
+                except ValueError as error:
+                    raise SpcacwError(
+                        f"{error} The model of silo {silo} has probably diverged by round "
+                        f"{round_}: choose a smaller eta."
+                    ) from error
 
     def _two_gradients(
         self, vector: Tensor, round_: int, silo: int, fold: Fold | None
@@ -336,13 +355,14 @@ class SiloPool:
         self.private.refuse([silo], "accuracy")
         self._try_model()
         weights = self.layout.unflatten(vector.to(self.device))
-        buffers = buffers_at(self.model, weights, self.data.shuffled(silo))
         data = self.setting.test(silo)
         classes = self.setting.num_classes
         scores = {one.name: one.score for one in applying(data.y, classes)}
         if "balanced" in scores:
             counts = self.setting.train(silo).label_counts(classes)
             scores["balanced"] = over_shares(counts.to(self.device))
-        found = scores_of(self.model, weights | buffers, data, scores, self.device)
+        with self._judging(silo):
+            buffers = buffers_at(self.model, weights, self.data.shuffled(silo))
+            found = scores_of(self.model, weights | buffers, data, scores, self.device)
         weight = None if data.weight is None else data.weight.double()
         return Cases(found, data.y, weight), others_of(self.model, weights, buffers)

@@ -283,6 +283,16 @@ def test_the_log_does_not_flood(caplog):
     assert len(said) == 3 + len([4, 8, 16, 32, 64])
 
 
+def test_it_is_counted_who_is_silent_and_since_when():
+    """Two questions a round; a bad answer is no silence."""
+    method, door = Listening(), gate()
+    for t, silent in enumerate(([], [3], [2, 3], [3]), 1):
+        ask(door, method, t, bad=[1], silent=silent)
+    assert door.silent == {
+        "2": {"unanswered": 2, "since": 0}, "3": {"unanswered": 6, "since": 2},
+    }  # fmt: skip
+
+
 class Sometimes:
     """Silos of a pool, of which one stays silent in some rounds."""
 

@@ -19,7 +19,6 @@ from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.plots import draw_metric, heat, new_figure
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate, threads
-from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting
@@ -205,22 +204,6 @@ def test_an_interrupted_run_says_so_on_disk(monkeypatch, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         simulate(config(output=str(tmp_path)))
     assert error_of(tmp_path) == "Training stopped by KeyboardInterrupt"
-
-
-class Ragged(DigitsRelabel):
-    """Silos of 200, 170, 140, … images: batches of many lengths in one round."""
-
-    def train(self, silo):
-        """Return fewer images the higher the silo."""
-        data = super().train(silo)
-        size = 200 - 30 * silo
-        return type(data)(data.x[:size], data.y[:size])
-
-
-def test_silos_of_different_sizes():
-    result = simulate(config(setting=f"{__name__}:Ragged", compare_alone=False, epochs=4))
-    assert result.accuracy[-1] > result.accuracy[0]
-    assert result.alpha.sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("keys", "words"), [

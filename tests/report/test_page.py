@@ -16,6 +16,7 @@ from spcacw_flwr import report as html
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.report.page import write_report, write_report_if_possible
+from spcacw_flwr.silos.pool import SiloPool
 from tests.conftest import ran
 from tests.engine.test_simulate import spoil
 from tests.report.artefacts import write_csv, write_run
@@ -185,23 +186,32 @@ def test_what_cannot_be_reported_is_one_sentence(tmp_path, offline):
     assert "Leave-one-out reruns the training here, with the data of all silos: " in said
 
 
-def test_simulate_leaves_the_report_to_its_caller(tmp_path):
-    result = simulate(Config.from_keys(epochs=1, compare_alone=False, output=str(tmp_path / "run")))
-    assert not (result.directory / "report.html").exists()
-    assert write_report(result.directory).is_file()
-
-
-def test_a_silo_that_sends_nonsense_is_named_with_its_quarantine(tmp_path, monkeypatch):
+def test_silos_that_send_nonsense_or_nothing_are_named(tmp_path, monkeypatch):
+    """Silo 5 sends NaN from round 3 of 14 on; silo 4 is gone from then on, silo 2 for 2 rounds."""
     spoil(monkeypatch, 5, range(3, 99))
+    whole = SiloPool.answer
+
+    def answer(pool, request):
+        away = {4: request.round >= 3, 2: request.round in (4, 5)}
+        here = tuple(silo for silo in request.silos if not away.get(silo))
+        return whole(pool, request.only(here))
+
+    monkeypatch.setattr(SiloPool, "answer", answer)
     keys = {"epochs": 2, "compare_alone": False, "output": str(tmp_path)}
     found = simulate(Config.from_keys(quarantine_probe=0.0, **keys))
+    assert not (tmp_path / "report.html").exists()  # that is left to its caller
     assert [(line["rejected"], line["quarantined"]) for line in found.epochs] == [(3, 1), (3, 1)]
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["rejections"] == {"5": {"not-finite": 3}}
     page = page_of(tmp_path)
-    assert "3 replies were not used; training went on without. They came from silo 5." in page.text
-    assert "1 silo was in quarantine at the end" in page.text
-    assert "5 not a number, or infinite 3" in page.text
+    for words in (
+        "3 replies were not used; training went on without. They came from silo 5.",
+        "1 silo was in quarantine at the end", "5 not a number, or infinite 3",
+        "Silo 4 stopped answering in round 3 of 14.",
+        "Silo 2 left questions unanswered, and answered again.",
+        "2 2 – 4 12 3",  # a table: silo, unanswered questions, silent since
+    ):  # fmt: skip
+        assert words in page.text
 
 
 MEASURE = """<!DOCTYPE html><body><script>

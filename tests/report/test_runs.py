@@ -58,7 +58,7 @@ def test_a_folder_is_listed_with_the_keys_that_differ(folder):
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()
              if line.startswith("│")]  # fmt: skip
     assert lines[0] == ["a", "80.00 %", "+5.00", "0.5000", "9.0 s"]
-    assert lines[1] == ["beta=0.1", "78.0 to 82.0", "+4.0 to +6.0", "", "2 MB"]
+    assert lines[1] == ["beta=0.1", "78.0 to 82.0", "+4.0 to +6.0", "", "2.0 MB"]
     assert lines[2][0] == "c"
     assert lines[2][-1] == "failed, epoch 0"
     assert lines[4][0] == "deep/b"

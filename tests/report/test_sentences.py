@@ -7,7 +7,7 @@ import pytest
 
 from spcacw_flwr.report import sentences
 from spcacw_flwr.report.facts import facts_of
-from spcacw_flwr.report.words import counted, duration, percent, signed, silos, size, span
+from spcacw_flwr.report.words import counted, duration, percent, signed, silos, span
 from spcacw_flwr.silos.metrics import METRICS
 from tests.conftest import one_sentence
 from tests.report.artefacts import write_csv, write_run
@@ -68,6 +68,10 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
      "Silo 3 looks unlike the target: its gradients stray from the target's by 0.60 on average"),
     ("unlike", {"figures": FAR, "alphas": [(0, [1, 0, 0, 0]), (7, [0.4, 0, 0.6, 0])]},
      "Silo 3 looks unlike the target: its gradients stray from the target's by 0.60 on average"),
+    # A label-swapped peer of a target of 20 samples (α₀ = .09) has weight, and little noise itself.
+    ("unlike", {"figures": {"bias": [0, 0.42, 0.55], "sigma": [0.16, 0.46, 0.5]}, "groups": None,
+                "alphas": [(0, [1, 0, 0]), (7, [0.09, 0.8, 0.11])]},
+     "Silo 2 looks unlike the target: its gradients stray from the target's by 0.55 on average"),
     ("advice", {"alone": None}, "This run cannot say, because training alone was not run: "
      "set compare-alone = true."),
     ("advice", {"accuracy": (50.0,), "alone": None, **FAILED}, "let it run to its end."),
@@ -380,4 +384,3 @@ def test_numbers_as_people_read_them():
     assert silos("012345678") == "9 silos"
     assert [counted(n, "round") for n in (1, 1200)] == ["1 round", "1,200 rounds"]
     assert [duration(s) for s in (0.83, 56.8, 700, 9000)] == ["0.8 s", "57 s", "12 min", "2.5 h"]
-    assert [size(n) for n in (999, 80.8e6, 3e12)] == ["999 bytes", "80.8 MB", "3 TB"]

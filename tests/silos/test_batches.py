@@ -64,7 +64,8 @@ def keys(name: str) -> list[tuple[int, ...]]:
     if name == "PARTICIPATION":
         return [(t, *more) for t in range(1, 4) for more in ((), (1,), (2,))]
     if name in BY_ROUND:
-        return [(silo, t) for silo in some for t in range(1, 4)]
+        judged = [(silo, 0, 1) for silo in some] if name == "MODEL_NOISE" else []
+        return [(silo, t) for silo in some for t in range(1, 4)] + judged
     if name == "BATCHES":
         return [(silo, epoch, *more) for silo in some for epoch in some for more in ((), (1,))]
     if name == "METHOD":

@@ -1,6 +1,5 @@
 """Three ways to the same gradients, and the chain rule by hand: known answers, and autograd's."""
 
-import logging
 from functools import partial
 
 import pytest
@@ -44,13 +43,6 @@ class Custom(nn.Module):
 
     def forward(self, x):
         return self.last(self.dropout(torch.tanh(self.norm(self.first(x)))))
-
-
-class Noisy(Custom):
-    """Draws without a layer that says so."""
-
-    def forward(self, x):
-        return super().forward(nn.functional.dropout(x, 0.5))
 
 
 class Recurrent(nn.Module):
@@ -144,12 +136,6 @@ def test_sequences():
     for model, way in ((chain, "chain"), (Recurrent(), "loop")):
         compare(model, *batch(6, 2, labels=(BATCH, 6)), way=way)
     compare(POSITIONS, *batch(3, 2), way="chain")
-
-
-def test_what_vmap_refuses_falls_back_to_the_loop_and_says_so_once(caplog):
-    with caplog.at_level(logging.WARNING):
-        compare(Noisy(), *batch(6), way="loop")
-    assert "Noisy cannot be batched over silos" in caplog.text
 
 
 def test_what_is_a_chain():

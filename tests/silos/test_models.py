@@ -127,15 +127,6 @@ def test_ragged_silos_of_vgg16_and_their_augmented_batches():
     assert seen == {(0, 4), (0, 3), (0, 2), (1, 4), (1, 2), (2, 3), (2, 2)}
 
 
-def test_gradients_do_not_depend_on_who_else_is_asked_or_on_history():
-    pool = pictures()
-    vector = pool.initial_parameters()
-    together = pool.gradients(Request(3, (0, 1, 2), vector)).rows.clone()
-    again = pictures().gradients(Request(3, (1,), vector)).rows
-    assert_near(again[0], together[1])
-    assert torch.equal(pool.gradients(Request(3, (0, 1, 2), vector)).rows, together)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -16,7 +16,7 @@ from spcacw_flwr.config.declare import Given, SpcacwError
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.models import make_loss, make_model
 from spcacw_flwr.silos.pool import SiloPool
-from spcacw_flwr.silos.protocol import Request
+from spcacw_flwr.silos.protocol import LOSSES, Request
 from spcacw_flwr.silos.setting import SiloData
 from tests.conftest import make_pool, one_sentence
 from tests.silos.test_gradients import assert_near, plain
@@ -49,6 +49,22 @@ class Body(nn.Module):
 clear, noisy = partial(Body, drawing=False), partial(Body, drawing=True)
 
 
+def test_what_a_model_draws_in_evaluation_follows_from_the_seed():
+    """Metrics, losses of whole folds and L: whatever was drawn before, and nothing is used up."""
+    pool = pool_of(model=noisy)
+    vector = pool.initial_parameters()
+    whole = Request(1, (0,), vector.unsqueeze(0), LOSSES, whole=True)
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        figures = pool.evaluate(vector, 0).figures
+        found.append((figures, pool.losses(whole).item(), pool.smoothness(vector, 1, 0)))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert found[0] == found[1]
+    assert pool.smoothness(vector, 2, 0) != found[0][2]  # another mini-batch, another start
+
+
 def squares(outputs, y):
     return (outputs - torch.eye(10)[y]).square().mean(1)
 
@@ -71,7 +87,9 @@ def test_each_way_with_a_loss_of_ones_own(model, way, caplog):
             found = pool.gradients(Request(1, (2, 5), vector))
     assert pool.compute.way == way
     assert pool.splits == (way == "chain")  # elsewhere no thread of PyTorch's is taken away
-    assert len(caplog.records) == (way == "loop")
+    assert [line.partition(",")[0] for line in caplog.messages] == (
+        ["Body cannot be batched over silos"] if way == "loop" else []
+    )
     expected, losses = plain(pool.model, vector, batch.x, batch.y, batch.seed_of,
                              lambda out, y: squares(out, y).mean())  # fmt: skip
     assert_near(found.rows, expected)

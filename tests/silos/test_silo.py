@@ -12,7 +12,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos import pool as silo
 from spcacw_flwr.silos.batches import batch_indices
-from spcacw_flwr.silos.layout import Layout, parameters_of
+from spcacw_flwr.silos.layout import parameters_of
 from spcacw_flwr.silos.models import make_model
 from spcacw_flwr.silos.pool import NOISE_DRAWS
 from spcacw_flwr.silos.protocol import Request
@@ -126,13 +126,6 @@ def test_a_model_that_diverged_is_one_sentence(curvature):
         simulate(Config.from_keys(curvature=curvature, **keys))
 
 
-def test_smoothness_is_a_pure_function_of_seed_silo_and_round():
-    pool = make_pool(Config.from_keys())
-    vector = pool.layout.flatten(parameters_of(pool.model))
-    assert pool.smoothness(vector, 3, 0) == pool.smoothness(vector, 3, 0)
-    assert pool.smoothness(vector, 3, 0) != pool.smoothness(vector, 4, 0)
-
-
 def test_accuracy_counts_the_targets_test_set():
     """A model that always answers 4 is right exactly as often as label 4 occurs."""
     pool = make_pool(Config.from_keys())
@@ -155,16 +148,3 @@ def test_the_initial_model_depends_on_the_seed_alone():
     for name in one:
         assert torch.equal(one[name], two[name])
         assert not torch.equal(one[name], other[name])
-
-
-def test_layout_round_trip():
-    model = make_model((8,), 10, 4, seed=0)
-    parameters = parameters_of(model)
-    layout = Layout.of(parameters)
-    vector = layout.flatten(parameters)
-    assert layout.size == len(vector) == 8 * 4 + 4 + 4 * 10 + 10
-    for name, part in layout.unflatten(vector).items():
-        assert torch.equal(part, parameters[name])
-    two = layout.unflatten(torch.stack([vector, 2 * vector]))
-    for name, part in parameters.items():
-        assert torch.equal(two[name][1], 2 * part)
