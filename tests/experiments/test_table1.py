@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from PIL import Image
 from rich.console import Console
 
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.experiments import conf, readings, sweep, table1
+from spcacw_flwr.experiments import conf, figures, readings, sweep, table1
 from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.conf import make_jobs
 from spcacw_flwr.experiments.results import cells_of, finished_runs, read_csv, run_lines, six_digits
@@ -255,6 +256,19 @@ def test_variants_side_by_side():
         "| 2 | early | +0.50 | +0.25 |",
         "| 7 | late | **−1.00** | – |",
     ]
+
+
+def test_an_axis_by_errors_gives_each_halving_the_same_room(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures.plots, "save", lambda figure, _: drawn.append(figure))
+    for last in (95.0, 50.0):
+        course = SimpleNamespace(accuracy=np.array([[20.0, last]]), seeds=[0])
+        figures.accuracy(tmp_path, "", {"Local": course})
+    high, low = (figure.axes[0].transData.transform for figure in drawn)
+    place = [high((1, accuracy))[1] for accuracy in (61, 81, 91)]  # errors of 40, 20 and 10 + 1
+    assert place[1] - place[0] == pytest.approx(place[2] - place[1])
+    place = [low((1, accuracy))[1] for accuracy in (20, 30, 40)]
+    assert place[1] - place[0] == pytest.approx(place[2] - place[1])
 
 
 def test_the_command(tmp_path):
