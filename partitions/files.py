@@ -8,7 +8,7 @@ silo that is tested (the target) it also holds ``test.x``, ``test.y`` and perhap
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -27,7 +27,7 @@ class SiloFiles(OwnSilos):
     """
 
     name = "files"
-    defaults: ClassVar[dict[str, Any]] = {k: v for k, v in OwnSilos.defaults.items() if k != "silo"}
+    reads = ("silos", "classes", "input_shape")
 
     def _named(self) -> str:
         if not self.keys.data_dir:

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from spcacw_flwr.config.declare import (
     names_in,
     one_line,
 )
-from spcacw_flwr.config.keys import PartitionKeys
 from spcacw_flwr.silos.streams import SPLIT, stream
 
 from .allocation import Ints
@@ -76,7 +75,7 @@ class HubSilos(OwnSilos):
 
     name = "hf"
     Keys = HubKeys
-    defaults: ClassVar[dict[str, Any]] = {"silos": PartitionKeys.silos, "samples_per_silo": 0}
+    reads = ("silos",)
 
     def _named(self) -> str:
         if not self.own.dataset:

@@ -44,10 +44,8 @@ class OwnSilos(Setting):
 
     name = "own"
     group_kind = "none"
-    defaults: ClassVar[dict[str, Any]] = {
-        "silo": PartitionKeys.silo, "silos": PartitionKeys.silos, "samples_per_silo": 0,
-        "classes": PartitionKeys.classes, "input_shape": PartitionKeys.input_shape,
-    }  # fmt: skip
+    defaults: ClassVar[dict[str, Any]] = {"samples_per_silo": 0}
+    reads: ClassVar[tuple[str, ...]] = ("silo", "silos", "classes", "input_shape")
 
     def __init__(self, keys: PartitionKeys, seed: int) -> None:
         """Check the keys, and import nothing yet; SpcacwError without ``silo`` or ``silos``."""

@@ -163,15 +163,16 @@ def _newton_direction(
     scale = np.sqrt(np.abs(hessian.diagonal()))
     scale = np.maximum(scale, _SMALLEST_SCALE * (scale.max() or 1.0 / _SMALLEST_SCALE))
     hessian /= np.outer(scale, scale)
-    # A slope that all share changes no direction; in silos of small norm it would cost digits.
-    slopes = gradient[face] - gradient[face[scale.argmin()]]
+    # A linear term gives all silos a slope that changes no direction, but costs silos of small norm
+    # their digits. Without one, slopes are in the range of H, and stay there if H is singular.
+    common = gradient[face[scale.argmin()]] if objective.linear.any() else 0.0
     for weight in _PROXIMAL_WEIGHTS:
         regular = hessian + weight * np.eye(face.size)
         try:
             np.linalg.cholesky(regular)  # raises unless positive definite
         except np.linalg.LinAlgError:
             continue
-        sides = np.stack((slopes / scale, 1.0 / scale), axis=1)
+        sides = np.stack(((gradient[face] - common) / scale, 1.0 / scale), axis=1)
         slope, normal = np.linalg.solve(regular, sides).T
         multiplier = (slope / scale).sum() / (normal / scale).sum()
         direction[face] = (multiplier * normal - slope) / scale

@@ -84,7 +84,8 @@ def asked_keys(
     known, own, tables = fields(method, setting), {}, set()
     if setting:
         chosen = setting_class(setting)
-        own = {kebab(key): value for key, value in chosen.defaults.items()}
+        own = {key: known[key][1].default for key in map(kebab, chosen.reads)}
+        own |= {kebab(key): value for key, value in chosen.defaults.items()}
         tables.add(f"setting {chosen.name}")
     if method:
         used = method_class(method)

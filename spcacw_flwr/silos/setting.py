@@ -111,6 +111,8 @@ class Setting(ABC):
     """A frozen dataclass of the setting's own configuration keys, the table ``[name]``."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Configuration keys (field names, of any part of the project) whose default differs here."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Shared keys (field names) that ``spcacw keys --setting`` lists with the setting's own."""
     num_classes: int
     """C, the number of labels."""
     input_shape: tuple[int, ...]
