@@ -26,7 +26,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.keys import SECTIONS
-from spcacw_flwr.config.registry import solver_class
+from spcacw_flwr.config.registry import method_class, solver_class
 from spcacw_flwr.silos.protocol import Federation
 
 CONTAINERS = (
@@ -97,8 +97,9 @@ def _allowed(objects: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[Any]
     """Return the classes and functions that a state of these objects may name."""
     kinds = [kind for value in objects.values() for kind in type(value).__mro__]
     tops = {OURS, *(kind.__module__.partition(".")[0] for kind in kinds)} - {"builtins"}
-    if "config" in inputs and ":" in (solver := inputs["config"].spcacw.solver):
-        tops.add(solver_class(solver).__module__.partition(".")[0])
+    if config := inputs.get("config"):  # a user's solver; a user's method, which a guard may hold
+        users = solver_class(config.spcacw.solver), method_class(config.run.method)
+        tops |= {kind.__module__.partition(".")[0] for kind in users}
     found: list[Any] = [given, as_array, as_scalar, as_generator, *CONTAINERS]
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in tops or name.startswith(MODULES):

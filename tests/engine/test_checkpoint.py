@@ -93,6 +93,7 @@ CASES = [
     {"method": "apfl", "apfl": {"adaptive": True}},
     {"guard": 5},
     {"guard": 5, "method": "fedfomo", "guard_finish": 0.9},
+    {"guard": 5, "method": f"{HERE}:Wandering"},
     {"privacy_noise": 0.1},
 ]
 
