@@ -340,11 +340,18 @@ def test_log_loss_at_full_size():
 
 
 def test_bf16_at_full_size_is_near_tf32():
-    names = ["column", "method"]
+    names = ["column", "method", "seed"]
     runs = pd.read_csv(RESULTS / "full-bf16.csv").set_index(names)["best"]
     tf32 = pd.read_csv(RESULTS / "table1-full.csv").set_index(names)["best_accuracy"]
     gap = (runs - tf32).dropna().abs()
     assert len(gap) == 7
+    local = tf32.combine_first(runs).xs("local", level="method").groupby("column", sort=True)
+    assert set(local.size()) == {3}
+    scores = pd.concat([local.mean(), local.std()], axis=1).to_numpy().ravel()
+    assert said("Its three have {:.1f} ± {:.1f} and {:.1f} ± {:.1f}", *scores)
+    paper = [one.paper["local"][0] for one in columns(["shakespeare-15x7", "shakespeare-30x3"])]
+    assert said("paper's {:.2f} and {:.2f} are within one deviation", *paper)
+    assert (abs(local.mean() - paper) < local.std()).all()
     assert gap.max() < 0.15
     assert "Seven runs" in PAGE
     assert "within .15 points of tf32" in PAGE
