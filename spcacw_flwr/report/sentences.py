@@ -374,7 +374,6 @@ def replies(facts: Facts) -> Sentences:
         yield f"{came} not used; training went on without."
         if facts.rejections:
             yield f"They came from {silos([*facts.rejections])}."
-    yield from _silent(facts)
     kept_out = [line.get("quarantined") or 0 for line in facts.run.epochs]
     if any(kept_out):
         now, most = kept_out[-1], max(kept_out)
@@ -383,6 +382,7 @@ def replies(facts: Facts) -> Sentences:
             f"For sending such replies repeatedly {count} in quarantine at the end, and at the "
             f"end of an epoch at most {most:.0f}."
         )
+    yield from _silent(facts)
 
 
 def _silent(facts: Facts) -> Sentences:

@@ -207,7 +207,7 @@ def test_silos_that_send_nonsense_or_nothing_are_named(tmp_path, monkeypatch):
     for words in (
         "3 replies were not used; training went on without. They came from silo 5.",
         "1 silo was in quarantine at the end", "5 not a number, or infinite 3",
-        "Silo 4 stopped answering in round 3 of 14.",
+        "at most 1. Silo 4 stopped answering in round 3 of 14. "  # not quarantined for that
         "Silo 2 left questions unanswered, and answered again.",
         "2 2 – 4 12 3",  # a table: silo, unanswered questions, silent since
     ):  # fmt: skip
