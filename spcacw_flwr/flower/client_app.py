@@ -77,7 +77,7 @@ def silos_of_node(node_config: dict[str, Any], num_silos: int) -> list[int]:
 Flat = tuple[tuple[str, Any], ...]
 
 
-def flattened(table: Mapping[str, Any]) -> Flat:
+def hashable(table: Mapping[str, Any]) -> Flat:
     """Return a table as a key of a cache; a list in it will be refused as the wrong value it is."""
     pairs = table.items()
     return tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in pairs))
@@ -139,15 +139,15 @@ def pool_of(own: Own | None, message: Message, context: Context) -> SiloPool:
     """
     config = told_in(message)
     run = {name: config[name] for name in records.TOLD if name in config}
-    told = flattened(context.node_config)
+    told = hashable(context.node_config)
     if own is None:
-        return _pool(flattened(context.run_config | run), told)
+        return _pool(hashable(context.run_config | run), told)
     if records.NUM_SILOS not in config:
         raise SpcacwError(
             "this ClientApp answers the strategy spcacw_flwr.SPCACW only, and was asked by another."
         )
     run["silos"] = records.whole_number(config, records.NUM_SILOS)
-    return _pool(flattened(run), told, own, str(config.get(records.METHOD, "")))
+    return _pool(hashable(run), told, own, str(config.get(records.METHOD, "")))
 
 
 def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], Message]:

@@ -45,15 +45,8 @@ def asked(pool: SiloPool, config: records.Told, points: Tensor) -> Request:
 
 
 def _fault(pool: SiloPool, request: Request) -> str:
-    """Return which number of a request cannot be, as a phrase; empty if all can."""
-    target, samples, fold = pool.config.run.target, request.samples, request.fold
-    if request.round < 1 or request.draw < 0 or request.number < 0:
-        return (
-            f"round = {request.round}, draw = {request.draw} and number = {request.number}, which "
-            "begin with 1, 0 and 0"
-        )
-    if samples is not None and (len(samples) != len(request.silos) or min(samples) < 1):
-        return f"samples = {samples}, which are not one or more of each of silos {request.silos}"
+    """Return what this node cannot answer, as a phrase; empty if nothing is."""
+    target, fold = pool.config.run.target, request.fold
     most = pool.data.sizes.get(target, math.inf) if fold else 0
     if fold and not (2 <= fold.of <= most and 0 <= fold.index < fold.of):
         return f"fold {fold.index} of {fold.of}, which the data of silo {target} do not have"

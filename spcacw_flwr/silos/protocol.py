@@ -58,6 +58,14 @@ class Request:
             return f"want = {self.want!r}, which is neither {GRADIENTS!r} nor {LOSSES!r}"
         if list(self.silos) != sorted({*self.silos} & {*range(num_silos)}):
             return f"silos = {self.silos}, which are not some of 0…{num_silos - 1} in order"
+        if self.round < 1 or self.draw < 0 or self.number < 0:
+            return (
+                f"round = {self.round}, draw = {self.draw} and number = {self.number}, which begin "
+                "with 1, 0 and 0"
+            )
+        given = (1,) * len(self.silos) if self.samples is None else self.samples
+        if len(given) != len(self.silos) or any(count < 1 for count in given):
+            return f"samples = {given}, which are not one or more of each of silos {self.silos}"
         less = self.want == GRADIENTS
         shape = (len(self.silos), *self.points.shape[1:])
         if self.points.ndim != 2 - less and (

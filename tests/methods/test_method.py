@@ -44,6 +44,7 @@ def test_first_weights_and_who_is_asked(method, alpha, asked):
     ({"silos": (0, 0)}, "silos = (0, 0)"), ({"silos": (0, 3)}, "silos = (0, 3)"),
     ({"points": torch.zeros(2, 4)}, "points of shape (2, 4) for 3 silos"),
     ({"want": LOSSES}, "points of shape (4,) for 3 silos"),
+    ({"samples": (4, 0, 4)}, "samples = (4, 0, 4)"), ({"draw": -1}, "draw = -1"),
 ])  # fmt: skip
 def test_a_question_that_silos_would_refuse_is_its_methods_mistake(wrong, words, monkeypatch):
     """In every engine; behind Flower it would look like a mistake of the node."""
@@ -52,6 +53,11 @@ def test_a_question_that_silos_would_refuse_is_its_methods_mistake(wrong, words,
     monkeypatch.setattr(method, "round", lambda _: iter([asked]))
     with one_sentence("Method 'fedavg' asks with", words):
         next(method.play(1))
+
+
+def test_a_question_may_be_for_nobody():
+    """As the Oracle's, if no part of a small mini-batch is of a silo that takes part."""
+    assert not Request(1, (), torch.zeros(4), samples=()).fault(3)
 
 
 @pytest.mark.parametrize("method", ["local", "spcacw"])
