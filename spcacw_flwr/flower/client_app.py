@@ -28,7 +28,16 @@ from spcacw_flwr.config.declare import Given, SpcacwError, numbers_in
 from spcacw_flwr.engine.loop import Alone
 from spcacw_flwr.flower import audit, certificates, node, records
 from spcacw_flwr.flower.policy import ALONE, SitePool, load
-from spcacw_flwr.flower.silo import answer, asked, channel_of, evaluation, note_told, see_fit, talk
+from spcacw_flwr.flower.silo import (
+    answer,
+    asked,
+    channel_of,
+    evaluation,
+    note_told,
+    see_fit,
+    talk,
+    withholding,
+)
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import prepare
 from spcacw_flwr.silos.setup import setting_of
@@ -151,16 +160,18 @@ def pool_of(own: Own | None, message: Message, context: Context) -> SiloPool:
 
 
 def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], Message]:
-    """Send back what a handler returns, or a user's error as its sentence, without a traceback."""
+    """Send back what a handler returns, or an error as one sentence, without a traceback."""
 
     def guarded(message: Message, context: Context) -> Message:
+        kind = message.metadata.message_type
         audit.about(run=str(context.run_id))
         try:
             if handler in (query, stream):  # before a run, and when a silo comes back to it
                 records.same_version(told_in(message))
-            content = handler(pool_of(own, message, context), message, context)
+            with withholding(f"The question '{kind}' cannot be answered"):
+                content = handler(pool_of(own, message, context), message, context)
         except SpcacwError as error:
-            audit.refused(message.metadata.message_type, str(error))
+            audit.refused(kind, str(error))
             log(ERROR, "%s", error)
             content = records.error_content(str(error))
         return Message(content, reply_to=message)

@@ -3,9 +3,11 @@
 import re
 
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from spcacw_flwr.engine.loop import Alone
 from spcacw_flwr.flower import frames, records
 from spcacw_flwr.flower.mods import private_gradients
 from spcacw_flwr.flower.silo import framed, ledger_of
@@ -102,6 +104,24 @@ def test_what_a_model_cannot_compute_is_refused_in_a_sentence(stream, caplog):
     assert words not in said
     assert words in caplog.text
     assert not ask(GOOD, pool.initial_parameters(), stream, run=NORMED, pool=pool)
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"),
+    [("train.alone", "train_alone"), ("evaluate.alone", "gains")],
+)
+def test_an_errors_words_stay_with_a_silo_that_trains_alone(kind, broken, monkeypatch, caplog):
+    """They may be of data, whichever question they come from."""
+
+    def fail(*given):
+        raise ValueError("the age of J. Doe")
+
+    monkeypatch.setattr(Alone, broken, fail)
+    points = POINT if kind == "train.alone" else torch.stack((POINT, POINT))
+    said = ask({"rounds": 1}, points, False, kind)
+    assert f"'{kind}' cannot be answered: ValueError (test_questions.py line" in said
+    assert "Doe" not in said
+    assert "the age of J. Doe" in caplog.text
 
 
 @pytest.mark.parametrize(
