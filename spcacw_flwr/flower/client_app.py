@@ -36,6 +36,7 @@ from spcacw_flwr.flower.silo import (
     note_told,
     see_fit,
     talk,
+    told_of,
     withholding,
 )
 from spcacw_flwr.silos.pool import SiloPool
@@ -173,7 +174,8 @@ def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], 
         except SpcacwError as error:
             audit.refused(kind, str(error))
             log(ERROR, "%s", error)
-            content = records.error_content(str(error))
+            told = str(error) if simulated() else told_of(error)
+            content = records.error_content(told)
         return Message(content, reply_to=message)
 
     return guarded

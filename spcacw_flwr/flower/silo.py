@@ -88,6 +88,12 @@ def withholding(what: str) -> Iterator[None]:
         raise SpcacwError(f"{what}: {kind}; the node's log says more") from error
 
 
+def told_of(error: SpcacwError) -> str:
+    """Return an error's sentence for the target: of what raised it, only the kind, as above."""
+    cause = error.__cause__
+    return str(error).replace(one_line(cause), type(cause).__name__) if cause else str(error)
+
+
 def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Said:
     """Return a node's answer to a request: metrics, gradients, and which rows have noise.
 
@@ -174,7 +180,7 @@ def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> list[byt
             ledger.note(request, request.silos)
             told, arrays = answer(pool, request, ledger)
     except SpcacwError as error:
-        told, arrays = {records.ERROR: str(error)}, {}
+        told, arrays = {records.ERROR: told_of(error)}, {}
         audit.refused(message.kind, str(error))
     return [*frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))]
 

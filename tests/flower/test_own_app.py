@@ -166,6 +166,20 @@ def test_a_node_needs_its_own_silos_data_alone():
         assert held == [silo]
 
 
+def test_what_ones_own_code_says_of_data_stays_in_the_nodes_log(caplog):
+    """float("J. Doe") names the patient."""
+
+    def load(silo):
+        return float("J. Doe")
+
+    (reply,) = asked(grid_of(silo_app(load, network), 1, [{"silos": "2"}]))
+    words = reply.content[records.CONFIG][records.ERROR]
+    assert "Silo 2 of" in words
+    assert "cannot be loaded (ValueError" in words
+    assert "Doe" not in words
+    assert "could not convert string to float: 'J. Doe'" in caplog.text
+
+
 def asked(grid: LocalGrid) -> list[Message]:
     """What the nodes say when SPCACW asks which silos they hold."""
     return list(Found(grid, SPCACW(**KEYS).keys).ask({*grid.contexts}).values())
