@@ -22,6 +22,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.flower import records
+from spcacw_flwr.flower.silo import withholding
 from spcacw_flwr.silos.privacy import ANY, OWN_NOISE, Mechanism, privatise
 from spcacw_flwr.silos.protocol import LOSSES
 from spcacw_flwr.silos.streams import Chances, Secret
@@ -46,7 +47,8 @@ def private_gradients(
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         try:
             check_question(message)
-            reply = call_next(message, context)
+            with withholding("The app failed"):
+                reply = call_next(message, context)
             if reply.has_error() or records.ERROR in reply.content.get(records.CONFIG, {}):
                 return reply
             if message.metadata.message_type.startswith(MessageType.QUERY):

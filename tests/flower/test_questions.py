@@ -154,6 +154,29 @@ def test_a_message_without_its_records_is_refused(kind):
         assert records.ERROR in reply.content[records.CONFIG]
 
 
+def test_the_mod_keeps_the_words_of_an_error_too(caplog):
+    app = ClientApp(mods=[private_gradients(noise=1.0, max_norm=1.0)])
+
+    @app.train()
+    def failing(message: Message, context: Context) -> Message:
+        raise ValueError("the age of J. Doe")
+
+    (reply,) = asked_of(app, GOOD)
+    assert not reply.has_error(), reply.error
+    assert reply.content[records.CONFIG][records.ERROR].startswith("The app failed: ValueError (")
+    assert "Doe" not in str(reply.content)
+    assert "the age of J. Doe" in caplog.text
+
+
+def asked_of(app: ClientApp, config) -> list[Message]:
+    """What somebody else's app on the node of silo 4 replies."""
+    grid = LocalGrid(CONFIG, 1, [{"silos": "4"}])
+    grid.apps[101] = app
+    content = RecordDict({records.CONFIG: ConfigRecord(config)})
+    message = Message(content, dst_node_id=101, message_type="train")
+    return list(grid.send_and_receive([message]))
+
+
 def test_the_mod_refuses_wrong_numbers_too():
     """Before somebody else's app, which may not look at them."""
 
@@ -165,11 +188,7 @@ def test_the_mod_refuses_wrong_numbers_too():
     app = ClientApp(mods=[private_gradients(noise=1.0, max_norm=1.0)])
     app.train()(careless)
     for change, words in [({}, ""), ({"round": "one"}, "round is 'one'"), ({"draw": []}, "draw")]:
-        grid = LocalGrid(CONFIG, 1, [{"silos": "4"}])
-        grid.apps[101] = app
-        content = RecordDict({records.CONFIG: ConfigRecord(GOOD | change)})
-        message = Message(content, dst_node_id=101, message_type="train")
-        (reply,) = grid.send_and_receive([message])
+        (reply,) = asked_of(app, GOOD | change)
         assert not reply.has_error(), reply.error
         said = str(reply.content.get(records.CONFIG, {}).get(records.ERROR, ""))
         assert said.startswith(f"a record's {words}") if words else not said
