@@ -129,7 +129,7 @@ def flwr_run(link: launch.Link, output: Path, keys: dict, nodes: int = 0, app: P
         *(["--federation-config", simulated] if nodes else []),
     )  # fmt: skip
     program = "flwr-simulation" if nodes else "flwr-serverapp"
-    alive = partial(launch.program_runs, program, link.home)
+    alive = partial(launch.named, program, link.home)
     launch.follow(link, str(said["run-id"]), output, lambda status: None, alive)
 
 

@@ -219,7 +219,7 @@ def train(
 
     def training() -> bool:
         keep(kept, say)
-        return processes.program_runs(SERVERAPP, server.home)
+        return bool(processes.named(SERVERAPP, server.home))
 
     with alone(server):
         link = server.link()

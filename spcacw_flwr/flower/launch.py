@@ -28,7 +28,7 @@ from spcacw_flwr.engine.directory import STOP, write_atomically
 from spcacw_flwr.engine.recorder import as_toml
 from spcacw_flwr.engine.simulate import SMALL_ROUND
 from spcacw_flwr.flower import processes
-from spcacw_flwr.flower.processes import Program, environment, free_port, listens, program_runs
+from spcacw_flwr.flower.processes import Program, environment, free_port, listens, named
 
 log = logging.getLogger(__name__)
 ROOMS = ("spcacw_flwr", "baselines", "partitions")
@@ -183,7 +183,7 @@ def run(config: Config, num_silos: int, show: Show) -> None:
         )  # fmt: skip
 
         def simulating() -> bool:
-            return listens(link.address) and program_runs("flwr-simulation", link.home)
+            return listens(link.address) and bool(named("flwr-simulation", link.home))
 
         follow(link, run_id, directory, show, simulating, patience=0)
 

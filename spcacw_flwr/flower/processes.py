@@ -184,10 +184,9 @@ class Program:
         if not (self.launcher and self.process and self.runs):
             return False
         with suppress(psutil.NoSuchProcess):
-            if self._launcher is None:  # the system keeps 15 letters of a name
-                for child in psutil.Process(self.process.pid).children():
-                    if child.name()[:15] == self.launcher[:15]:
-                        self._launcher = child
+            if self._launcher is None:
+                children = psutil.Process(self.process.pid).children()
+                self._launcher = next((one for one in children if _runs(one, self.launcher)), None)
             return bool(self._launcher and self._launcher.status() == psutil.STATUS_ZOMBIE)
         return self._launcher is not None
 
@@ -269,19 +268,19 @@ def family(*homes: Path) -> list[psutil.Process]:
     return members
 
 
+def _runs(process: psutil.Process, program: str) -> bool:
+    """Say whether a process runs a program, which may be a script: macOS does not name it so."""
+    return program in (Path(word).name for word in process.cmdline()[:2])
+
+
 def named(program: str, home: Path) -> list[int]:
-    """Return the ids of a home's living processes whose names begin with ``program``."""
+    """Return the ids of a home's living processes that run a program."""
     found = []
     for member in family(home):
         with suppress(psutil.Error):
-            if member.name().startswith(program):
+            if _runs(member, program):
                 found.append(member.pid)
     return found
-
-
-def program_runs(program: str, home: Path) -> bool:
-    """Say whether a living process of a home has a name that begins with ``program``."""
-    return bool(named(program, home))
 
 
 def end(*homes: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import shlex
 import signal
@@ -41,8 +42,8 @@ from spcacw_flwr.flower.processes import (
     free_port,
     keep,
     listens,
+    named,
     owning,
-    program_runs,
 )
 from spcacw_flwr.partitions.files import silo_file
 from tests.conftest import one_sentence, ran
@@ -454,7 +455,7 @@ def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, mon
     process = program.process
     wait_until(lambda: family(program.home), 10)  # its environment may not be there at once
     assert [member.pid for member in family(program.home)] == [process.pid]
-    assert program_runs("s", program.home)
+    assert named("sleep", program.home) == [process.pid]
     assert not program.keep()
     process.kill()
     process.wait()
@@ -471,6 +472,25 @@ def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, mon
     wait_until(program.keep, 5)
     program.process.kill()
     program.process.wait()
+
+
+def test_a_program_is_known_by_its_script_and_so_is_its_launcher(tmp_path, monkeypatch):
+    """On macOS such a process has the name of the interpreter."""
+    monkeypatch.setattr("psutil.Process.name", lambda process: "python3.11")
+    script, launcher = tmp_path / "flower-supernode", tmp_path / "flower-superexec"
+    script.write_text(f"#!/bin/sh\n{launcher} &\nexec sleep 60\n")
+    launcher.write_text("#!/bin/sh\nsleep 60\n")
+    for path in (script, launcher):
+        path.chmod(0o700)
+    program = Program(
+        [str(script)], tmp_path / "home", tmp_path / "log", patient=True, launcher=launcher.name
+    )
+    with owning(program.home):
+        program.start()
+        (pid,) = wait_until(lambda: named(launcher.name, program.home), 10)
+        assert not program.keep()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not program.keep() and not program.runs, 10)
 
 
 def test_a_shell_with_the_hosts_flower_home_is_none_of_its_programs(place):
