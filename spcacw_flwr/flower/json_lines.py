@@ -30,7 +30,8 @@ def as_object(line: str, program: str) -> dict[str, str]:
 
 def main(path: str, program: str) -> None:
     """Copy standard input until its end."""
-    for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    hang_up = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
+    for ending in (signal.SIGTERM, signal.SIGINT, hang_up):
         signal.signal(ending, signal.SIG_IGN)  # the programs that it reads have last words
     with open(path, "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as file:
         for raw in sys.stdin.buffer:

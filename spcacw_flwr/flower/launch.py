@@ -142,11 +142,8 @@ def end_left() -> None:
 
 
 @contextmanager
-def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
-    """Run a SuperLink for the duration of the block; its output goes to the file ``log``.
-
-    It simulates nodes, or waits for real ones.
-    """
+def flower(log: Path) -> Iterator[Link]:
+    """Run a SuperLink that simulates nodes, for the block; its output goes to the file ``log``."""
     end_left()
     with (
         tempfile.TemporaryDirectory(prefix=HOME, ignore_cleanup_errors=True) as name,
@@ -155,7 +152,7 @@ def flower(log: Path, simulation: bool = True) -> Iterator[Link]:
         home, port = Path(name), free_port()
         command = [
             str(processes.PROGRAMS / "flower-superlink"), "--insecure", "--host", "127.0.0.1",
-            "--port", str(port), *(["--simulation"] if simulation else []),
+            "--port", str(port), "--simulation",
         ]  # fmt: skip
         Program(command, home, log).start(port=port)
         yield Link(home, f"127.0.0.1:{port}", insecure=True)

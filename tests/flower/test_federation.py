@@ -31,7 +31,7 @@ from spcacw_flwr.engine.state import giving
 from spcacw_flwr.flower import certificates, launch
 from spcacw_flwr.flower.federation import THREADS, Federation, lay_out, silo_program
 from spcacw_flwr.flower.hosts import Silo
-from spcacw_flwr.flower.processes import PROGRAMS, Program, end, family, free_port, listens
+from spcacw_flwr.flower.processes import PROGRAMS, Program, end, family, free_port, listens, owning
 from spcacw_flwr.silos.setup import checked_setting
 from tests.test_end_to_end import EVERY, assert_same_training, flwr_run, metrics
 from tests.watching import wait_until
@@ -258,7 +258,11 @@ def plain(tmp_path_factory):
     """A SuperLink that looks for tasks often, and nodes that hold some silos each, without keys."""
     logs, nodes = tmp_path_factory.mktemp("plain"), []
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.05"
-    with launch.flower(logs / "superlink.log", simulation=False) as link:
+    home, port = logs / "home", free_port()
+    superlink = [PROGRAMS / "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", port]
+    with owning(home):
+        Program([*map(str, superlink)], home, logs / "superlink.log").start(port=port)
+        link = launch.Link(home, f"127.0.0.1:{port}", insecure=True)
         for silos in ("0,1,2,3", "4,5,6"):
             command = [
                 str(PROGRAMS / "flower-supernode"), "--insecure", "--superlink", link.address,

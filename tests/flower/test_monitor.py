@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import urllib.error
@@ -296,6 +297,15 @@ def test_lines_of_a_web_server_have_their_level_too():
     line = "2026-11-24T11:53:22.478Z WARNING [uvicorn.error] It is: late"
     found = as_object(line, "flower-superlink")
     assert (found["level"], found["message"]) == ("WARNING", "It is: late")
+
+
+def test_the_writer_of_json_logs_needs_no_signal_of_terminals(tmp_path):
+    """Windows has no SIGHUP."""
+    main = f"from {as_object.__module__} import *; main(*sys.argv[1:])"
+    code = f"import signal; del signal.SIGHUP; {main}"
+    command = [sys.executable, "-c", code, tmp_path / "log", "superlink"]
+    subprocess.run(command, input=b"INFO : round 1\n", check=True)
+    assert json.loads((tmp_path / "log").read_text())["message"] == "round 1"
 
 
 def test_without_a_key_there_is_nothing_to_count(tmp_path):

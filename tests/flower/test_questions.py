@@ -107,8 +107,7 @@ def test_what_a_model_cannot_compute_is_refused_in_a_sentence(stream, caplog):
 
 
 @pytest.mark.parametrize(
-    ("kind", "broken"),
-    [("train.alone", "train_alone"), ("evaluate.alone", "gains")],
+    ("kind", "broken"), [("train.alone", "train_alone"), ("evaluate.alone", "gains")]
 )
 def test_an_errors_words_stay_with_a_silo_that_trains_alone(kind, broken, monkeypatch, caplog):
     """They may be of data, whichever question they come from."""
