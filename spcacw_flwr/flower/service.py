@@ -168,7 +168,7 @@ class Service:
 
     def close(self, reason: str) -> None:
         """Send every node the ``reason`` for the end, let the streams end, and stop listening."""
-        for link in self.links.values():
+        for link in [*self.links.values()]:  # another one may open meanwhile
             message = frames.Exchange(frames.END, told={"reason": reason})
             link.outgoing.put(frames.frames(message))
             link.outgoing.put(None)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -24,6 +25,7 @@ from spcacw_flwr.engine.gate import judge, norm_bound
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.flower import frames, service
+from spcacw_flwr.flower.service import Link, Service
 from spcacw_flwr.flower.silo import channel_of, talk
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.protocol import Fault
@@ -99,6 +101,14 @@ def test_questions_go_out_while_the_target_learns_unless_something_may_change_th
     silent = {t for t, asked in early.items() if asked is None}
     assert silent == {t for t in early if t % 5 == 0 or t % epoch == 0 or t == 8}
     assert all(asked == t + 1 for t, asked in early.items() if asked)
+
+
+def test_a_stream_that_opens_while_the_service_closes_is_no_error():
+    """Closing went over the streams, of which one more was no longer allowed."""
+    made = Service("127.0.0.1:0", None, 2, 1 << 20)
+    first = made.links[1] = Link(1, (0,))
+    first.outgoing = SimpleNamespace(put=lambda _: made.links.setdefault(2, Link(2, (1,))))
+    made.close("training is over")
 
 
 def kill(made: Separate, node: int) -> None:
