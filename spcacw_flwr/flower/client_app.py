@@ -131,9 +131,9 @@ def _pool(run: Flat, told: Flat, own: Own | None = None, method: str = "") -> Si
 
 
 def simulated() -> bool:
-    """Say whether this is a silo of a simulation: Ray runs its process."""
+    """Say whether this is a silo of a simulation: its process is one of Ray's actors."""
     ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
+    return bool(ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id())
 
 
 def told_in(message: Message) -> records.Told:

@@ -3,7 +3,9 @@
 import logging
 import math
 import stat
+import sys
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,6 +52,20 @@ def modded(app_noise: dict) -> ClientApp:
 def assert_same(flower, loop) -> None:
     np.testing.assert_allclose(flower.alpha, loop.alpha, atol=1e-5)
     torch.testing.assert_close(flower.parameters, loop.parameters, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("actor", [None, "5621d1"])
+def test_a_silo_whose_own_code_uses_ray_is_not_simulated(actor, monkeypatch):
+    """Its noise would be that of the run's seed, which the target could subtract.
+
+    Flower's simulation asks silos in an actor of Ray, and such code is its driver.
+    """
+    ray = SimpleNamespace(
+        is_initialized=lambda: True,
+        get_runtime_context=lambda: SimpleNamespace(get_actor_id=lambda: actor),
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    assert client_app.simulated() == bool(actor)
 
 
 @pytest.mark.parametrize("held", [NODES, ["0,1,2", "3,4,5,6"]])
