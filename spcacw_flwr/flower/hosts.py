@@ -200,10 +200,12 @@ class Silo(Place):
         authority = self._file(certificates.CA_CERTIFICATE, advice)
         certificates.private_key(Path(key))
         certificates.authority_in(Path(authority))
+        config = self.node_config().items()
+        texts = (f"{k}='{v}'" if isinstance(v, str) else f"{k}={v}".lower() for k, v in config)
         return [
             str(processes.PROGRAMS / "flower-supernode"), "--superlink", superlink,
             "--auth-supernode-private-key", key, "--root-certificates", authority,
-            "--port", str(port), "--node-config", as_node_config(self.node_config()),
+            "--port", str(port), "--node-config", " ".join(texts),
         ]  # fmt: skip
 
     def rotate(self) -> None:
@@ -269,9 +271,3 @@ class Silo(Place):
             f"that of {superlink}, and Flower would take it for an old message sent again: set "
             "the clocks of both."
         )
-
-
-def as_node_config(table: dict[str, Any]) -> str:
-    """Return a table as Flower's option --node-config takes it."""
-    texts = {name: f"'{v}'" if isinstance(v, str) else str(v).lower() for name, v in table.items()}
-    return " ".join(f"{name}={text}" for name, text in texts.items())

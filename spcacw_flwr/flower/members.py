@@ -37,12 +37,6 @@ def comment_in(path: Path) -> str:
     return " ".join(key_in(path)[1].split()[2:])
 
 
-def silos_in(comment: str) -> list[int]:
-    """Return the silos that a key's comment names; none if it names none."""
-    named = comment.removeprefix(FOR) if comment.startswith(FOR) else ""
-    return numbers_in(named, MOST_SILOS) or []
-
-
 @dataclass(frozen=True)
 class Members:
     """The members of a federation, by the directory of its server."""
@@ -83,7 +77,9 @@ class Members:
     def silos_of(self, node: int) -> list[int]:
         """Return the silos that a node's key is for; empty if it does not say."""
         path = self.directory / REGISTERED / f"{node}.pub"
-        return silos_in(comment_in(path)) if path.exists() else []
+        comment = comment_in(path) if path.exists() else ""
+        named = comment.removeprefix(FOR) if comment.startswith(FOR) else ""
+        return numbers_in(named, MOST_SILOS) or []
 
 
 def here() -> Members:

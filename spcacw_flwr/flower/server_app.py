@@ -133,7 +133,7 @@ def train(grid: Grid, config: Config, recorder: Recorder) -> None:
     """Run the configured training on a grid of nodes and fill the recorder."""
     setting = setting_of(config)
     strategy = GradientStrategy(config, setting.num_silos, recorder)
-    federation = strategy.discover(grid)
+    _, federation = strategy.discover(grid)
     model = SiloPool(config, setting, ())  # holds no silo: only the model that they all share
     recorder.names = setting.names
     arrays = records.model_to_arrays(model.layout, model.initial_parameters())
@@ -196,7 +196,8 @@ class SPCACW(GradientStrategy):
         engine, place = "ray" if hurry(grid) else "deployment", self._directory
         self.history = Audited(place, self.config, engine) if place else History(self.config)
         with reported(self.history):
-            epochs = -(-num_rounds // self.discover(grid).rounds_per_epoch)
+            _, federation = self.discover(grid)
+            epochs = -(-num_rounds // federation.rounds_per_epoch)
             self.config = replace(self.config, run=replace(self.config.run, epochs=epochs))
             self.history.config = self.config
             return super().start(grid, initial_arrays, num_rounds, *args, **more)

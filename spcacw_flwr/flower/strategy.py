@@ -48,18 +48,14 @@ class GradientStrategy(Strategy):
         """The keys that every message sends the silos besides its question."""
         return {}
 
-    def find(self, grid: Grid) -> Found:
-        """Ask all nodes once and return what they hold; SpcacwError if no node holds some silo."""
+    def discover(self, grid: Grid) -> tuple[Found, Federation]:
+        """Ask all nodes once; return what they hold. SpcacwError if no node holds some silo."""
         if self._found is None:
             timeout, resumes = self.config.run.node_timeout, self.history.resumes
             self._found = discover(grid, self.num_silos, timeout, self.keys, resumes)
-        return self._found
-
-    def discover(self, grid: Grid) -> Federation:
-        """Return the silos that were found."""
-        infos = self.find(grid).infos
-        silos = tuple(infos[silo] for silo in range(self.num_silos))
-        return Federation(silos, self.config.run.target, self.config.samples_per_round)
+        silos = tuple(self._found.infos[silo] for silo in range(self.num_silos))
+        run = self.config.run
+        return self._found, Federation(silos, run.target, self.config.samples_per_round)
 
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, timeout: float = 0,
@@ -73,7 +69,7 @@ class GradientStrategy(Strategy):
         checkpoint counts its rounds from the beginning of the first run.
         """
         self.summary()
-        federation, found = self.discover(grid), self.find(grid)
+        found, federation = self.discover(grid)
         trained = found.models.get(found.nodes[federation.target])
         layout, vector = records.arrays_to_model(initial_arrays, trained)
         federation = replace(federation, layout=layout)
