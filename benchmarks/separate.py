@@ -145,7 +145,7 @@ def separate(
             asker.wait_for_all(300)
             yield found
         finally:
-            service.close("the block is over")
+            service.close()
             audit.seal()
             for process in found.processes.values():
                 process.join(JOIN_SECONDS)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.serverapp import Grid
 
 from spcacw_flwr.config.declare import SpcacwError
@@ -188,6 +189,11 @@ def discover(
         if time.monotonic() > deadline:
             silent = [node for node in online if found.answers.get(node) is None]
             lost = [f"; Flower of node {n}: {found.lost[n]}" for n in silent if n in found.lost]
+            if lost:
+                lost.append(
+                    f"; Flower gives a program {HEARTBEAT_DEFAULT_INTERVAL} s to start: too many "
+                    "nodes on one machine take longer"
+                )
             raise SpcacwError(
                 f"No node holds silo {', '.join(missing)} after {timeout:g} s (node-timeout): "
                 f"{len(online)} nodes are connected, {len(silent)} of them did not answer"

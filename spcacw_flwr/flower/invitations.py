@@ -83,7 +83,7 @@ class Invitations:
         """End all streams, and collect the replies to Flower's messages."""
         self._over.set()
         self._thread.join()
-        self.service.close("training failed" if reason[0] else "training is over")
+        self.service.close()
         deadline = time.monotonic() + END_SECONDS
         while any(guest.message for guest in self.guests.values()):
             if time.monotonic() > deadline:

@@ -166,11 +166,10 @@ class Service:
             self._break(link, "its key was revoked")
             audit.refused("stream", f"{link.peer}: node {node} was revoked")
 
-    def close(self, reason: str) -> None:
-        """Send every node the ``reason`` for the end, let the streams end, and stop listening."""
+    def close(self) -> None:
+        """Tell every node that this is the end, let the streams end, and stop listening."""
         for link in [*self.links.values()]:  # another one may open meanwhile
-            message = frames.Exchange(frames.END, told={"reason": reason})
-            link.outgoing.put(frames.frames(message))
+            link.outgoing.put(frames.frames(frames.Exchange(frames.END)))
             link.outgoing.put(None)
         self._server.stop(GRACE_SECONDS).wait()
 

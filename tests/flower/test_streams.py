@@ -108,7 +108,7 @@ def test_a_stream_that_opens_while_the_service_closes_is_no_error():
     made = Service("127.0.0.1:0", None, 2, 1 << 20)
     first = made.links[1] = Link(1, (0,))
     first.outgoing = SimpleNamespace(put=lambda _: made.links.setdefault(2, Link(2, (1,))))
-    made.close("training is over")
+    made.close()
 
 
 def kill(made: Separate, node: int) -> None:
@@ -386,7 +386,7 @@ def test_a_node_that_breaks_the_protocol_and_reads_nothing_holds_no_place(monkey
         wait_until(lambda: let_in(channel, places, SimpleQueue()), 20)
         for call in calls:
             call.cancel()
-    made.close("it is over")
+    made.close()
 
 
 def test_a_token_opens_one_stream_only(secured):
