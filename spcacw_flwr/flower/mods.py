@@ -47,14 +47,14 @@ def private_gradients(
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         try:
             check_question(message)
-            with withholding("The app failed"):
+            with withholding("The app failed, or its reply is none of ours"):
                 reply = call_next(message, context)
-            if reply.has_error() or records.ERROR in reply.content.get(records.CONFIG, {}):
-                return reply
-            if message.metadata.message_type.startswith(MessageType.QUERY):
-                content = announced(reply.content, mechanism)
-            else:
-                content = noised(message, reply.content, mechanism, chances)
+                if reply.has_error() or records.ERROR in reply.content.get(records.CONFIG, {}):
+                    return reply
+                if message.metadata.message_type.startswith(MessageType.QUERY):
+                    content = announced(reply.content, mechanism)
+                else:
+                    content = noised(message, reply.content, mechanism, chances)
         except SpcacwError as error:
             content = records.error_content(str(error))
         return Message(content, reply_to=message)

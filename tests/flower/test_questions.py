@@ -153,18 +153,27 @@ def test_a_message_without_its_records_is_refused(kind):
         assert records.ERROR in reply.content[records.CONFIG]
 
 
-def test_the_mod_keeps_the_words_of_an_error_too(caplog):
-    app = ClientApp(mods=[private_gradients(noise=1.0, max_norm=1.0)])
+def failing(message: Message, context: Context) -> Message:
+    raise ValueError("the age of J. Doe")
 
-    @app.train()
-    def failing(message: Message, context: Context) -> Message:
-        raise ValueError("the age of J. Doe")
 
-    (reply,) = asked_of(app, GOOD)
+def without_metrics(message: Message, context: Context) -> Message:
+    return Message(RecordDict(), reply_to=message)
+
+
+@pytest.mark.parametrize(
+    ("app", "kind", "words"),
+    [(failing, "ValueError", "the age of J. Doe"), (without_metrics, "KeyError", "metrics")],
+)
+def test_the_mod_keeps_the_words_of_an_error_too(app, kind, words, caplog):
+    made = ClientApp(mods=[private_gradients(noise=1.0, max_norm=1.0)])
+    made.train()(app)
+    (reply,) = asked_of(made, GOOD)
     assert not reply.has_error(), reply.error
-    assert reply.content[records.CONFIG][records.ERROR].startswith("The app failed: ValueError (")
-    assert "Doe" not in str(reply.content)
-    assert "the age of J. Doe" in caplog.text
+    said = str(reply.content[records.CONFIG][records.ERROR])
+    assert said.startswith(f"The app failed, or its reply is none of ours: {kind} (")
+    assert words not in said
+    assert words in caplog.text
 
 
 def asked_of(app: ClientApp, config) -> list[Message]:
