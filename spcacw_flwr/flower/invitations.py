@@ -21,7 +21,6 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.simulate import threads
 from spcacw_flwr.flower import records
@@ -166,19 +165,6 @@ class Invitations:
                 guest.message = None
                 guest.failures += 1
                 guest.again = time.monotonic() + min(LONGEST_PAUSE, 2.0 ** (guest.failures - 1))
-
-
-def check(config: Config, simulated: bool) -> None:
-    """Check that the keys allow streams.
-
-    SpcacwError if the nodes are simulated, or the service could not be reached safely.
-    """
-    if simulated:
-        raise SpcacwError(
-            "exchange = 'stream' is for real silos, and these nodes are simulated: leave the key "
-            "out, or use engine = 'in-process'."
-        )
-    server_credentials(config.transport)
 
 
 @contextmanager

@@ -81,10 +81,9 @@ class Desk:
             place / certificates.SERVER_CERTIFICATE, place / certificates.SERVER_KEY
         )
         try:
-            listener = _Listener((EVERYWHERE, port), _Visit)
+            listener = Listener((EVERYWHERE, port), type("Visit", (_Visit,), {"desk": self}))
         except OSError as error:
             raise SpcacwError(f"Port {port} cannot be listened at: {error}.") from error
-        listener.desk = self
         # Each visit makes its own handshake: a slow one keeps no other visit waiting.
         listener.socket = context.wrap_socket(
             listener.socket, server_side=True, do_handshake_on_connect=False
@@ -108,27 +107,22 @@ class Desk:
             time.sleep(POLL_SECONDS)
 
 
-class _Listener(Listener):
-    desk: Desk
-
-
 class _Visit(Visit):
-    server: _Listener
+    desk: Desk
 
     def do_GET(self) -> None:
         """Show the authority's certificate."""
         found = self.path == AUTHORITY
-        self.reply(200 if found else 404, self.server.desk.authority if found else b"")
+        self.reply(200 if found else 404, self.desk.authority if found else b"")
 
     def do_POST(self) -> None:
         """Admit a silo that shows a token."""
-        desk = self.server.desk
         try:
             size = int(self.headers.get("content-length", 0))
             if not 0 <= size <= MOST_BYTES:  # a negative size would be read for ever
                 raise ValueError(size)
             asked = json.loads(self.rfile.read(size))
-            status, said = 200, desk.admit(str(asked["token"]), str(asked["key"]))
+            status, said = 200, self.desk.admit(str(asked["token"]), str(asked["key"]))
         except (ValueError, KeyError, TypeError):
             status, said = 400, {"error": "what it sent is no question of 'spcacw deploy join'"}
         except SpcacwError as error:
@@ -136,7 +130,7 @@ class _Visit(Visit):
         if "error" in said:
             visitor = self.client_address[0].removeprefix("::ffff:")  # IPv4 behind IPv6
             why = f"{visitor}: {said['error']}"
-            desk.server.note(audit.REFUSED, kind="token", why=why)
+            self.desk.server.note(audit.REFUSED, kind="token", why=why)
         self.reply(status, json.dumps(said).encode())
 
 

@@ -33,7 +33,7 @@ from spcacw_flwr.engine.loop import History
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.flower import audit, records
 from spcacw_flwr.flower.grid import hurry
-from spcacw_flwr.flower.invitations import check
+from spcacw_flwr.flower.service import server_credentials
 from spcacw_flwr.flower.strategy import GradientStrategy
 from spcacw_flwr.report.page import write_report_if_possible
 from spcacw_flwr.report.terminal import print_report
@@ -151,7 +151,12 @@ def run(grid: Grid, config: Config, flower_run: str = "") -> Path:
     recorder = Audited(directory, config, engine, flower_run=flower_run)
     with reported(recorder):
         if config.transport.exchange == STREAM:
-            check(config, simulated)
+            if simulated:
+                raise SpcacwError(
+                    "exchange = 'stream' is for real silos, and these nodes are simulated: leave "
+                    "the key out, or use engine = 'in-process'."
+                )
+            server_credentials(config.transport)  # else a wrong key ends the run much later
         train(grid, config, recorder)
     return recorder.directory
 

@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Error, Message
@@ -16,10 +17,10 @@ from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.recorder import Recorder
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import client_app, invitations, records, service
-from spcacw_flwr.flower.invitations import check
+from spcacw_flwr.flower import client_app, invitations, records, server_app, service
 from spcacw_flwr.flower.members import Members
 from spcacw_flwr.flower.server_app import train
+from spcacw_flwr.flower.service import server_credentials
 from tests.flower.grid import LocalGrid
 from tests.test_end_to_end import assert_same_training
 from tests.watching import wait_until
@@ -211,21 +212,25 @@ def test_without_the_target_no_training_begins(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keys", "simulated", "words"),
+    ("keys", "words"),
     [
-        ({}, True, "is for real silos"),
-        ({"stream_address": "0.0.0.0:7000"}, False, "must not travel there in the clear"),
-        ({"stream_address": "silo0.example.org:7000"}, False, "name stream-certificate"),
-        ({"stream_address": "7000"}, False, "not of the form host:port"),
-        ({"stream_certificate": "a.pem"}, False, "go together"),
-        ({"stream_certificate": "a.pem", "stream_key": "b.pem"}, False, "cannot be read"),
+        ({"stream_address": "0.0.0.0:7000"}, "must not travel there in the clear"),
+        ({"stream_address": "silo0.example.org:7000"}, "name stream-certificate"),
+        ({"stream_address": "7000"}, "not of the form host:port"),
+        ({"stream_certificate": "a.pem"}, "go together"),
+        ({"stream_certificate": "a.pem", "stream_key": "b.pem"}, "cannot be read"),
     ],
 )
-def test_keys_that_do_not_allow_streams_are_refused(keys, simulated, words):
+def test_keys_that_do_not_allow_streams_are_refused_before_nodes_are_asked(keys, words, tmp_path):
     with pytest.raises(SpcacwError, match=words):
-        check(small("", **keys), simulated)
+        server_app.run(SimpleNamespace(), small(tmp_path / "run", **keys))
+
+
+def test_simulated_nodes_have_no_streams(tmp_path):
+    with pytest.raises(SpcacwError, match="is for real silos"):
+        server_app.run(SimpleNamespace(pull_interval=0.1), small(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:7000", "[::1]:7000", "127.9.9.9:1"])
 def test_plaintext_is_allowed_on_loopback(address):
-    check(small("", stream_address=address), simulated=False)
+    assert server_credentials(small("", stream_address=address).transport) is None
