@@ -36,8 +36,8 @@ from spcacw_flwr.flower.silo import (
     note_told,
     see_fit,
     talk,
-    told_of,
     withholding,
+    without_words,
 )
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import prepare
@@ -172,9 +172,9 @@ def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], 
             with withholding(f"The question '{kind}' cannot be answered"):
                 content = handler(pool_of(own, message, context), message, context)
         except SpcacwError as error:
-            audit.refused(kind, str(error))
             log(ERROR, "%s", error)
-            told = str(error) if simulated() else told_of(error)
+            told = str(error) if simulated() else without_words(error)
+            audit.refused(kind, told)
             content = records.error_content(told)
         return Message(content, reply_to=message)
 

@@ -29,7 +29,6 @@ from spcacw_flwr.silos.protocol import LOSSES, Federation, Request, SiloInfo
 
 Said = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 """Metrics, and arrays as they travel."""
-NOTHING = np.empty(0, np.float32)
 
 
 def asked(pool: SiloPool, config: records.Told, points: Tensor) -> Request:
@@ -88,7 +87,7 @@ def withholding(what: str) -> Iterator[None]:
         raise SpcacwError(f"{what}: {kind}; the node's log says more") from error
 
 
-def told_of(error: SpcacwError) -> str:
+def without_words(error: SpcacwError) -> str:
     """Return an error's sentence for the target: of what raised it, only the kind, as above."""
     cause = error.__cause__
     return str(error).replace(one_line(cause), type(cause).__name__) if cause else str(error)
@@ -170,7 +169,7 @@ def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> list[byt
     The answers of private silos are counted in ``ledger``. Frames are copies: the next question
     fills the pool's memory with gradients that have no noise yet.
     """
-    points = torch.from_numpy(message.arrays.get(records.POINTS, NOTHING))
+    points = torch.from_numpy(message.arrays.get(records.POINTS, np.empty(0, np.float32)))
     try:
         if message.kind == frames.EVALUATION:
             silo = records.whole_number(message.told, "silos")
@@ -180,8 +179,9 @@ def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> list[byt
             ledger.note(request, request.silos)
             told, arrays = answer(pool, request, ledger)
     except SpcacwError as error:
-        told, arrays = {records.ERROR: told_of(error)}, {}
-        audit.refused(message.kind, str(error))
+        log(ERROR, "%s", error)
+        told, arrays = {records.ERROR: without_words(error)}, {}
+        audit.refused(message.kind, told[records.ERROR])
     return [*frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))]
 
 

@@ -7,6 +7,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from spcacw_flwr.config.declare import users
 from spcacw_flwr.engine.loop import Alone
 from spcacw_flwr.flower import frames, records
 from spcacw_flwr.flower.mods import private_gradients
@@ -104,6 +105,21 @@ def test_what_a_model_cannot_compute_is_refused_in_a_sentence(stream, caplog):
     assert words not in said
     assert words in caplog.text
     assert not ask(GOOD, pool.initial_parameters(), stream, run=NORMED, pool=pool)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_words_that_a_sentence_repeats_stay_too(stream, monkeypatch, caplog):
+    def fail(*given):
+        with users("The loss raises"):
+            raise ValueError("the age of J. Doe")
+
+    monkeypatch.setattr(SiloPool, "replies", fail)
+    noted = []
+    monkeypatch.setattr("spcacw_flwr.flower.audit.refused", lambda kind, why: noted.append(why))
+    said = ask(GOOD, POINT, stream)
+    assert said.startswith("The loss raises ValueError (test_questions.py line")
+    assert noted == [said]  # two hosts compare their audit logs
+    assert "ValueError: the age of J. Doe" in caplog.text
 
 
 @pytest.mark.parametrize(
