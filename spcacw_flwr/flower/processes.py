@@ -269,7 +269,9 @@ def family(*homes: Path) -> list[psutil.Process]:
 
 
 def _runs(process: psutil.Process, program: str) -> bool:
-    """Say whether a process runs a program, which may be a script: macOS does not name it so."""
+    """Say whether a process runs a program, or did; of scripts macOS tells this while they live."""
+    if process.name()[:15] == program[:15]:  # Linux keeps 15 letters
+        return True
     return program in (Path(word).name for word in process.cmdline()[:2])
 
 
