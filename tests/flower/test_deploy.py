@@ -481,7 +481,7 @@ def test_a_program_is_known_by_its_script_and_so_is_its_launcher(macos, tmp_path
         monkeypatch.setattr("psutil.Process.name", lambda process: "python3.11")
     script, launcher = tmp_path / "flower-supernode", tmp_path / "flower-superexec"
     script.write_text(f"#!/bin/sh\n{launcher} &\nexec sleep 60\n")
-    launcher.write_text("#!/bin/sh\nsleep 60\n")
+    launcher.write_text(f"#!{sys.executable}\nimport time\n\ntime.sleep(60)\n")
     for path in (script, launcher):
         path.chmod(0o700)
     program = Program(
