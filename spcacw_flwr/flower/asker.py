@@ -143,9 +143,14 @@ class Asker:
 
     def _wait(self, asked: dict[int, Asked], what: str) -> None:
         """Wait for the answers to the last question, and put them into ``asked``."""
-        vital, timeout = self.nodes[self.federation.target], self.config.run.round_timeout
+        target, timeout = self.federation.target, self.config.run.round_timeout
         deadline = time.monotonic() + timeout
         while any(one.open for one in asked.values()):
+            if (vital := self.nodes[target]) not in asked:  # it came back under another id
+                for node, one in list(asked.items()):
+                    if one.open and target in one.question.told["silos"]:
+                        asked[vital] = asked.pop(node)
+                        self._ask(vital, one)
             if (left := deadline - time.monotonic()) <= 0 or not (event := self._event(left)):
                 break
             node = event.link.node

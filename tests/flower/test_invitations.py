@@ -166,6 +166,22 @@ def test_a_node_started_again_under_a_new_id_takes_its_place(tmp_path, caplog):
     assert f"Node {new} holds silos" in caplog.text
 
 
+def test_a_round_waits_for_a_target_that_comes_back_under_a_new_id(tmp_path, caplog):
+    config = small(tmp_path / "run", compare_alone=False, round_timeout=10.0, epochs=6)
+    grid = StreamGrid(config)
+    old, new = max(grid.contexts), 999
+
+    def strike(made: service.Service) -> None:
+        grid.contexts[new] = grid.contexts[old]
+        grid.contexts[new].node_id = new
+        grid.gone.add(old)
+        made._break(made.links[old], "its process was killed")
+
+    run(grid, config, strike)
+    assert f"Node {new} holds silos" in caplog.text
+    assert "goes on without" not in caplog.text
+
+
 def test_the_stream_of_a_node_is_ended_whenever_it_is_revoked(tmp_path, monkeypatch):
     """Here while invitations are in the middle of a look at who is missing."""
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
