@@ -10,17 +10,14 @@ subtract: it is for rehearsals only.
 """
 
 import functools
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from logging import ERROR
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.logger import log
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
@@ -34,10 +31,11 @@ from spcacw_flwr.flower.silo import (
     channel_of,
     evaluation,
     note_told,
+    refusal,
     see_fit,
+    simulated,
     talk,
     withholding,
-    without_words,
 )
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import prepare
@@ -130,12 +128,6 @@ def _pool(run: Flat, told: Flat, own: Own | None = None, method: str = "") -> Si
     return SiloPool(config, setting, silos, chances)
 
 
-def simulated() -> bool:
-    """Say whether this is a silo of a simulation: its process is one of Ray's actors."""
-    ray = sys.modules.get("ray")
-    return bool(ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id())
-
-
 def told_in(message: Message) -> records.Told:
     """Return the keys of a message; empty if it has none."""
     found: records.Told = message.content.config_records.get(records.CONFIG, {})
@@ -172,10 +164,7 @@ def replying(handler: Handler, own: Own | None) -> Callable[[Message, Context], 
             with withholding(f"The question '{kind}' cannot be answered"):
                 content = handler(pool_of(own, message, context), message, context)
         except SpcacwError as error:
-            log(ERROR, "%s", error)
-            told = str(error) if simulated() else without_words(error)
-            audit.refused(kind, told)
-            content = records.error_content(told)
+            content = records.error_content(refusal(kind, error))
         return Message(content, reply_to=message)
 
     return guarded

@@ -1,6 +1,7 @@
 """A node's answers: to a Flower message, or in a stream until the target ends the training."""
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -87,10 +88,23 @@ def withholding(what: str) -> Iterator[None]:
         raise SpcacwError(f"{what}: {kind}; the node's log says more") from error
 
 
-def without_words(error: SpcacwError) -> str:
-    """Return an error's sentence for the target: of what raised it, only the kind, as above."""
-    cause = error.__cause__
-    return str(error).replace(one_line(cause), type(cause).__name__) if cause else str(error)
+def refusal(kind: str, error: SpcacwError) -> str:
+    """Log why a question is not answered; return the sentence for the target and the audit log.
+
+    Of a real silo it tells only the kind of what raised the error, as above.
+    """
+    log(ERROR, "%s", error)
+    told, cause = str(error), error.__cause__
+    if cause and not simulated():
+        told = told.replace(one_line(cause), type(cause).__name__)
+    audit.refused(kind, told)
+    return told
+
+
+def simulated() -> bool:
+    """Say whether this is a silo of a simulation: its process is one of Ray's actors."""
+    ray = sys.modules.get("ray")
+    return bool(ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id())
 
 
 def answer(pool: SiloPool, request: Request, ledger: Ledger | None = None) -> Said:
@@ -179,9 +193,7 @@ def framed(pool: SiloPool, message: frames.Exchange, ledger: Ledger) -> list[byt
             ledger.note(request, request.silos)
             told, arrays = answer(pool, request, ledger)
     except SpcacwError as error:
-        log(ERROR, "%s", error)
-        told, arrays = {records.ERROR: without_words(error)}, {}
-        audit.refused(message.kind, told[records.ERROR])
+        told, arrays = {records.ERROR: refusal(message.kind, error)}, {}
     return [*frames.frames(frames.Exchange(frames.ANSWER, message.id, told, arrays))]
 
 
