@@ -143,12 +143,14 @@ def run_studies(
             made += KINDS[kind].study(name, listed[name], results, where, more, console)
             continue
         table = studies.table_of(name, listed[name], results)
+        conf.chosen(listed[name]["figures"], studies.FIGURES, f"figure (of {name})")
         jobs = list(studies.jobs_of(name, listed[name], more))
         lacking = sum(table.lacks(job.place) for job in jobs)
         console.print(f"{name}: {lacking} of {len(jobs)} runs are missing")
         failed += len(where.fill(table, jobs, studies.figures, console))
         made += [table.path] * bool(lacking and not report_only)
-        made += studies.write(name, table.path, picture)
+        if file.samefile(studies.STUDIES):  # one's own study may have the name of one of ours
+            made += studies.write(name, table.path, picture)
     if failed:
         raise SpcacwError(f"{failed} runs failed: the same command tries them again.")
     return made

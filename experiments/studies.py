@@ -42,6 +42,19 @@ from .runs import FINISHED, Run
 STUDIES = CONF / "studies.toml"
 COMMON = {"compare-alone": False, "engine": "in-process", "method": "spcacw"}
 NOT_AXES = ("seeds", "set", "title")
+FIGURES = (
+    "epochs", "best_accuracy", "last_accuracy", "alpha_target", "alpha_cluster", "alpha_wrong",
+    "alpha_private", "alpha_silo1", "alpha_of_target", "epsilon", "delta", "regret", "regret_bound",
+    "target_gradients", "floats", "bytes", "seconds",
+)  # fmt: skip
+"""The columns that a run can fill (:func:`figures`)."""
+TYPES: dict[str, tuple[Any, str]] = {
+    "seeds": (int | list, "a whole number or a list of such"),
+    **dict.fromkeys(("place", "figures", "columns", "rows", "only", "targets"), (list, "a list")),
+    "grid": (list, "a list of tables, each under [[…grid]]"),
+    **dict.fromkeys(("set", "keys", "values"), (dict, "a table")),
+}
+"""The type of what a file of studies gives for a word, and its name."""
 NOTHING = 1e-6
 """A noise z so small that it hides nothing: its ε has no meaning."""
 
@@ -64,12 +77,24 @@ class Listed(dict[str, Any]):
 
 
 def read_studies(path: Path) -> dict[str, Any]:
-    """Return the studies of a file, by name; SpcacwError if it cannot be read or has no tables."""
+    """Return the studies of a file, by name; SpcacwError if it cannot be read or has no tables.
+
+    SpcacwError also for a value of another type than :data:`TYPES` says.
+    """
     found = read_toml(path)
     for name, study in found.items():
         if not isinstance(study, dict):
             raise SpcacwError(f"{path}: {name} is not a table, so it is no study.")
+        _check_types(f"{path}: {name}", study)
+        for grid in study.get("grid", ()):
+            _check_types(f"{path}: {name}.grid", grid)
     return Listed(found, f"{path}: ")
+
+
+def _check_types(place: str, table: Mapping[str, Any]) -> None:
+    for word, (kind, name) in TYPES.items():
+        if word in table and not isinstance(table[word], kind):
+            raise SpcacwError(f"{place}.{word} = {table[word]!r} is not {name}.")
 
 
 def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:

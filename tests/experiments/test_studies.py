@@ -110,6 +110,35 @@ def test_a_key_that_ones_own_study_lacks_is_one_sentence(tmp_path, table, place,
     assert f"{file}: {place} has no key {key!r}: a study of its kind needs it." in said
 
 
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('place = []\nfigures = []\n[[mine.grid]]\nseeds = "3"',
+         "mine.grid.seeds = '3' is not a whole number or a list of such."),
+        ('kind = "variants"\ncolumns = []\nrows = []\nseeds = "3"', "mine.seeds = '3' is not"),
+        ('kind = "shapley"\n[[mine.grid]]\nsetting = "heart"\ntargets = [0]\nseeds = "3"',
+         "mine.grid.seeds = '3' is not"),
+        ('place = ["seed"]\nfigures = ["best_acuracy"]\n[[mine.grid]]\nseeds = 1',
+         "no figure (of mine) 'best_acuracy' (did you mean best_accuracy?)"),
+        ('place = "seed"', "mine.place = 'seed' is not a list."),
+        ('place = ["seed"]\nfigures = []\n[mine.grid]\nseeds = 1', "mine.grid = {'seeds': 1} is"),
+        ('place = ["seed"]\nfigures = []\nvalues = 1\n[[mine.grid]]\nseeds = 1', "mine.values = 1"),
+    ],
+)  # fmt: skip
+def test_a_key_of_another_type_in_ones_own_study_is_one_sentence(tmp_path, table, words):
+    (file := tmp_path / "own.toml").write_text(f"[mine]\n{table}\n")
+    said = command("--file", file, "--results", tmp_path, "--runs", tmp_path / "runs", code=1)
+    assert words in said
+
+
+def test_ones_own_study_may_have_the_name_of_one_of_ours(tmp_path):
+    file = tmp_path / "own.toml"
+    text = OWN.replace("RULES", '["plain"]').replace("SEEDS", "1")
+    file.write_text(text.replace("small", "options"))
+    said = command("--file", file, "--results", tmp_path, "--runs", tmp_path / "runs")
+    assert said.splitlines()[-1] == str(tmp_path / "options.csv")
+
+
 def test_what_is_no_study_is_one_sentence(tmp_path):
     (file := tmp_path / "own.toml").write_text("mine = 3\n")
     assert f"{file}: mine is not a table" in command("--file", file, code=1)
