@@ -39,7 +39,7 @@ from spcacw_flwr.silos.metrics import METRICS, Metric
 from spcacw_flwr.silos.setting import prepare
 from spcacw_flwr.silos.setup import checked_setting
 
-from .conf import CONF, Job, Keys, Row, numbers, rows
+from .conf import CONF, Job, Keys, Row, numbers, refuse_told, rows
 from .pages import NONE, table
 from .results import Table
 from .runs import own_code
@@ -72,6 +72,7 @@ def jobs_of(
 
     ``trials`` has lists of values by key, and the ``methods`` that try every combination of them.
     """
+    refuse_told(more, PLACE)
     cls, found = setting_class(name), []
     natural = "target_samples" in getattr(cls.Keys, "__dataclass_fields__", {})
     size_key = f"{cls.name}.target-samples" if natural else "samples-per-silo"

@@ -24,7 +24,7 @@ from spcacw_flwr.config.config import flattened, read_toml
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import write_atomically
 
-from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, rows
+from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, rows, seeds_of
 from .pages import NONE, table
 from .results import grouped, paired, read_csv, write_csv
 from .runs import FINISHED, Run
@@ -87,7 +87,7 @@ def study(
     A cell's p needs the runs of all its row's variants, so a table that lacks one is made anew,
     from finished runs and new ones. SpcacwError if a run failed; the table stays as it was.
     """
-    of, which, seeds = columns(listed["columns"]), rows(listed["rows"]), range(listed["seeds"])
+    of, which, seeds = columns(listed["columns"]), rows(listed["rows"]), seeds_of(listed["seeds"])
     numbers: dict[str, int] = {}
     if listed["kind"] == "calibration":
         jobs = calibration_jobs(of, which[0], seeds, more)

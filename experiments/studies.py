@@ -34,7 +34,7 @@ from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.silos.setup import setting_of
 
-from .conf import CONF, Job, Keys, columns, tuned_keys
+from .conf import CONF, Job, Keys, columns, refuse_told, seeds_of, tuned_keys
 from .pages import NONE, cell, fields, table
 from .results import Table
 from .runs import FINISHED, Run
@@ -102,27 +102,29 @@ def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:
     if axis in study.get("values", {}):
         return flattened(study["values"][axis][value])
     if axis == "column":
-        return columns([value])[0].keys
+        return columns([str(value)])[0].keys
     return {study.get("keys", {}).get(axis, axis): value}
 
 
 def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
-    """Yield the runs of a study; the keys ``more`` win over its own."""
+    """Yield the runs of a study; the keys ``more`` win over its own, but for those of its lists."""
     place, several = study["place"], study.get("values", {})
     for grid in study["grid"]:
         axes = {axis: values if isinstance(values, list) else [values]
                 for axis, values in grid.items() if axis not in NOT_AXES}  # fmt: skip
         if axes.get("method") == ["all"]:
             axes["method"] = list(METHODS)
-        seeds = grid["seeds"] if isinstance(grid["seeds"], list) else range(grid["seeds"])
-        for *values, seed in product(*axes.values(), seeds):
+        for *values, seed in product(*axes.values(), seeds_of(grid["seeds"])):
             chosen = dict(zip(axes, values, strict=True))
             rest = {axis: value for axis, value in chosen.items() if axis not in place}
             keys: dict[str, Any] = {**COMMON, **flattened(grid.get("set", {}))}
+            told = {"seed"}
             # A column's keys lose to all others; the keys of ``values`` win over all others.
             for axis in sorted(chosen, key=lambda axis: (axis in several) - (axis == "column")):
                 if axis not in ("study", "with"):
-                    keys |= keys_of(study, axis, chosen[axis])
+                    keys |= (own := keys_of(study, axis, chosen[axis]))
+                    told |= own.keys() if axis != "column" else {"setting"}
+            refuse_told(more, told)
             line = {**chosen, "keys": json.dumps(rest), "seed": seed}
             # grid[column] says that it is missing
             said = {column: line[column] if column in line else grid[column] for column in place}

@@ -120,6 +120,10 @@ def test_a_key_that_ones_own_study_lacks_is_one_sentence(tmp_path, table, place,
          "mine.grid.seeds = '3' is not"),
         ('place = ["seed"]\nfigures = ["best_acuracy"]\n[[mine.grid]]\nseeds = 1',
          "no figure (of mine) 'best_acuracy' (did you mean best_accuracy?)"),
+        ('place = ["seed"]\nfigures = []\n[[mine.grid]]\ncolumn = 3\nseeds = 1', "no column '3'"),
+        ('place = ["seed"]\nfigures = []\n[[mine.grid]]\nseeds = ["a"]', "seed = 'a' is not"),
+        ('kind = "shapley"\n[[mine.grid]]\nsetting = "no"\ntargets = [0]\nseeds = [3]',
+         "setting = 'no'"),
         ('place = "seed"', "mine.place = 'seed' is not a list."),
         ('place = ["seed"]\nfigures = []\n[mine.grid]\nseeds = 1', "mine.grid = {'seeds': 1} is"),
         ('place = ["seed"]\nfigures = []\nvalues = 1\n[[mine.grid]]\nseeds = 1', "mine.values = 1"),
@@ -145,6 +149,26 @@ def test_what_is_no_study_is_one_sentence(tmp_path):
     file.write_text('[mine]\nkind = "variant"\n')
     said = command("--file", file, code=1)
     assert "There is no kind of study (of mine) 'variant' (did you mean variants?)" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("studies", "wire", "--results", "no"), "seed=9"),
+        (("studies", "wire", "--results", "no"), "setting=heart"),
+        (("studies", "wire", "--results", "no"), "wire=int8"),
+        (("studies", "shapley", "--results", "no"), "target=2"),
+        (("studies", "variants", "--results", "no"), "seed=9"),
+        (("table1", "--columns", "mnist-rotate"), "method=fedavg"),
+        (("attacks", "no.csv"), "setting=heart"),
+        (("federations", "--setting", "heart"), "setting=digits-relabel"),
+    ],
+)
+def test_a_key_that_lines_tell_cannot_be_set(words, key, tmp_path, monkeypatch):
+    """The lines would tell other keys than their runs had."""
+    monkeypatch.chdir(tmp_path)
+    said = ran(*words, "--set", key, "--data-dir", tmp_path, code=1, of=app)
+    assert f"--set {key.partition('=')[0]}: " in said
 
 
 @pytest.mark.parametrize("name", ["studies", "attacks"])
