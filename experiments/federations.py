@@ -28,7 +28,7 @@ import pandas as pd
 from rich.console import Console
 
 from spcacw_flwr.config.config import Config, flattened, read_toml
-from spcacw_flwr.config.declare import SpcacwError, users
+from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import METHODS, setting_class
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.directory import write_atomically
@@ -36,7 +36,7 @@ from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.engine.simulate import simulate
 from spcacw_flwr.silos.evaluation import CASES
 from spcacw_flwr.silos.metrics import METRICS, Metric
-from spcacw_flwr.silos.setting import prepare
+from spcacw_flwr.silos.setting import data_of, prepare
 from spcacw_flwr.silos.setup import checked_setting
 
 from .conf import CONF, Job, Keys, Row, numbers, refuse_told, rows
@@ -90,8 +90,7 @@ def jobs_of(
     for target in range(0, count, plan.get("every", 1)):
         setting = checked_setting(Config.from_flat({**keys, "target": target, "seed": seeds[0]}))
         prepare(setting)
-        with users("train() or test() of the setting raises"):
-            test, train = len(setting.test(target).y), len(setting.train(target).y)
+        test, train = (len(data_of(setting, part, target).y) for part in ("test", "train"))
         known = setting.oracle(target)
         for size, one in product(plan["sizes"], chosen):
             few = (train + test - size if natural and size else test) < FEWEST
