@@ -88,18 +88,6 @@ def grouped(
     return {where: read_curves(group) for where, group in groups.items()}
 
 
-def failures(jobs: Iterable[Job], runs: Iterable[Run]) -> list[str]:
-    """Return a sentence for each cause of failed runs, with the row, column and seeds it hit."""
-    seeds: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    for job, run in zip(jobs, runs, strict=True):
-        if run.cause:
-            seeds[job.row, job.column, run.cause].add(job.seed)
-    return [
-        f"{row} on {column}, seed{'s' * (len(hit) > 1)} {', '.join(map(str, sorted(hit)))}: {cause}"
-        for (row, column, cause), hit in seeds.items()
-    ]
-
-
 Found = Mapping[tuple[str, str, bool], Curves]
 """The finished runs of a table by column, row and whether they are twins, with held-out data."""
 

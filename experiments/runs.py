@@ -14,7 +14,6 @@ import json
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -248,7 +247,24 @@ def restore(path: Path, root: Path) -> set[str]:
     return set(kept)
 
 
-LAST_FAILURES = 8
+def failures(runs: Iterable[Run]) -> list[str]:
+    """Return a sentence for each cause of failed runs, with the rows, columns and seeds it hit."""
+    hit: dict[str, dict[str, list[int]]] = {}
+    for run in dict.fromkeys(runs):
+        for job in run.jobs if run.cause else ():
+            cell = f"{job.row} on {job.column}" + (f", {job.note}" if job.note else "")
+            hit.setdefault(run.cause, {}).setdefault(cell, []).append(job.seed)
+    sentences = []
+    for cause, cells in hit.items():
+        told = [f"{cell}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
+                for cell, seeds in cells.items()]  # fmt: skip
+        more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+        sentences.append(f"{'; '.join(told[:MOST_TOLD])}{more}: {cause}")
+    return sentences
+
+
+MOST_TOLD = 8
+"""Most failures that are told one by one."""
 
 
 class Display(Progress):
@@ -274,7 +290,8 @@ class Display(Progress):
             self.console.print(f"{done} of {len(self.runs)} runs were finished before.")
         with self:
             yield
-        self.failures()
+        for sentence in failures(self.runs):
+            self.console.print(sentence, style="red", highlight=False, soft_wrap=True, markup=False)
 
     def remaining(self) -> str:
         """Return the remaining time as text, if the rest goes on at the speed so far."""
@@ -301,7 +318,7 @@ class Display(Progress):
                 accuracy = said.get("accuracy")
                 words = f"epoch {said.get('epoch', 0)}/{said.get('epochs', '?')}"
                 table.add_row("▶", run.name, words, f"{accuracy:.2f} %" if accuracy else "")
-        for run in [run for run in self.runs if run.state == FAILED][-LAST_FAILURES:]:
+        for run in [run for run in self.runs if run.state == FAILED][-MOST_TOLD:]:
             table.add_row("[red]✗[/]", run.name, run.error)
         yield table
 
@@ -318,12 +335,3 @@ class Display(Progress):
             words = f"failed: {run.error}"
         line = f"{done}/{len(self.runs)} {run.name}: {words}; {self.remaining()}"
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-    def failures(self) -> None:
-        """Print why runs failed, each sentence once."""
-        failed = [run for run in self.runs if run.state == FAILED]
-        for sentence, count in Counter(run.error for run in failed).most_common():
-            first = next(run.name for run in failed if run.error == sentence)
-            more = f" and {count - 1} more" if count > 1 else ""
-            line = f"{first}{more} failed: {sentence}"
-            self.console.print(line, style="red", highlight=False, soft_wrap=True, markup=False)
