@@ -54,6 +54,12 @@ def more_keys(data_dir: Path | None, engine: str, assignments: list[str] | None)
     return {**where, "engine": engine, **parse_assignments(assignments or [])}
 
 
+def tell_what_stays(table: Path, assignments: list[str] | None) -> None:
+    """Say that a table's lines may be of other keys than those that the command line adds."""
+    if assignments and table.exists():
+        say(f"{table}: its lines stay, whatever keys their runs had.")
+
+
 def files_of(command: Callable[..., list[Path]]) -> Callable[..., None]:
     """Print the files that a command made, or one sentence that says why it failed."""
 
@@ -138,6 +144,7 @@ def run_studies(
     made: list[Path] = []
     failed = 0
     for name in conf.chosen(which or [], listed, "study"):
+        tell_what_stays(results / f"{name}.csv", set_)
         if "kind" in listed[name]:
             (kind,) = conf.chosen([listed[name]["kind"]], KINDS, f"kind of study (of {name})")
             made += KINDS[kind].study(name, listed[name], results, where, more, console)
@@ -169,6 +176,7 @@ def attack(
     ] = None,
 ) -> list[Path]:  # fmt: skip
     """Attack methods: run what the table lacks; with --picture, report all that it holds."""
+    tell_what_stays(table, set_)
     study.extend(
         table, conf.columns(names_in(columns)), names_in(methods), conf.numbers(seeds),
         more_keys(data_dir, "in-process", set_), conf.chosen(names_in(attacks), ATTACKS, "attack"),

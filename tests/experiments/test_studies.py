@@ -178,6 +178,17 @@ def test_keys_that_no_line_tells_want_a_table_of_their_own(name):
     assert "--set KEY=VALUE any key; lines that are there stay" in said
 
 
+@pytest.mark.parametrize("name", ["wire", "shapley", "variants"])
+def test_lines_that_may_be_of_other_keys_are_told(name, tmp_path):
+    """A table could have one seed in float32 and the next one in bfloat16, and not say so."""
+    words = (name, "--report-only", "--results", tmp_path)
+    sentence = f"{name}.csv: its lines stay, whatever keys their runs had."
+    assert sentence not in command(*words, "--set", "precision=bf16")
+    shutil.copy(RESULTS / f"{name}.csv", tmp_path)
+    assert sentence not in command(*words)
+    assert sentence in command(*words, "--set", "precision=bf16")
+
+
 def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
     said, first = run_own(tmp_path, ["plain", "wrong"], code=1)
     assert "method = 'locl' is unknown" in said
