@@ -6,6 +6,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,16 @@ def more_keys(data_dir: Path | None, engine: str, assignments: list[str] | None)
     """Return the keys that the command line adds to every run."""
     where = {"data-dir": absolute(str(data_dir))} if data_dir else {}
     return {**where, "engine": engine, **parse_assignments(assignments or [])}
+
+
+def shares_of(text: str) -> list[float]:
+    """Return comma-separated shares; SpcacwError unless they are numbers in (0, 1]."""
+    found: list[float] = []
+    with suppress(ValueError):
+        found = [float(word) for word in names_in(text)]
+    if not found or not all(0 < share <= 1 for share in found):
+        raise SpcacwError(f"--shares {text}: each must be a number in (0, 1].")
+    return found
 
 
 def tell_what_stays(table: Path, assignments: list[str] | None) -> None:
@@ -180,7 +191,7 @@ def attack(
     study.extend(
         table, conf.columns(names_in(columns)), names_in(methods), conf.numbers(seeds),
         more_keys(data_dir, "in-process", set_), conf.chosen(names_in(attacks), ATTACKS, "attack"),
-        [*map(float, names_in(shares))], Where(table.parent, workers=workers, ray=ray),
+        shares_of(shares), Where(table.parent, workers=workers, ray=ray),
         new_console(),
     )  # fmt: skip
     return [table, *(study.write(table, picture) if picture else [])]

@@ -69,7 +69,8 @@ def accuracy(path: Path, title: str, found: Cells) -> None:
         axes.plot(epochs, mean, color=look[name], label=name, linewidth=1.4)
         if len(c.seeds) > 1:
             std = c.accuracy.std(axis=0, ddof=1)
-            axes.fill_between(epochs, mean - std, mean + std, color=look[name], alpha=0.15, lw=0)
+            above = np.minimum(mean + std, 100)  # the axis by errors has no place far beyond
+            axes.fill_between(epochs, mean - std, above, color=look[name], alpha=0.15, lw=0)
     axes.set_xlabel("epoch of the target")
     axes.set_ylabel("target's test accuracy (%)")
     if max(float(c.accuracy.max()) for c in found.values()) > HIGH:

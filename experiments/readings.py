@@ -70,10 +70,16 @@ def variant_jobs(
 
 
 def complete(csv: Path, jobs: Sequence[Job]) -> bool:
-    """Whether a table has a line for each cell of some runs, with at least as many seeds."""
+    """Whether a table has a line for each cell of some runs, with at least as many seeds.
+
+    SpcacwError if it is a table of something else.
+    """
+    lines = read_csv(csv) if csv.exists() else []
+    if lines and "seeds" not in lines[0]:
+        raise SpcacwError(f"{csv} is no table of variants: name another.")
     there = {
         (line["column"], line.get("method", "local"), line.get("variant") or line["keys"]):
-        int(line["seeds"]) for line in (read_csv(csv) if csv.exists() else [])
+        int(line["seeds"]) for line in lines
     }  # fmt: skip
     wanted = Counter((job.column, job.row, job.note) for job in jobs)
     return all(there.get(cell, 0) >= seeds for cell, seeds in wanted.items())

@@ -70,7 +70,7 @@ def read_curves(runs: Iterable[Run]) -> Curves:
     runs = sorted(runs, key=lambda run: run.job.seed)
     parts = []
     for run in runs:
-        epochs = run.logged()
+        epochs = run.scored()
         parts.append([[e[name] for e in epochs] for name in ("accuracy", "seconds", *COSTS)])
     places = tuple(run.directory for run in runs)
     figures = np.array(parts, dtype=np.float64).transpose(1, 0, 2)

@@ -31,6 +31,7 @@ from spcacw_flwr.config.declare import SpcacwError, import_by_path
 from spcacw_flwr.engine.directory import whole_lines, write_atomically
 from spcacw_flwr.engine.recorder import as_json
 from spcacw_flwr.flower.launch import read_status
+from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.setting import prepare as prepare_data
 from spcacw_flwr.silos.setup import checked_setting
 
@@ -129,9 +130,13 @@ class Run:
         """Return a finished run's own summary."""
         return dict(json.loads((self.directory / "summary.json").read_text()))
 
+    def scored(self) -> list[dict[str, Any]]:
+        """Return what a finished run logged; SpcacwError if it has no accuracy."""
+        return with_accuracy(self.logged(), self.name)
+
     def line(self) -> str:
-        """Return the line of JSON that is kept of a finished run."""
-        epochs = [{name: epoch[name] for name in KEPT} for epoch in self.logged()]
+        """Return the line of JSON that is kept of a finished run; SpcacwError as :meth:`scored`."""
+        epochs = [{name: epoch[name] for name in KEPT} for epoch in self.scored()]
         about = {"run": self.directory.name, "summary": self.summary()}
         alpha = (self.directory / "alpha.csv").read_text()
         return f"{as_json({**about, 'epochs': epochs, 'alpha': alpha})}\n"
@@ -151,6 +156,16 @@ class Run:
     def fail(self, sentence: str) -> None:
         """Mark the run as failed, with the reason."""
         self.state, self.error = FAILED, sentence
+
+
+def with_accuracy(epochs: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+    """Return what a run logged after each epoch; SpcacwError if ``what`` has no accuracy in it."""
+    if "accuracy" not in epochs[0]:
+        raise SpcacwError(
+            f"{what} has no accuracy, and this table is of accuracies: its labels must be classes; "
+            "'spcacw federations' compares methods by any metric."
+        )
+    return epochs
 
 
 def plan(jobs: Sequence[Job], root: Path) -> list[Run]:
@@ -329,8 +344,11 @@ class Display(Progress):
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
         if run.state == FINISHED:
             summary = run.summary()
-            words = (f"best {summary['best_accuracy']:.2f}, last {summary['last_accuracy']:.2f} "
-                     f"({summary['seconds']:.1f} s)")  # fmt: skip
+            metric = METRICS[summary["metric"]]
+            best, last = (
+                metric.text(summary["metrics"][metric.name][of]) for of in ("best", "last")
+            )
+            words = f"best {best}, last {last} ({summary['seconds']:.1f} s)"
         else:
             words = f"failed: {run.error}"
         line = f"{done}/{len(self.runs)} {run.name}: {words}; {self.remaining()}"

@@ -143,15 +143,16 @@ def table_of(name: str, study: Mapping[str, Any], results: Path) -> Table:
 def figures(_: Job, run: Run) -> dict[str, Any] | None:
     """Return all figures of a finished run, from which a study chooses; None if the run failed.
 
-    Accuracies are in percent, on test data. ``alpha_target`` is the target's own final weight,
-    ``alpha_cluster`` the weight of the peers with the target's distribution (on the rotation:
-    within ``oracle-radius``), ``alpha_wrong`` that of all others, ``alpha_private`` that of the
-    private silos. ``epsilon`` is the largest of any silo. ``floats`` and ``bytes`` are sent between
-    target and peers in the whole run; ``target_gradients`` are the ones that the target computed.
+    SpcacwError if it has no accuracy. Accuracies are in percent, on test data. ``alpha_target`` is
+    the target's own final weight, ``alpha_cluster`` the weight of the peers with the target's
+    distribution (on the rotation: within ``oracle-radius``), ``alpha_wrong`` that of all others,
+    ``alpha_private`` that of the private silos. ``epsilon`` is the largest of any silo. ``floats``
+    and ``bytes`` are sent between target and peers in the whole run; ``target_gradients`` are the
+    ones that the target computed.
     """
     if run.state != FINISHED or run.config is None:
         return None
-    summary, last = run.summary(), run.logged()[-1]
+    summary, last = run.summary(), run.scored()[-1]
     found = {
         "epochs": summary["epochs"], "best_accuracy": round(summary["best_accuracy"], 3),
         "last_accuracy": round(summary["last_accuracy"], 3), "regret": last.get("regret"),

@@ -265,6 +265,11 @@ class Where:
 
     def places(self) -> list[str]:
         """Return a device for each run that goes at once; SpcacwError if a device is missing."""
+        if self.workers < 0 or not self.devices:
+            raise SpcacwError(
+                f"{self.workers} processes on {len(self.devices)} devices: runs need 0 or more "
+                "processes, on one device or more."
+            )
         if self.cluster is None:
             return slots(self.devices, self.workers)
         return [self.cluster.device] * (self.workers or self.cluster.places)

@@ -11,13 +11,14 @@ import torch
 from rich.console import Console
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.attacks import ATTACKS, Known, study
 from spcacw_flwr.experiments.attacks.study import AttackedPool, draw_attackers, run
 from spcacw_flwr.experiments.conf import columns, rows
 from spcacw_flwr.experiments.results import read_csv
 from spcacw_flwr.experiments.sweep import Where
 from spcacw_flwr.silos.protocol import Request
-from tests.conftest import make_pool
+from tests.conftest import make_pool, ran
 
 ROOT = Path(__file__).parents[2]
 KNOWN = Known(
@@ -156,6 +157,20 @@ def test_the_page_marks_what_breaks_the_promise(tmp_path):
     assert "| FedAvg, guarded | – | 0.250 | 0.250 | 1 of 1 |" in text
     assert "Local |" not in text
     assert picture.stat().st_size > 1000
+
+
+def test_ones_own_method_is_on_the_page(tmp_path):
+    """It was left out."""
+    row = {"column": "c", "attack": "ipm", "share": 0.3, "method": "mine:Own", "difference": -1.0,
+           "seed": 0, "epochs": 2, "attackers_weight": 0.1, "accepted": ""}  # fmt: skip
+    pd.DataFrame([row]).to_csv(tmp_path / "a.csv", index=False)
+    assert "| c | Own | 1 | 1 | **-1.00** |" in study.page(study.read(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("shares", ["x", "0", "-0.5", "1.5", "nan"])
+def test_a_wrong_share_is_one_sentence(shares, tmp_path):
+    said = ran("attacks", tmp_path / "a.csv", "--shares", shares, code=1, of=app)
+    assert f"--shares {shares}: each must be a number in (0, 1]" in said
 
 
 def test_the_committed_markdown_is_that_of_the_committed_runs():

@@ -232,6 +232,9 @@ def test_a_table_with_other_columns_is_one_sentence(tmp_path):
     (tmp_path / "wire.csv").write_text("setting,seed\ndigits-relabel,0\n")
     said = command("wire", "--report-only", "--results", tmp_path, code=1)
     assert "wire.csv has other columns than setting, wire, seed" in said
+    (tmp_path / "variants.csv").write_text("setting,seed\ndigits-relabel,0\n")
+    said = command("variants", "--report-only", "--results", tmp_path, code=1)
+    assert "variants.csv is no table of variants: name another." in said
 
 
 def test_a_line_says_what_its_run_learned_and_a_sweeps_run_is_the_engines(tmp_path):

@@ -7,12 +7,14 @@ import os
 import signal
 
 import pytest
+import torch
 from filelock import FileLock
 from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.experiments.conf import Row
+from spcacw_flwr.experiments.attacks.study import run as attacked
+from spcacw_flwr.experiments.conf import Column, Row, make_jobs
 from spcacw_flwr.experiments.runs import (
     FAILED,
     FINISHED,
@@ -22,8 +24,9 @@ from spcacw_flwr.experiments.runs import (
     fingerprint,
     plan,
 )
-from spcacw_flwr.experiments.sweep import slots, sweep
+from spcacw_flwr.experiments.sweep import Where, slots, sweep
 from spcacw_flwr.experiments.table1 import report
+from tests.conftest import one_sentence
 from tests.experiments.small import COLUMN, ROWS, Silent, made, small_jobs, stop_at
 
 
@@ -143,6 +146,32 @@ def test_failures_of_a_cell_are_told_once_for_each_cause(tmp_path):
     assert text.startswith(
         "range on digits, held out 0, seeds 0, 1, 2; range on digits, held out 1"
     )
+
+
+def numbers(silo):
+    """A silo whose labels are numbers."""
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(silo))
+    return (x[:40], x[:40].sum(1)), (x[40:], x[40:].sum(1))
+
+
+def test_a_run_without_accuracy_is_one_sentence_where_a_table_is_of_it(tmp_path):
+    keys = {"setting": "own", "silo": f"{__name__}:numbers", "silos": 3, "classes": 1, "epochs": 2,
+            "loss": "squared-error", "metric": "r2"}  # fmt: skip
+    jobs = make_jobs([Column("numbers", "Numbers", keys, {})], ROWS[1:], [0], {})
+    out = Console(file=io.StringIO(), width=200, color_system=None)
+    with one_sentence("numbers · local · seed 0 has no accuracy"):
+        Where(tmp_path, workers=1).run(jobs, out)
+    summary = plan(jobs, tmp_path / "runs")[0].summary()
+    assert f"seed 0: best {summary['metrics']['r2']['best']:.3f}, last" in out.file.getvalue()
+    with one_sentence("setting = 'own' has no accuracy"):
+        attacked(Config.from_flat(jobs[0].keys), "none", 0.0)
+
+
+@pytest.mark.parametrize("where", [{"workers": -1}, {"devices": ()}])
+def test_a_sweep_without_places_is_one_sentence(where, tmp_path):
+    """It waited for ever."""
+    with one_sentence("0 or more processes, on one device or more"):
+        Where(tmp_path, **where).places()
 
 
 def test_ctrl_c_ends_all_processes_and_leaves_what_can_go_on(tmp_path):
