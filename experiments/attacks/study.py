@@ -70,7 +70,8 @@ class AttackedPool:
         for silo in attackers if attack == "label-flip" else ():  # class y becomes C − 1 − y
             labels = pool.data.of(silo)[1]
             labels.copy_(pool.setting.num_classes - 1 - labels)
-        self.cluster = set(pool.setting.oracle(pool.config.run.target))
+        target = pool.config.run.target
+        self.cluster = {target, *pool.setting.oracle(target)}  # which nobody may know
 
     def __getattr__(self, name: str) -> Any:
         """All other attributes are the pool's."""

@@ -17,6 +17,7 @@ from spcacw_flwr.experiments.attacks.study import AttackedPool, draw_attackers, 
 from spcacw_flwr.experiments.conf import columns, rows
 from spcacw_flwr.experiments.results import read_csv
 from spcacw_flwr.experiments.sweep import Where
+from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.protocol import Request
 from tests.conftest import make_pool, ran
 
@@ -93,6 +94,15 @@ def test_the_pool_replaces_attackers_rows_and_nothing_else():
     ipm = -0.5 * expected[:3].mean(dim=0)  # silos 0, 1 and 2 are the target's cluster
     torch.testing.assert_close(found.gradients[[1, 5]], torch.stack([ipm, ipm]))
     assert attacked.describe()[5].size == 200
+
+
+def test_attackers_know_the_targets_gradient_where_nobody_knows_the_clusters(monkeypatch):
+    """The mean of no gradient is no number, and the attack was a silence."""
+    monkeypatch.setattr(DigitsRelabel, "oracle", lambda self, target: [])
+    pool = make_pool(Config.from_keys())
+    attacked = AttackedPool(pool, "ipm", (1,), 70, 7)
+    found = attacked.answer(Request(3, (0, 1), pool.initial_parameters())).replies.gradients
+    torch.testing.assert_close(found[1], -0.5 * found[0])
 
 
 def test_label_flip_renames_the_attackers_labels_alone():
