@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from spcacw_flwr.config.config import Config, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import SETTINGS
+from spcacw_flwr.console import one_sentence
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.plots import heat, new_figure
 from spcacw_flwr.partitions.clusters import Cifar100Clusters
@@ -232,6 +233,7 @@ def draw_setting(name: str, data_dir: str, output: Path, changes: dict[str, obje
     return sorted(set(output.iterdir()) - before)
 
 
+@one_sentence()
 def main(
     setting: Annotated[str, typer.Option(help="a setting, or 'all'")],
     output: Annotated[Path, typer.Option(help="directory for the pictures")],

@@ -38,7 +38,7 @@ from rich.progress import track
 from threadpoolctl import threadpool_limits
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import Scarce, SpcacwError
+from spcacw_flwr.config.declare import Scarce, SpcacwError, one_line
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import Stopped, append, held, write_atomically
 from spcacw_flwr.engine.recorder import as_json
@@ -328,7 +328,8 @@ class Where:
         run = todo and not self.report_only
         for job, found in self.short(make, todo, console, what) if run else ():
             if isinstance(found, Exception):
-                failed[f"{job.column}, {job.row}: {found}"] += 1
+                told = found if isinstance(found, SpcacwError) else one_line(found)
+                failed[f"{job.column}, {job.row}: {told}"] += 1
                 continue
             table.add(*({**job.place, **line} for line in found))
         return failed

@@ -210,10 +210,12 @@ def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
 
 
 class Here(Where):
-    """Makes short runs in this process."""
+    """Makes short runs in this process, or says what they raised."""
+
+    raised = None
 
     def short(self, make, jobs, *_):
-        return ((job, make(job.keys)) for job in jobs)
+        return ((job, self.raised or make(job.keys)) for job in jobs)
 
 
 def test_the_lines_of_one_run_come_together(tmp_path, monkeypatch):
@@ -226,6 +228,14 @@ def test_the_lines_of_one_run_come_together(tmp_path, monkeypatch):
     assert (tmp_path / "shapley.csv").read_text() == "seed,silo\n0,1\n0,2\n"
     assert len(calls) == 1
     assert not table.lacks({"seed": 0, "silo": 2})
+
+
+def test_an_error_of_no_words_is_named(tmp_path, monkeypatch):
+    table = Table(tmp_path / "games.csv", ("seed",), ("seed",))
+    monkeypatch.setattr(Here, "raised", KeyError("log-loss"))
+    job = Job("own", "games", {}, "", {"seed": 0})
+    failed = Here(tmp_path).add(table, list, [job], Console(quiet=True))
+    assert [*failed] == ["own, games: KeyError: 'log-loss'"]
 
 
 def test_a_table_with_other_columns_is_one_sentence(tmp_path):

@@ -31,6 +31,12 @@ def test_digits(tmp_path):
         assert (tmp_path / "new" / name).stat().st_size < 150_000
 
 
+def test_a_place_where_no_picture_can_be_is_one_sentence(tmp_path):
+    (file := tmp_path / "file").write_text("")
+    said = ran("--setting", "digits-relabel", "--output", file, code=1, of=APP)
+    assert "spcacw: A file could not be used: " in said
+
+
 def test_latent_clusters_save_their_matrix(tmp_path, make, cifar_dir):
     keys = {"cifar100-clusters.epsilon": 0.01}
     written = pictures.draw_setting("cifar100-clusters", cifar_dir, tmp_path, keys)
