@@ -12,7 +12,7 @@ A study is a table of that file, and writes ``<name>.csv``:
   "tuned keys", a method has the keys that ``spcacw tune`` chose for it;
 * lists that are not columns go together into the column ``keys``, as JSON.
 
-Two studies have Markdown next to their CSV, made from the CSV alone; that of privacy has a picture.
+Two studies of ours have Markdown next to their CSV, made from it alone; privacy has a picture.
 
 :mod:`spcacw_flwr.experiments.readings` runs the kinds ``calibration`` and ``variants``.
 """
