@@ -6,6 +6,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,22 @@ def more_keys(data_dir: Path | None, engine: str, assignments: list[str] | None)
     """Return the keys that the command line adds to every run."""
     where = {"data-dir": absolute(str(data_dir))} if data_dir else {}
     return {**where, "engine": engine, **parse_assignments(assignments or [])}
+
+
+def shares_of(text: str) -> list[float]:
+    """Return comma-separated shares; SpcacwError unless they are numbers in (0, 1]."""
+    found: list[float] = []
+    with suppress(ValueError):
+        found = [float(word) for word in names_in(text)]
+    if not found or not all(0 < share <= 1 for share in found):
+        raise SpcacwError(f"--shares {text}: each must be a number in (0, 1].")
+    return found
+
+
+def tell_what_stays(table: Path, assignments: list[str] | None) -> None:
+    """Say that a table's lines may be of other keys than those that the command line adds."""
+    if assignments and table.exists():
+        say(f"{table}: its lines stay, whatever keys their runs had.")
 
 
 def files_of(command: Callable[..., list[Path]]) -> Callable[..., None]:
@@ -138,17 +155,20 @@ def run_studies(
     made: list[Path] = []
     failed = 0
     for name in conf.chosen(which or [], listed, "study"):
+        tell_what_stays(results / f"{name}.csv", set_)
         if "kind" in listed[name]:
             (kind,) = conf.chosen([listed[name]["kind"]], KINDS, f"kind of study (of {name})")
             made += KINDS[kind].study(name, listed[name], results, where, more, console)
             continue
         table = studies.table_of(name, listed[name], results)
+        conf.chosen(listed[name]["figures"], studies.FIGURES, f"figure (of {name})")
         jobs = list(studies.jobs_of(name, listed[name], more))
         lacking = sum(table.lacks(job.place) for job in jobs)
         console.print(f"{name}: {lacking} of {len(jobs)} runs are missing")
         failed += len(where.fill(table, jobs, studies.figures, console))
         made += [table.path] * bool(lacking and not report_only)
-        made += studies.write(name, table.path, picture)
+        if file.samefile(studies.STUDIES):  # one's own study may have the name of one of ours
+            made += studies.write(name, table.path, picture)
     if failed:
         raise SpcacwError(f"{failed} runs failed: the same command tries them again.")
     return made
@@ -167,10 +187,11 @@ def attack(
     ] = None,
 ) -> list[Path]:  # fmt: skip
     """Attack methods: run what the table lacks; with --picture, report all that it holds."""
+    tell_what_stays(table, set_)
     study.extend(
         table, conf.columns(names_in(columns)), names_in(methods), conf.numbers(seeds),
         more_keys(data_dir, "in-process", set_), conf.chosen(names_in(attacks), ATTACKS, "attack"),
-        [*map(float, names_in(shares))], Where(table.parent, workers=workers, ray=ray),
+        shares_of(shares), Where(table.parent, workers=workers, ray=ray),
         new_console(),
     )  # fmt: skip
     return [table, *(study.write(table, picture) if picture else [])]

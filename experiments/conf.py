@@ -66,7 +66,8 @@ class Job:
     @property
     def seed(self) -> int:
         """The seed of everything random."""
-        return int(self.keys["seed"])
+        seed: int = self.keys["seed"]
+        return seed
 
     def config(self) -> Config:
         """Return the checked configuration; SpcacwError if the keys are wrong."""
@@ -81,6 +82,20 @@ def chosen(names: Sequence[str], known: Iterable[str], what: str) -> list[str]:
             hint = did_you_mean(name, known)
             raise SpcacwError(f"There is no {what} {name!r}{hint}: choose of {', '.join(known)}.")
     return list(names) or known
+
+
+def refuse_told(more: Keys, told: Iterable[str]) -> None:
+    """Raise SpcacwError if the command line's keys ``more`` have one that a table's lines tell."""
+    if clash := sorted(more.keys() & set(told)):
+        raise SpcacwError(
+            f"--set {clash[0]}: the lines of this table tell it, and it would not be that of their "
+            "runs: choose it where the command or the file lists it."
+        )
+
+
+def seeds_of(given: int | list[int]) -> list[int]:
+    """Return the seeds that a study gives: a list, or their number, from 0 on."""
+    return given if isinstance(given, list) else [*range(given)]
 
 
 def columns(names: Sequence[str] = ()) -> list[Column]:
@@ -144,8 +159,9 @@ def make_jobs(
     """Return the runs of a table: all runs of one seed, then those of the next seed.
 
     With ``validation`` each run has a twin that holds out :data:`HOLDOUT` of the target's training
-    data and is evaluated on that share instead of test data.
+    data and is evaluated on that share instead of test data. SpcacwError as in :func:`refuse_told`.
     """
+    refuse_told(more, ("seed", "setting", "method"))
     jobs = []
     for seed, column, row in product(seeds, of, rows):
         if column.name.startswith(row.without):

@@ -5,8 +5,8 @@
 the mean over seeds at the first epoch that reaches it. A line ends where some seed never does.
 Seconds are of one process with one thread, next to others. A method that sends nothing has no line.
 ``alpha-<column>.png``: above, the last α of each method, mean over seeds; below, SP-CACW's α over
-the rounds of its first seed. Silos are in the order of their true clusters or angles, the target
-first.
+the rounds of its first seed. Silos are in the order of their true clusters, the target's first, or
+of their angles, the target in the middle.
 """
 
 import json
@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from spcacw_flwr.engine import plots
-from spcacw_flwr.engine.plots import heat, new_figure
+from spcacw_flwr.engine.plots import by_group, heat, new_figure, some_rows
 
 from . import conf
 from .pages import NONE
@@ -31,8 +31,8 @@ from .scores import Array, pair, to_reach
 LEVELS = 60
 HIGH, TICKS = 80, (0, 20, 40, 60, 70, 80, 85, 90, 92, 94, 96, 98, 99, 100)
 """Above this accuracy the axis is by errors, with these ticks."""
-LABELLED = 30
-"""The most silos that are labelled one by one."""
+LABELLED = 20
+"""About so many silos are named."""
 Cells = Mapping[str, Curves]
 """The finished runs of a column by the title of their row."""
 
@@ -69,7 +69,8 @@ def accuracy(path: Path, title: str, found: Cells) -> None:
         axes.plot(epochs, mean, color=look[name], label=name, linewidth=1.4)
         if len(c.seeds) > 1:
             std = c.accuracy.std(axis=0, ddof=1)
-            axes.fill_between(epochs, mean - std, mean + std, color=look[name], alpha=0.15, lw=0)
+            above = np.minimum(mean + std, 100)  # the axis by errors has no place far beyond
+            axes.fill_between(epochs, mean - std, above, color=look[name], alpha=0.15, lw=0)
     axes.set_xlabel("epoch of the target")
     axes.set_ylabel("target's test accuracy (%)")
     if max(float(c.accuracy.max()) for c in found.values()) > HIGH:
@@ -143,26 +144,23 @@ def weights_of(directory: Path) -> tuple[Array, Array]:
     return table[:, 0], table[:, 1:]
 
 
-def silo_order(directory: Path) -> tuple[list[int], list[str]]:
-    """Return silos and their names: the target first, then by true cluster or angle from it."""
+def named(directory: Path) -> tuple[list[int], int, list[str]]:
+    """Return a run's silos in the order of their true groups, its target, and all silos' names."""
     summary = json.loads((directory / "summary.json").read_text())
-    groups = [group or 0.0 for group in summary["groups"]]
-    target = summary["target"]
-    names = [f"{i}" + (f" ({g:g})" if g is not None else "")
-             for i, g in enumerate(summary["groups"])]  # fmt: skip
-    if len(set(groups)) > LABELLED:  # angles: from the target on, around the circle
-        groups = [(group - groups[target]) % 360 for group in groups]
-    order = sorted(range(len(groups)), key=lambda i: (i != target, groups[i], i))
-    return order, names
+    groups, target = summary["groups"], summary["target"]
+    names = [f"{i}" + (f" ({g:g})" if g is not None else "") for i, g in enumerate(groups)]
+    return by_group(groups, target, summary.get("group_kind") == "angle"), target, names
 
 
-def _weights(axes: Axes, rows: Mapping[str, Array], silos: Sequence[str], rotation: int) -> None:
-    """Draw a row of weights for each name, as colours; of many silos every fifth is named."""
-    mesh = heat(axes, list(rows.values()))
+def _weights(
+    axes: Axes, rows: Mapping[str, Array], order: Sequence[int], target: int, names: Sequence[str]
+) -> None:
+    """Draw a row of weights for each name, as colours; of many silos some are named."""
+    mesh = heat(axes, [alphas[order] for alphas in rows.values()])
     axes.set_yticks(np.arange(len(rows)) + 0.5, list(rows), fontsize=8)
-    step = 1 if len(silos) <= LABELLED else 5
-    places = np.arange(0, len(silos), step) + 0.5
-    axes.set_xticks(places, silos[::step], fontsize=7, rotation=rotation)
+    places = some_rows(order, target, LABELLED)
+    axes.set_xticks([place + 0.5 for place in places], [names[order[place]] for place in places],
+                    fontsize=7, rotation=0 if len(order) <= 10 else 90)  # fmt: skip
     axes.figure.colorbar(mesh, ax=axes, label="weight", ticks=[0, 0.05, 0.2, 0.5, 1])
 
 
@@ -175,12 +173,11 @@ def alpha(path: Path, title: str, found: Mapping[str, Curves], reference: str) -
             last[name] = np.mean([table[-1] for table in tables], axis=0)
     if not last:
         return False
-    order, names = silo_order(next(iter(found.values())).directories[0])
+    order, target, names = named(next(iter(found.values())).directories[0])
     figure = new_figure(11.0, 1.6 + 0.3 * len(last) + 3.2)
     upper, lower = figure.subplots(2, 1, height_ratios=[0.8 + 0.3 * len(last), 3.2])
-    ordered = {name: alphas[order] for name, alphas in last.items()}
-    _weights(upper, ordered, [names[i] for i in order], 0 if len(order) <= 10 else 90)
-    upper.set_xlabel("silo (true group), the target first")
+    _weights(upper, last, order, target, names)
+    upper.set_xlabel(f"silo (true group); {target} is the target")
     said = over_seeds(found.values())
     upper.set_title(f"{title}: last α, {said} (white: exactly 0)", fontsize=10)
     if reference in last:
@@ -196,11 +193,11 @@ def listening(path: Path, title: str, found: Mapping[int, Curves]) -> bool:
     tables = {t: [weights_of(place)[1] for place in c.directories] for t, c in found.items()}
     if not all(len(table) > 1 for of in tables.values() for table in of):
         return False
-    _, names = silo_order(next(iter(found.values())).directories[0])
+    _, first, names = named(next(iter(found.values())).directories[0])
     last = {names[t]: np.mean([of[-1] for of in tables[t]], axis=0) for t in sorted(tables)}
     figure = new_figure(3.0 + min(9.0, 0.3 * len(names)), 2.0 + 0.26 * len(last))
     axes = figure.add_subplot()
-    _weights(axes, last, names, 90)
+    _weights(axes, last, list(range(len(names))), first, names)
     axes.set_ylabel("target (true group)")
     axes.set_xlabel("silo that it listens to")
     said = over_seeds(found.values())

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from spcacw_flwr.config.config import Config, parse_assignments
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.config.registry import SETTINGS
+from spcacw_flwr.console import one_sentence
 from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.plots import heat, new_figure
 from spcacw_flwr.partitions.clusters import Cifar100Clusters
 from spcacw_flwr.partitions.data import data_root
 from spcacw_flwr.partitions.plays import VOCABULARY, decode
 from spcacw_flwr.partitions.shakespeare import Shakespeare
-from spcacw_flwr.silos.setting import Setting, prepare
+from spcacw_flwr.silos.setting import Setting, SiloData, data_of, described, prepare
 from spcacw_flwr.silos.setup import checked_setting
 
 Pixels = NDArray[np.float32]
@@ -49,8 +50,8 @@ def names_of(setting: Setting) -> list[str]:
             for i, group in enumerate(groups)]  # fmt: skip
 
 
-def labels_of(setting: Setting, data_dir: str) -> list[str]:
-    """Return the labels' names, or their numbers where no names are known."""
+def labels_of(setting: Setting, data_dir: str, count: int) -> list[str]:
+    """Return the names of ``count`` labels, or their numbers where no names are known."""
     if isinstance(setting, Shakespeare):
         return [{"\n": "↵", " ": "␣"}.get(symbol, symbol) for symbol in VOCABULARY]
     if isinstance(setting, Cifar100Clusters):
@@ -58,15 +59,15 @@ def labels_of(setting: Setting, data_dir: str) -> list[str]:
         for path in (root / "label_names.json", root / "cifar100" / "label_names.json"):
             if path.is_file():
                 return list(json.loads(path.read_text())["fine_label_names"])
-    return [str(label) for label in range(setting.num_classes)]
+    return [str(label) for label in range(count)]
 
 
-def _draw_texts(setting: Shakespeare, path: Path) -> None:
+def _draw_texts(setting: Shakespeare, data: Sequence[SiloData], path: Path) -> None:
     about, lines = [], []
     for silo, roles in enumerate(setting.roles_of_silos):
         who = ", ".join(str(setting.roles[role].character).title() for role in roles)
         about.append(textwrap.shorten(who, LETTERS, placeholder=" …"))
-        lines.append(f"“{decode(setting.train(silo).x[0].numpy())}”")
+        lines.append(f"“{decode(data[silo].x[0].numpy())}”")
     texts(path, f"{setting.name}: the roles of each silo, and its first window", about, lines)
 
 
@@ -86,24 +87,24 @@ def texts(path: Path, title: str, about: Sequence[str], lines: Sequence[str]) ->
     plots.save(figure, path)
 
 
-def _draw_images(setting: Setting, path: Path, labels: list[str]) -> None:
+def _draw_images(setting: Setting, data: Sequence[SiloData], path: Path, labels: list[str]) -> None:
     """Draw a row per silo with an image of each label; of many silos, a single image each."""
     names, rows, captions = names_of(setting), [], []
     if setting.num_silos > ROWS:
         for start in range(0, setting.num_silos, ACROSS):
-            silos = range(start, min(start + ACROSS, setting.num_silos))
-            rows.append([_first_of(setting, silo, label=4) for silo in silos])
-            captions.append([names[silo].removeprefix("silo ") for silo in silos])
+            rows.append([_first_of(one, label=4) for one in data[start : start + ACROSS]])
+            some = names[start : start + ACROSS]
+            captions.append([name.removeprefix("silo ") for name in some])
         images(path, f"{setting.name}: an image of label 4 of each silo", rows, captions)
         return
-    for silo in range(setting.num_silos):
-        counts = setting.train(silo).label_counts(setting.num_classes).numpy()
+    for one in data:
+        counts = one.label_counts(len(labels)).numpy()
         chosen = np.flatnonzero(counts)
-        if setting.num_classes > FEW:  # the silo's most frequent classes
+        if len(labels) > FEW:  # the silo's most frequent classes
             chosen = np.argsort(-counts, kind="stable")[:PER_SILO]
-        rows.append([_first_of(setting, silo, int(label)) for label in chosen])
+        rows.append([_first_of(one, int(label)) for label in chosen])
         captions.append([labels[label].replace("_", " ") for label in chosen])
-    what = f"{PER_SILO} main labels" if setting.num_classes > FEW else "image of each label"
+    what = f"{PER_SILO} main labels" if len(labels) > FEW else "image of each label"
     images(path, f"{setting.name}: each silo's {what}", rows, captions, names)
 
 
@@ -136,16 +137,14 @@ def images(
     plots.save(figure, path)
 
 
-def _first_of(setting: Setting, silo: int, label: int) -> Pixels:
-    data = setting.train(silo)
+def _first_of(data: SiloData, label: int) -> Pixels:
     places = (data.y == label).nonzero().flatten()
     return data.x[places[0] if len(places) else 0].numpy()
 
 
-def draw_silos(setting: Setting, path: Path, labels: list[str]) -> None:
+def draw_silos(setting: Setting, data: Sequence[SiloData], path: Path, labels: list[str]) -> None:
     """Draw the labels and the size of each silo."""
-    data = [setting.train(silo) for silo in range(setting.num_silos)]
-    counts = np.stack([one.label_counts(setting.num_classes).numpy() for one in data])
+    counts = np.stack([one.label_counts(len(labels)).numpy() for one in data])
     title = f"{setting.name}: labels and samples of each of {setting.num_silos} silos"
     distribution(
         path, title, counts / counts.sum(axis=1, keepdims=True), [len(one.y) for one in data],
@@ -207,25 +206,34 @@ def save_allocation(setting: Cifar100Clusters, stem: Path, labels: list[str]) ->
 
 
 def draw_setting(name: str, data_dir: str, output: Path, changes: dict[str, object]) -> list[Path]:
-    """Draw all pictures of one setting; SpcacwError if its data cannot be obtained."""
+    """Draw all pictures of one setting.
+
+    SpcacwError if its data cannot be obtained, or if its labels are no classes.
+    """
     # Inputs in [0, 1], so that pixels are colours.
     flat = {"data-dir": data_dir, **changes, "setting": name, "input-scale": "unit"}
     setting = checked_setting(Config.from_flat(flat))
     prepare(setting)
-    labels = labels_of(setting, data_dir)
+    _, classes = described(setting)
+    data = [data_of(setting, "train", silo) for silo in range(setting.num_silos)]
+    if any(one.y.is_floating_point() for one in data):
+        raise SpcacwError(f"{name} cannot be drawn: its labels are no classes, but numbers.")
+    # A setting may leave the number of classes to its data.
+    labels = labels_of(setting, data_dir, max(classes, *(int(one.y.max()) + 1 for one in data)))
     output.mkdir(parents=True, exist_ok=True)
     before = set(output.iterdir())
     stem = output / name.replace(":", ".")
     if isinstance(setting, Shakespeare):
-        _draw_texts(setting, Path(f"{stem}-samples.png"))
+        _draw_texts(setting, data, Path(f"{stem}-samples.png"))
     elif len(setting.input_shape) == 3 and setting.input_shape[0] in (1, 3):
-        _draw_images(setting, Path(f"{stem}-samples.png"), labels)
-    draw_silos(setting, Path(f"{stem}-silos.png"), labels)
+        _draw_images(setting, data, Path(f"{stem}-samples.png"), labels)
+    draw_silos(setting, data, Path(f"{stem}-silos.png"), labels)
     if isinstance(setting, Cifar100Clusters):
         save_allocation(setting, Path(f"{stem}-allocation"), labels)
     return sorted(set(output.iterdir()) - before)
 
 
+@one_sentence()
 def main(
     setting: Annotated[str, typer.Option(help="a setting, or 'all'")],
     output: Annotated[Path, typer.Option(help="directory for the pictures")],

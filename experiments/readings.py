@@ -24,7 +24,7 @@ from spcacw_flwr.config.config import flattened, read_toml
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.directory import write_atomically
 
-from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, rows
+from .conf import CONF, Column, Job, Keys, Row, chosen, columns, make_jobs, rows, seeds_of
 from .pages import NONE, table
 from .results import grouped, paired, read_csv, write_csv
 from .runs import FINISHED, Run
@@ -70,10 +70,16 @@ def variant_jobs(
 
 
 def complete(csv: Path, jobs: Sequence[Job]) -> bool:
-    """Whether a table has a line for each cell of some runs, with at least as many seeds."""
+    """Whether a table has a line for each cell of some runs, with at least as many seeds.
+
+    SpcacwError if it is a table of something else.
+    """
+    lines = read_csv(csv) if csv.exists() else []
+    if lines and "seeds" not in lines[0]:
+        raise SpcacwError(f"{csv} is no table of variants: name another.")
     there = {
         (line["column"], line.get("method", "local"), line.get("variant") or line["keys"]):
-        int(line["seeds"]) for line in (read_csv(csv) if csv.exists() else [])
+        int(line["seeds"]) for line in lines
     }  # fmt: skip
     wanted = Counter((job.column, job.row, job.note) for job in jobs)
     return all(there.get(cell, 0) >= seeds for cell, seeds in wanted.items())
@@ -87,7 +93,7 @@ def study(
     A cell's p needs the runs of all its row's variants, so a table that lacks one is made anew,
     from finished runs and new ones. SpcacwError if a run failed; the table stays as it was.
     """
-    of, which, seeds = columns(listed["columns"]), rows(listed["rows"]), range(listed["seeds"])
+    of, which, seeds = columns(listed["columns"]), rows(listed["rows"]), seeds_of(listed["seeds"])
     numbers: dict[str, int] = {}
     if listed["kind"] == "calibration":
         jobs = calibration_jobs(of, which[0], seeds, more)

@@ -70,7 +70,7 @@ def read_curves(runs: Iterable[Run]) -> Curves:
     runs = sorted(runs, key=lambda run: run.job.seed)
     parts = []
     for run in runs:
-        epochs = run.logged()
+        epochs = run.scored()
         parts.append([[e[name] for e in epochs] for name in ("accuracy", "seconds", *COSTS)])
     places = tuple(run.directory for run in runs)
     figures = np.array(parts, dtype=np.float64).transpose(1, 0, 2)
@@ -86,18 +86,6 @@ def grouped(
         if run.state == FINISHED and run.config is not None:
             groups[job.column, job.row, *more(job, run.config)].append(run)
     return {where: read_curves(group) for where, group in groups.items()}
-
-
-def failures(jobs: Iterable[Job], runs: Iterable[Run]) -> list[str]:
-    """Return a sentence for each cause of failed runs, with the row, column and seeds it hit."""
-    seeds: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    for job, run in zip(jobs, runs, strict=True):
-        if run.cause:
-            seeds[job.row, job.column, run.cause].add(job.seed)
-    return [
-        f"{row} on {column}, seed{'s' * (len(hit) > 1)} {', '.join(map(str, sorted(hit)))}: {cause}"
-        for (row, column, cause), hit in seeds.items()
-    ]
 
 
 Found = Mapping[tuple[str, str, bool], Curves]

@@ -14,7 +14,6 @@ import json
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from spcacw_flwr.config.declare import SpcacwError, import_by_path
 from spcacw_flwr.engine.directory import whole_lines, write_atomically
 from spcacw_flwr.engine.recorder import as_json
 from spcacw_flwr.flower.launch import read_status
+from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.setting import prepare as prepare_data
 from spcacw_flwr.silos.setup import checked_setting
 
@@ -130,9 +130,13 @@ class Run:
         """Return a finished run's own summary."""
         return dict(json.loads((self.directory / "summary.json").read_text()))
 
+    def scored(self) -> list[dict[str, Any]]:
+        """Return what a finished run logged; SpcacwError if it has no accuracy."""
+        return with_accuracy(self.logged(), self.name)
+
     def line(self) -> str:
-        """Return the line of JSON that is kept of a finished run."""
-        epochs = [{name: epoch[name] for name in KEPT} for epoch in self.logged()]
+        """Return the line of JSON that is kept of a finished run; SpcacwError as :meth:`scored`."""
+        epochs = [{name: epoch[name] for name in KEPT} for epoch in self.scored()]
         about = {"run": self.directory.name, "summary": self.summary()}
         alpha = (self.directory / "alpha.csv").read_text()
         return f"{as_json({**about, 'epochs': epochs, 'alpha': alpha})}\n"
@@ -152,6 +156,16 @@ class Run:
     def fail(self, sentence: str) -> None:
         """Mark the run as failed, with the reason."""
         self.state, self.error = FAILED, sentence
+
+
+def with_accuracy(epochs: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+    """Return what a run logged after each epoch; SpcacwError if ``what`` has no accuracy in it."""
+    if "accuracy" not in epochs[0]:
+        raise SpcacwError(
+            f"{what} has no accuracy, and this table is of accuracies: its labels must be classes; "
+            "'spcacw federations' compares methods by any metric."
+        )
+    return epochs
 
 
 def plan(jobs: Sequence[Job], root: Path) -> list[Run]:
@@ -248,7 +262,24 @@ def restore(path: Path, root: Path) -> set[str]:
     return set(kept)
 
 
-LAST_FAILURES = 8
+def failures(runs: Iterable[Run]) -> list[str]:
+    """Return a sentence for each cause of failed runs, with the rows, columns and seeds it hit."""
+    hit: dict[str, dict[str, list[int]]] = {}
+    for run in dict.fromkeys(runs):
+        for job in run.jobs if run.cause else ():
+            cell = f"{job.row} on {job.column}" + (f", {job.note}" if job.note else "")
+            hit.setdefault(run.cause, {}).setdefault(cell, []).append(job.seed)
+    sentences = []
+    for cause, cells in hit.items():
+        told = [f"{cell}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
+                for cell, seeds in cells.items()]  # fmt: skip
+        more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+        sentences.append(f"{'; '.join(told[:MOST_TOLD])}{more}: {cause}")
+    return sentences
+
+
+MOST_TOLD = 8
+"""Most failures that are told one by one."""
 
 
 class Display(Progress):
@@ -274,7 +305,8 @@ class Display(Progress):
             self.console.print(f"{done} of {len(self.runs)} runs were finished before.")
         with self:
             yield
-        self.failures()
+        for sentence in failures(self.runs):
+            self.console.print(sentence, style="red", highlight=False, soft_wrap=True, markup=False)
 
     def remaining(self) -> str:
         """Return the remaining time as text, if the rest goes on at the speed so far."""
@@ -301,7 +333,7 @@ class Display(Progress):
                 accuracy = said.get("accuracy")
                 words = f"epoch {said.get('epoch', 0)}/{said.get('epochs', '?')}"
                 table.add_row("▶", run.name, words, f"{accuracy:.2f} %" if accuracy else "")
-        for run in [run for run in self.runs if run.state == FAILED][-LAST_FAILURES:]:
+        for run in [run for run in self.runs if run.state == FAILED][-MOST_TOLD:]:
             table.add_row("[red]✗[/]", run.name, run.error)
         yield table
 
@@ -312,18 +344,12 @@ class Display(Progress):
         done = sum(run.state in (FINISHED, FAILED) for run in self.runs)
         if run.state == FINISHED:
             summary = run.summary()
-            words = (f"best {summary['best_accuracy']:.2f}, last {summary['last_accuracy']:.2f} "
-                     f"({summary['seconds']:.1f} s)")  # fmt: skip
+            metric = METRICS[summary["metric"]]
+            best, last = (
+                metric.text(summary["metrics"][metric.name][of]) for of in ("best", "last")
+            )
+            words = f"best {best}, last {last} ({summary['seconds']:.1f} s)"
         else:
             words = f"failed: {run.error}"
         line = f"{done}/{len(self.runs)} {run.name}: {words}; {self.remaining()}"
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-    def failures(self) -> None:
-        """Print why runs failed, each sentence once."""
-        failed = [run for run in self.runs if run.state == FAILED]
-        for sentence, count in Counter(run.error for run in failed).most_common():
-            first = next(run.name for run in failed if run.error == sentence)
-            more = f" and {count - 1} more" if count > 1 else ""
-            line = f"{first}{more} failed: {sentence}"
-            self.console.print(line, style="red", highlight=False, soft_wrap=True, markup=False)

@@ -35,7 +35,7 @@ from spcacw_flwr.silos.metrics import METRICS
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setup import checked_setting
 
-from .conf import Job, Keys
+from .conf import Job, Keys, refuse_told, seeds_of
 from .pages import table
 from .results import Table
 from .sweep import Where, complain
@@ -107,8 +107,9 @@ def measure(keys: Keys) -> list[dict[str, Any]]:
 
 def jobs_of(listed: Mapping[str, Any], more: Keys) -> Iterator[Job]:
     """Yield a job for each setting, target and seed of the study."""
+    refuse_told(more, (*PLACE, "method"))
     for grid in listed["grid"]:
-        for seed, target in product(range(grid["seeds"]), grid["targets"]):
+        for seed, target in product(seeds_of(grid["seeds"]), grid["targets"]):
             place = {"setting": grid["setting"], "target": target, "seed": seed}
             keys = {"engine": "in-process", "threads": 1, **flattened(grid.get("set", {}))}
             yield Job(grid["setting"], "shapley", {**keys, **place, **more}, "", place)

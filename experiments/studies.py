@@ -12,7 +12,7 @@ A study is a table of that file, and writes ``<name>.csv``:
   "tuned keys", a method has the keys that ``spcacw tune`` chose for it;
 * lists that are not columns go together into the column ``keys``, as JSON.
 
-Two studies have Markdown next to their CSV, made from the CSV alone; that of privacy has a picture.
+Two studies of ours have Markdown next to their CSV, made from it alone; privacy has a picture.
 
 :mod:`spcacw_flwr.experiments.readings` runs the kinds ``calibration`` and ``variants``.
 """
@@ -34,7 +34,7 @@ from spcacw_flwr.engine.directory import write_atomically
 from spcacw_flwr.engine.plots import new_figure
 from spcacw_flwr.silos.setup import setting_of
 
-from .conf import CONF, Job, Keys, columns, tuned_keys
+from .conf import CONF, Job, Keys, columns, refuse_told, seeds_of, tuned_keys
 from .pages import NONE, cell, fields, table
 from .results import Table
 from .runs import FINISHED, Run
@@ -42,6 +42,19 @@ from .runs import FINISHED, Run
 STUDIES = CONF / "studies.toml"
 COMMON = {"compare-alone": False, "engine": "in-process", "method": "spcacw"}
 NOT_AXES = ("seeds", "set", "title")
+FIGURES = (
+    "epochs", "best_accuracy", "last_accuracy", "alpha_target", "alpha_cluster", "alpha_wrong",
+    "alpha_private", "alpha_silo1", "alpha_of_target", "epsilon", "delta", "regret", "regret_bound",
+    "target_gradients", "floats", "bytes", "seconds",
+)  # fmt: skip
+"""The columns that a run can fill (:func:`figures`)."""
+TYPES: dict[str, tuple[Any, str]] = {
+    "seeds": (int | list, "a whole number or a list of such"),
+    **dict.fromkeys(("place", "figures", "columns", "rows", "only", "targets"), (list, "a list")),
+    "grid": (list, "a list of tables, each under [[…grid]]"),
+    **dict.fromkeys(("set", "keys", "values"), (dict, "a table")),
+}
+"""The type of what a file of studies gives for a word, and its name."""
 NOTHING = 1e-6
 """A noise z so small that it hides nothing: its ε has no meaning."""
 
@@ -64,12 +77,24 @@ class Listed(dict[str, Any]):
 
 
 def read_studies(path: Path) -> dict[str, Any]:
-    """Return the studies of a file, by name; SpcacwError if it cannot be read or has no tables."""
+    """Return the studies of a file, by name; SpcacwError if it cannot be read or has no tables.
+
+    SpcacwError also for a value of another type than :data:`TYPES` says.
+    """
     found = read_toml(path)
     for name, study in found.items():
         if not isinstance(study, dict):
             raise SpcacwError(f"{path}: {name} is not a table, so it is no study.")
+        _check_types(f"{path}: {name}", study)
+        for grid in study.get("grid", ()):
+            _check_types(f"{path}: {name}.grid", grid)
     return Listed(found, f"{path}: ")
+
+
+def _check_types(place: str, table: Mapping[str, Any]) -> None:
+    for word, (kind, name) in TYPES.items():
+        if word in table and not isinstance(table[word], kind):
+            raise SpcacwError(f"{place}.{word} = {table[word]!r} is not {name}.")
 
 
 def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:
@@ -77,27 +102,29 @@ def keys_of(study: Mapping[str, Any], axis: str, value: Any) -> Keys:
     if axis in study.get("values", {}):
         return flattened(study["values"][axis][value])
     if axis == "column":
-        return columns([value])[0].keys
+        return columns([str(value)])[0].keys
     return {study.get("keys", {}).get(axis, axis): value}
 
 
 def jobs_of(name: str, study: Mapping[str, Any], more: Keys) -> Iterator[Job]:
-    """Yield the runs of a study; the keys ``more`` win over its own."""
+    """Yield the runs of a study; the keys ``more`` win over its own, but for those of its lists."""
     place, several = study["place"], study.get("values", {})
     for grid in study["grid"]:
         axes = {axis: values if isinstance(values, list) else [values]
                 for axis, values in grid.items() if axis not in NOT_AXES}  # fmt: skip
         if axes.get("method") == ["all"]:
             axes["method"] = list(METHODS)
-        seeds = grid["seeds"] if isinstance(grid["seeds"], list) else range(grid["seeds"])
-        for *values, seed in product(*axes.values(), seeds):
+        for *values, seed in product(*axes.values(), seeds_of(grid["seeds"])):
             chosen = dict(zip(axes, values, strict=True))
             rest = {axis: value for axis, value in chosen.items() if axis not in place}
             keys: dict[str, Any] = {**COMMON, **flattened(grid.get("set", {}))}
+            told = {"seed"}
             # A column's keys lose to all others; the keys of ``values`` win over all others.
             for axis in sorted(chosen, key=lambda axis: (axis in several) - (axis == "column")):
                 if axis not in ("study", "with"):
-                    keys |= keys_of(study, axis, chosen[axis])
+                    keys |= (own := keys_of(study, axis, chosen[axis]))
+                    told |= own.keys() if axis != "column" else {"setting"}
+            refuse_told(more, told)
             line = {**chosen, "keys": json.dumps(rest), "seed": seed}
             # grid[column] says that it is missing
             said = {column: line[column] if column in line else grid[column] for column in place}
@@ -116,15 +143,16 @@ def table_of(name: str, study: Mapping[str, Any], results: Path) -> Table:
 def figures(_: Job, run: Run) -> dict[str, Any] | None:
     """Return all figures of a finished run, from which a study chooses; None if the run failed.
 
-    Accuracies are in percent, on test data. ``alpha_target`` is the target's own final weight,
-    ``alpha_cluster`` the weight of the peers with the target's distribution (on the rotation:
-    within ``oracle-radius``), ``alpha_wrong`` that of all others, ``alpha_private`` that of the
-    private silos. ``epsilon`` is the largest of any silo. ``floats`` and ``bytes`` are sent between
-    target and peers in the whole run; ``target_gradients`` are the ones that the target computed.
+    SpcacwError if it has no accuracy. Accuracies are in percent, on test data. ``alpha_target`` is
+    the target's own final weight, ``alpha_cluster`` the weight of the peers with the target's
+    distribution (on the rotation: within ``oracle-radius``), ``alpha_wrong`` that of all others,
+    ``alpha_private`` that of the private silos. ``epsilon`` is the largest of any silo. ``floats``
+    and ``bytes`` are sent between target and peers in the whole run; ``target_gradients`` are the
+    ones that the target computed.
     """
     if run.state != FINISHED or run.config is None:
         return None
-    summary, last = run.summary(), run.logged()[-1]
+    summary, last = run.summary(), run.scored()[-1]
     found = {
         "epochs": summary["epochs"], "best_accuracy": round(summary["best_accuracy"], 3),
         "last_accuracy": round(summary["last_accuracy"], 3), "regret": last.get("regret"),

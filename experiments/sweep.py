@@ -38,7 +38,7 @@ from rich.progress import track
 from threadpoolctl import threadpool_limits
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import Scarce, SpcacwError
+from spcacw_flwr.config.declare import Scarce, SpcacwError, one_line
 from spcacw_flwr.engine import checkpoint
 from spcacw_flwr.engine.directory import Stopped, append, held, write_atomically
 from spcacw_flwr.engine.recorder import as_json
@@ -265,6 +265,11 @@ class Where:
 
     def places(self) -> list[str]:
         """Return a device for each run that goes at once; SpcacwError if a device is missing."""
+        if self.workers < 0 or not self.devices:
+            raise SpcacwError(
+                f"{self.workers} processes on {len(self.devices)} devices: runs need 0 or more "
+                "processes, on one device or more."
+            )
         if self.cluster is None:
             return slots(self.devices, self.workers)
         return [self.cluster.device] * (self.workers or self.cluster.places)
@@ -323,7 +328,8 @@ class Where:
         run = todo and not self.report_only
         for job, found in self.short(make, todo, console, what) if run else ():
             if isinstance(found, Exception):
-                failed[f"{job.column}, {job.row}: {found}"] += 1
+                told = found if isinstance(found, SpcacwError) else one_line(found)
+                failed[f"{job.column}, {job.row}: {told}"] += 1
                 continue
             table.add(*({**job.place, **line} for line in found))
         return failed

@@ -33,14 +33,13 @@ from .results import (
     Cell,
     Overview,
     cells_of,
-    failures,
     finished_runs,
     grouped,
     run_lines,
     six_digits,
     write_csv,
 )
-from .runs import Run
+from .runs import Run, failures
 from .scores import over_silos, pair
 
 TEX = str.maketrans({
@@ -91,12 +90,10 @@ def overview(cells: Sequence[Cell], columns: Iterable[str]) -> Overview:
             for row, title in titles.items()]  # fmt: skip
 
 
-def markdown(
-    cells: Sequence[Cell], columns: Mapping[str, str], failures: Sequence[str] = ()
-) -> str:
+def markdown(cells: Sequence[Cell], columns: Mapping[str, str], failed: Sequence[str] = ()) -> str:
     """Return the overview, a table per column, and the reasons why cells are empty or lack seeds.
 
-    ``columns`` maps names to titles; ``failures`` are sentences.
+    ``columns`` maps names to titles; ``failed`` are sentences.
     """
     most: dict[str, int] = {}
     for cell in cells:
@@ -120,8 +117,8 @@ def markdown(
             f"{cell['seconds']:.1f}",
         ] for cell in cells if cell["column"] == column]  # fmt: skip
         text += ["", f"### {title}", "", *table(head, rows)]
-    if failures:
-        text += ["", "### Runs that failed", "", *(f"- {failure}" for failure in failures)]
+    if failed:
+        text += ["", "### Runs that failed", "", *(f"- {failure}" for failure in failed)]
     return "\n".join(text) + "\n"
 
 
@@ -167,7 +164,7 @@ def report(
     cells.sort(key=lambda cell: order.index(cell["row"]))  # within a row, in the columns' order
     there = {cell["column"] for cell in cells}
     titles = {column.name: column.title for column in columns if column.name in there}
-    text = markdown(cells, titles, failures(jobs, runs))
+    text = markdown(cells, titles, failures(runs))
     write_atomically(files[".md"], text.encode())
     write_atomically(files[".tex"], latex(cells, titles).encode())
     figures.table(files[".png"], overview(cells, titles), list(titles.values()))

@@ -24,7 +24,6 @@ import itertools
 import json
 import math
 import statistics
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -257,7 +256,7 @@ def tune(
         if len(table.lines) == before:
             raise SpcacwError(failed[0])
     path = output / f"{setting}.toml"
-    choices = tomllib.loads(path.read_text()) if path.exists() else {}
+    choices = read_toml(path) if path.exists() else {}
     choices |= {method: choice for method in names if (choice := best(tried[method]))}
     order = [*filter(choices.__contains__, axes), *(m for m in choices if m not in axes)]
     write_atomically(path, tomli_w.dumps({m: choices[m] for m in order}).encode())

@@ -39,6 +39,7 @@ from ..conf import CONF, Column, Job, Keys, Row, make_jobs, rows
 from ..pages import NONE
 from ..pages import table as markdown
 from ..results import Table
+from ..runs import with_accuracy
 from ..sweep import Where, complain
 from . import ATTACKS, Known
 
@@ -69,7 +70,8 @@ class AttackedPool:
         for silo in attackers if attack == "label-flip" else ():  # class y becomes C − 1 − y
             labels = pool.data.of(silo)[1]
             labels.copy_(pool.setting.num_classes - 1 - labels)
-        self.cluster = set(pool.setting.oracle(pool.config.run.target))
+        target = pool.config.run.target
+        self.cluster = {target, *pool.setting.oracle(target)}  # which nobody may know
 
     def __getattr__(self, name: str) -> Any:
         """All other attributes are the pool's."""
@@ -121,7 +123,10 @@ def prepared(name: str, keys: PartitionKeys, seed: int, target: int) -> Setting:
 
 
 def run(config: Config, attack: str, share: float) -> Outcome:
-    """Train with ``share`` of the peers as attackers; share 0 is none."""
+    """Train with ``share`` of the peers as attackers; share 0 is none.
+
+    SpcacwError if the setting's labels are no classes.
+    """
     run_ = config.run
     setting = prepared(run_.setting, config.partition, run_.seed, run_.target)
     pool = SiloPool(config, setting, range(setting.num_silos))
@@ -134,9 +139,10 @@ def run(config: Config, attack: str, share: float) -> Outcome:
     history = History(config)
     train(cast(SiloPool, silos), method, history)
     helpers = silos.cluster - {run_.target, *attackers}
+    epochs = with_accuracy(history.epochs, f"setting = {run_.setting!r}")
     alphas = [alpha for t, alpha in history.alphas if t <= asked]
     return Outcome(
-        attackers, tuple(sorted(helpers)), [line["accuracy"] for line in history.epochs],
+        attackers, tuple(sorted(helpers)), [line["accuracy"] for line in epochs],
         alphas[-1] if alphas else None, guard.accepted if guard else None,
     )  # fmt: skip
 
@@ -221,7 +227,8 @@ def read(path: Path) -> pd.DataFrame:
     """
     table = pd.read_csv(path, keep_default_na=False, na_values={"attackers_weight": [""]})
     table = table[table["method"] != LOCAL.name]
-    titles = {row.name: row.title for row in rows(path=METHODS)}
+    own = [name for name in table["method"].unique() if ":" in name]
+    titles = {row.name: row.title for row in [*rows(path=METHODS), *(rows(own) if own else ())]}
     return table.assign(
         column=pd.Categorical(table["column"], table["column"].unique()),
         method=pd.Categorical(table["method"].map(titles), list(titles.values())),

@@ -38,21 +38,19 @@ def new_figure(width: float, height: float, dpi: int = 100) -> Figure:
 
 
 def heat(
-    axes: Axes, table: ArrayLike, rounds: Sequence[float] | None = None, *, top: float = 1.0,
+    axes: Axes, table: ArrayLike, edges: Sequence[float] | None = None, *, top: float = 1.0,
     colours: Colormap = HEAT,
 ) -> QuadMesh:  # fmt: skip
     """Draw weights, an array (rows, columns), as colours, with the first row at the top.
 
     A weight of exactly 0 is white; ``top`` has the last of the ``colours``. The scale is √weight:
-    otherwise the target's large weight would make all peers look alike. ``rounds`` has the left
-    edge of each column, 0, 1, … by default; a column ends where the next one begins.
+    otherwise the target's large weight would make all peers look alike. ``edges`` has the left edge
+    of each column and the end of the last one, 0, 1, … by default.
     """
     values = np.ma.masked_equal(np.asarray(table, dtype=np.float64), 0.0)
-    edges = np.arange(values.shape[1]) if rounds is None else np.asarray(rounds)
-    step = edges[-1] - edges[-2] if len(edges) > 1 else 1
-    edges = np.append(edges, edges[-1] + step)  # the last column is as wide as the one before it
     mesh = axes.pcolormesh(
-        edges, np.arange(len(values) + 1), values, cmap=colours, rasterized=True,
+        np.arange(values.shape[1] + 1) if edges is None else edges,
+        np.arange(len(values) + 1), values, cmap=colours, rasterized=True,
         norm=PowerNorm(0.5, vmin=0, vmax=top),
     )  # fmt: skip
     axes.set_ylim(len(values), 0)
@@ -129,15 +127,15 @@ def by_group(groups: Sequence[float | None], target: int, circular: bool) -> lis
 
 def save_alpha(
     path: Path, alphas: Sequence[tuple[int, NDArray[np.float64]]], federation: Federation,
-    circular: bool,
+    circular: bool, end: int,
 ) -> None:  # fmt: skip
-    """Draw α over rounds as a heat-map of the silos by true group; white is a weight of 0."""
+    """Draw α over ``end`` rounds, as a heat-map of the silos by true group; white is exactly 0."""
     target, known = federation.target, [info.group for info in federation.silos]
     order = by_group(known, target, circular)
     weights = np.array([alpha for _, alpha in alphas])[:, order].T
     figure = new_figure(7.2, max(2.6, min(10.0, 1.4 + 0.22 * len(order))), dpi=120)
     axes = figure.add_subplot()
-    mesh = heat(axes, weights, [round_ for round_, _ in alphas])
+    mesh = heat(axes, weights, [*(round_ for round_, _ in alphas), end])
     rows, names = some_rows(order, target, 30), []
     for silo in (order[row] for row in rows):
         group = "" if known[silo] is None else f" ({known[silo]:g}{'°' if circular else ''})"

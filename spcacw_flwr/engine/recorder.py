@@ -271,7 +271,8 @@ class Recorder(History):
         plots.save_metric(self.directory / f"{metric.name}.png", metric, self.epochs, self.alone)
         if self.alphas:
             circular = setting_class(self.config.run.setting).group_kind == "angle"
-            plots.save_alpha(self.directory / "alpha.png", self.alphas, self.federation, circular)
+            path = self.directory / "alpha.png"
+            plots.save_alpha(path, self.alphas, self.federation, circular, self.round)
         self._close("finished")
 
     def fail(self, sentence: str) -> None:

@@ -92,6 +92,8 @@ class Weights:
 
     target: int
     rounds: NDArray[np.int64]
+    end: int
+    """The last round so far."""
     alphas: Vector
     """(U, M)"""
     mean: Vector
@@ -302,7 +304,7 @@ def _weights(run: Artefacts) -> Weights | None:
     groups = run.summary.get("groups") or [None] * silos
     names = [called(run.summary, silo) for silo in range(silos)]
     kind = str(run.summary.get("group_kind", "none"))
-    return Weights(run.target, run.rounds, run.alphas, mean, figures, groups, kind, names)
+    return Weights(run.target, run.rounds, end, run.alphas, mean, figures, groups, kind, names)
 
 
 def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:

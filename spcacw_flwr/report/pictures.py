@@ -167,7 +167,8 @@ def over_time(weights: Weights) -> Picture:
 def _heat(figure: Figure, axes: Axes, weights: Weights, order: list[int]) -> None:
     at = np.array(thin(len(weights.rounds)))
     shown = weights.alphas[at][:, order].T
-    mesh = plots.heat(axes, shown, weights.rounds[at], top=float(max(1e-12, shown.max())))
+    edges, top = [*weights.rounds[at], weights.end], float(max(1e-12, shown.max()))
+    mesh = plots.heat(axes, shown, edges, top=top)
     axes.set_title("white: exactly no weight", loc="left", color=GREY)
     few = len(order) <= MOST_SILOS
     rows = range(len(order)) if few else plots.some_rows(order, weights.target, 10)

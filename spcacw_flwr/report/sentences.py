@@ -326,7 +326,7 @@ def unlike(weights: Weights) -> Sentences:
             f"{' to '.join(ends)} on average, more than its own mini-batches vary ({own:.2f}). "
             "Ask whether cases are selected, measured and labelled there as at the target's."
         )
-    shares = weights.figures.get(REFUSED, np.zeros(0)) / max(1, weights.rounds[-1])
+    shares = weights.figures.get(REFUSED, np.zeros(0)) / max(1, weights.end)
     if often := np.flatnonzero(shares > OFTEN).tolist():
         most = "up to " * (len(often) > 1) + percent(float(shares.max()))
         yield (

@@ -11,13 +11,15 @@ import torch
 from rich.console import Console
 
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.experiments.__main__ import app
 from spcacw_flwr.experiments.attacks import ATTACKS, Known, study
 from spcacw_flwr.experiments.attacks.study import AttackedPool, draw_attackers, run
 from spcacw_flwr.experiments.conf import columns, rows
 from spcacw_flwr.experiments.results import read_csv
 from spcacw_flwr.experiments.sweep import Where
+from spcacw_flwr.partitions.relabel import DigitsRelabel
 from spcacw_flwr.silos.protocol import Request
-from tests.conftest import make_pool
+from tests.conftest import make_pool, ran
 
 ROOT = Path(__file__).parents[2]
 KNOWN = Known(
@@ -94,6 +96,15 @@ def test_the_pool_replaces_attackers_rows_and_nothing_else():
     assert attacked.describe()[5].size == 200
 
 
+def test_attackers_know_the_targets_gradient_where_nobody_knows_the_clusters(monkeypatch):
+    """The mean of no gradient is no number, and the attack was a silence."""
+    monkeypatch.setattr(DigitsRelabel, "oracle", lambda self, target: [])
+    pool = make_pool(Config.from_keys())
+    attacked = AttackedPool(pool, "ipm", (1,), 70, 7)
+    found = attacked.answer(Request(3, (0, 1), pool.initial_parameters())).replies.gradients
+    torch.testing.assert_close(found[1], -0.5 * found[0])
+
+
 def test_label_flip_renames_the_attackers_labels_alone():
     config = Config.from_keys()
     pool = make_pool(config)
@@ -156,6 +167,20 @@ def test_the_page_marks_what_breaks_the_promise(tmp_path):
     assert "| FedAvg, guarded | – | 0.250 | 0.250 | 1 of 1 |" in text
     assert "Local |" not in text
     assert picture.stat().st_size > 1000
+
+
+def test_ones_own_method_is_on_the_page(tmp_path):
+    """It was left out."""
+    row = {"column": "c", "attack": "ipm", "share": 0.3, "method": "mine:Own", "difference": -1.0,
+           "seed": 0, "epochs": 2, "attackers_weight": 0.1, "accepted": ""}  # fmt: skip
+    pd.DataFrame([row]).to_csv(tmp_path / "a.csv", index=False)
+    assert "| c | Own | 1 | 1 | **-1.00** |" in study.page(study.read(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("shares", ["x", "0", "-0.5", "1.5", "nan"])
+def test_a_wrong_share_is_one_sentence(shares, tmp_path):
+    said = ran("attacks", tmp_path / "a.csv", "--shares", shares, code=1, of=app)
+    assert f"--shares {shares}: each must be a number in (0, 1]" in said
 
 
 def test_the_committed_markdown_is_that_of_the_committed_runs():

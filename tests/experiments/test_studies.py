@@ -110,6 +110,39 @@ def test_a_key_that_ones_own_study_lacks_is_one_sentence(tmp_path, table, place,
     assert f"{file}: {place} has no key {key!r}: a study of its kind needs it." in said
 
 
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('place = []\nfigures = []\n[[mine.grid]]\nseeds = "3"',
+         "mine.grid.seeds = '3' is not a whole number or a list of such."),
+        ('kind = "variants"\ncolumns = []\nrows = []\nseeds = "3"', "mine.seeds = '3' is not"),
+        ('kind = "shapley"\n[[mine.grid]]\nsetting = "heart"\ntargets = [0]\nseeds = "3"',
+         "mine.grid.seeds = '3' is not"),
+        ('place = ["seed"]\nfigures = ["best_acuracy"]\n[[mine.grid]]\nseeds = 1',
+         "no figure (of mine) 'best_acuracy' (did you mean best_accuracy?)"),
+        ('place = ["seed"]\nfigures = []\n[[mine.grid]]\ncolumn = 3\nseeds = 1', "no column '3'"),
+        ('place = ["seed"]\nfigures = []\n[[mine.grid]]\nseeds = ["a"]', "seed = 'a' is not"),
+        ('kind = "shapley"\n[[mine.grid]]\nsetting = "no"\ntargets = [0]\nseeds = [3]',
+         "setting = 'no'"),
+        ('place = "seed"', "mine.place = 'seed' is not a list."),
+        ('place = ["seed"]\nfigures = []\n[mine.grid]\nseeds = 1', "mine.grid = {'seeds': 1} is"),
+        ('place = ["seed"]\nfigures = []\nvalues = 1\n[[mine.grid]]\nseeds = 1', "mine.values = 1"),
+    ],
+)  # fmt: skip
+def test_a_key_of_another_type_in_ones_own_study_is_one_sentence(tmp_path, table, words):
+    (file := tmp_path / "own.toml").write_text(f"[mine]\n{table}\n")
+    said = command("--file", file, "--results", tmp_path, "--runs", tmp_path / "runs", code=1)
+    assert words in said
+
+
+def test_ones_own_study_may_have_the_name_of_one_of_ours(tmp_path):
+    file = tmp_path / "own.toml"
+    text = OWN.replace("RULES", '["plain"]').replace("SEEDS", "1")
+    file.write_text(text.replace("small", "options"))
+    said = command("--file", file, "--results", tmp_path, "--runs", tmp_path / "runs")
+    assert said.splitlines()[-1] == str(tmp_path / "options.csv")
+
+
 def test_what_is_no_study_is_one_sentence(tmp_path):
     (file := tmp_path / "own.toml").write_text("mine = 3\n")
     assert f"{file}: mine is not a table" in command("--file", file, code=1)
@@ -118,11 +151,42 @@ def test_what_is_no_study_is_one_sentence(tmp_path):
     assert "There is no kind of study (of mine) 'variant' (did you mean variants?)" in said
 
 
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("studies", "wire", "--results", "no"), "seed=9"),
+        (("studies", "wire", "--results", "no"), "setting=heart"),
+        (("studies", "wire", "--results", "no"), "wire=int8"),
+        (("studies", "shapley", "--results", "no"), "target=2"),
+        (("studies", "variants", "--results", "no"), "seed=9"),
+        (("table1", "--columns", "mnist-rotate"), "method=fedavg"),
+        (("attacks", "no.csv"), "setting=heart"),
+        (("federations", "--setting", "heart"), "setting=digits-relabel"),
+    ],
+)
+def test_a_key_that_lines_tell_cannot_be_set(words, key, tmp_path, monkeypatch):
+    """The lines would tell other keys than their runs had."""
+    monkeypatch.chdir(tmp_path)
+    said = ran(*words, "--set", key, "--data-dir", tmp_path, code=1, of=app)
+    assert f"--set {key.partition('=')[0]}: " in said
+
+
 @pytest.mark.parametrize("name", ["studies", "attacks"])
 def test_keys_that_no_line_tells_want_a_table_of_their_own(name):
     """What an earlier --set has made is found again by its place, and is not made anew."""
     said = " ".join(ran(name, "--help", of=app).replace("│", " ").split())
     assert "--set KEY=VALUE any key; lines that are there stay" in said
+
+
+@pytest.mark.parametrize("name", ["wire", "shapley", "variants"])
+def test_lines_that_may_be_of_other_keys_are_told(name, tmp_path):
+    """A table could have one seed in float32 and the next one in bfloat16, and not say so."""
+    words = (name, "--report-only", "--results", tmp_path)
+    sentence = f"{name}.csv: its lines stay, whatever keys their runs had."
+    assert sentence not in command(*words, "--set", "precision=bf16")
+    shutil.copy(RESULTS / f"{name}.csv", tmp_path)
+    assert sentence not in command(*words)
+    assert sentence in command(*words, "--set", "precision=bf16")
 
 
 def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
@@ -146,10 +210,12 @@ def test_a_study_goes_on_where_it_stopped_and_past_what_fails(tmp_path):
 
 
 class Here(Where):
-    """Makes short runs in this process."""
+    """Makes short runs in this process, or says what they raised."""
+
+    raised = None
 
     def short(self, make, jobs, *_):
-        return ((job, make(job.keys)) for job in jobs)
+        return ((job, self.raised or make(job.keys)) for job in jobs)
 
 
 def test_the_lines_of_one_run_come_together(tmp_path, monkeypatch):
@@ -164,10 +230,21 @@ def test_the_lines_of_one_run_come_together(tmp_path, monkeypatch):
     assert not table.lacks({"seed": 0, "silo": 2})
 
 
+def test_an_error_of_no_words_is_named(tmp_path, monkeypatch):
+    table = Table(tmp_path / "games.csv", ("seed",), ("seed",))
+    monkeypatch.setattr(Here, "raised", KeyError("log-loss"))
+    job = Job("own", "games", {}, "", {"seed": 0})
+    failed = Here(tmp_path).add(table, list, [job], Console(quiet=True))
+    assert [*failed] == ["own, games: KeyError: 'log-loss'"]
+
+
 def test_a_table_with_other_columns_is_one_sentence(tmp_path):
     (tmp_path / "wire.csv").write_text("setting,seed\ndigits-relabel,0\n")
     said = command("wire", "--report-only", "--results", tmp_path, code=1)
     assert "wire.csv has other columns than setting, wire, seed" in said
+    (tmp_path / "variants.csv").write_text("setting,seed\ndigits-relabel,0\n")
+    said = command("variants", "--report-only", "--results", tmp_path, code=1)
+    assert "variants.csv is no table of variants: name another." in said
 
 
 def test_a_line_says_what_its_run_learned_and_a_sweeps_run_is_the_engines(tmp_path):

@@ -1,21 +1,32 @@
 """A sweep repeats nothing, loses nothing to a run that dies, and can be stopped at any time."""
 
+import dataclasses
 import io
 import multiprocessing
 import os
 import signal
 
 import pytest
+import torch
 from filelock import FileLock
 from rich.console import Console
 
 from spcacw_flwr.config.config import Config
 from spcacw_flwr.config.declare import SpcacwError
-from spcacw_flwr.experiments.conf import Row
-from spcacw_flwr.experiments.results import failures
-from spcacw_flwr.experiments.runs import FAILED, FINISHED, WAITING, Display, fingerprint, plan
-from spcacw_flwr.experiments.sweep import slots, sweep
+from spcacw_flwr.experiments.attacks.study import run as attacked
+from spcacw_flwr.experiments.conf import Column, Row, make_jobs
+from spcacw_flwr.experiments.runs import (
+    FAILED,
+    FINISHED,
+    WAITING,
+    Display,
+    failures,
+    fingerprint,
+    plan,
+)
+from spcacw_flwr.experiments.sweep import Where, slots, sweep
 from spcacw_flwr.experiments.table1 import report
+from tests.conftest import one_sentence
 from tests.experiments.small import COLUMN, ROWS, Silent, made, small_jobs, stop_at
 
 
@@ -110,9 +121,9 @@ def test_failures_are_sentences_and_stop_nobody(tmp_path):
         sweep(runs, ["cpu"], tmp_path, display)
     assert [run.state for run in runs] == [FAILED, FAILED, FAILED, FINISHED]
     said = out.getvalue()
-    assert "digits · range · seed 0 failed: eta = -1.0 is not allowed" in said
-    assert "digits · silo · seed 0 failed: target = 9 is not a silo" in said
-    assert "digits · inside · seed 0 failed: The model 'nowhere:nothing' cannot be" in said
+    assert "range on digits, seed 0: eta = -1.0 is not allowed" in said
+    assert "silo on digits, seed 0: target = 9 is not a silo" in said
+    assert "inside on digits, seed 0: The model 'nowhere:nothing' cannot be" in said
     assert "digits · local · seed 0: best" in said
     assert runs[2].status()["state"] == "failed"
     report(jobs, plan(jobs, tmp_path), [COLUMN], [*bad, ROWS[1]], tmp_path)  # as of an old sweep
@@ -125,11 +136,42 @@ def test_failures_are_sentences_and_stop_nobody(tmp_path):
 def test_failures_of_a_cell_are_told_once_for_each_cause(tmp_path):
     jobs = small_jobs(seeds=3, rows=[Row("range", "Range", {"method": "local", "eta": -1.0})])
     runs = plan(jobs, tmp_path)
-    (text,) = failures(jobs, runs)
+    (text,) = failures(runs)
     assert text.startswith("range on digits, seeds 0, 1, 2: eta = -1.0")
     runs[1].fail("Killed.")
-    assert failures(jobs, runs)[1] == "range on digits, seed 1: Killed."
-    assert failures(small_jobs(), plan(small_jobs(), tmp_path)) == []
+    assert failures(runs)[1] == "range on digits, seed 1: Killed."
+    assert failures(plan(small_jobs(), tmp_path)) == []
+    held = [dataclasses.replace(job, note=f"held out {k}") for job in jobs for k in range(3)]
+    (text,) = failures(plan(held, tmp_path))
+    assert text.startswith(
+        "range on digits, held out 0, seeds 0, 1, 2; range on digits, held out 1"
+    )
+
+
+def numbers(silo):
+    """A silo whose labels are numbers."""
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(silo))
+    return (x[:40], x[:40].sum(1)), (x[40:], x[40:].sum(1))
+
+
+def test_a_run_without_accuracy_is_one_sentence_where_a_table_is_of_it(tmp_path):
+    keys = {"setting": "own", "silo": f"{__name__}:numbers", "silos": 3, "classes": 1, "epochs": 2,
+            "loss": "squared-error", "metric": "r2"}  # fmt: skip
+    jobs = make_jobs([Column("numbers", "Numbers", keys, {})], ROWS[1:], [0], {})
+    out = Console(file=io.StringIO(), width=200, color_system=None)
+    with one_sentence("numbers · local · seed 0 has no accuracy"):
+        Where(tmp_path, workers=1).run(jobs, out)
+    summary = plan(jobs, tmp_path / "runs")[0].summary()
+    assert f"seed 0: best {summary['metrics']['r2']['best']:.3f}, last" in out.file.getvalue()
+    with one_sentence("setting = 'own' has no accuracy"):
+        attacked(Config.from_flat(jobs[0].keys), "none", 0.0)
+
+
+@pytest.mark.parametrize("where", [{"workers": -1}, {"devices": ()}])
+def test_a_sweep_without_places_is_one_sentence(where, tmp_path):
+    """It waited for ever."""
+    with one_sentence("0 or more processes, on one device or more"):
+        Where(tmp_path, **where).places()
 
 
 def test_ctrl_c_ends_all_processes_and_leaves_what_can_go_on(tmp_path):
@@ -140,7 +182,7 @@ def test_ctrl_c_ends_all_processes_and_leaves_what_can_go_on(tmp_path):
     assert not multiprocessing.active_children()
     left = plan(jobs, tmp_path)
     assert [run.state for run in left] == [WAITING] * 2
-    assert failures(jobs, left) == []  # nobody failed: the next sweep goes on with them
+    assert failures(left) == []  # nobody failed: the next sweep goes on with them
 
 
 def test_two_sweeps_do_not_share_a_directory(tmp_path):

@@ -258,6 +258,14 @@ def test_variants_side_by_side():
     ]
 
 
+def test_silos_of_few_angles_are_around_the_target(tmp_path):
+    """The order was that of the angles themselves, so that 350° was the farthest from 0°."""
+    told = {"groups": [0.0, 350.0, 10.0, 180.0], "target": 0, "group_kind": "angle"}
+    (tmp_path / "summary.json").write_text(json.dumps(told))
+    order, target, names = figures.named(tmp_path)
+    assert (order, target, names[1]) == ([3, 1, 0, 2], 0, "1 (350)")
+
+
 def test_an_axis_by_errors_gives_each_halving_the_same_room(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(figures.plots, "save", lambda figure, _: drawn.append(figure))

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import typer
 from PIL import Image
 
 from spcacw_flwr.experiments import pictures
-from tests.conftest import ran
+from spcacw_flwr.silos.setting import Setting, SiloData
+from tests.conftest import one_sentence, ran
 
 APP = typer.Typer()
 """``python -m spcacw_flwr.experiments.pictures``."""
@@ -27,6 +29,12 @@ def test_digits(tmp_path):
         with Image.open(tmp_path / "new" / name) as picture:
             assert len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)) > 10
         assert (tmp_path / "new" / name).stat().st_size < 150_000
+
+
+def test_a_place_where_no_picture_can_be_is_one_sentence(tmp_path):
+    (file := tmp_path / "file").write_text("")
+    said = ran("--setting", "digits-relabel", "--output", file, code=1, of=APP)
+    assert "spcacw: A file could not be used: " in said
 
 
 def test_latent_clusters_save_their_matrix(tmp_path, make, cifar_dir):
@@ -59,6 +67,45 @@ def test_data_of_ones_own_that_are_no_pictures(tmp_path):
     keys = {"silo": "examples.own_data:load", "silos": 4, "classes": 2}
     pictures.draw_setting("own", "", tmp_path, keys)
     assert names_in(tmp_path) == ["own-silos.png"]
+
+
+class Strange(Setting):
+    """A setting of one's own; ``train`` and ``num_classes`` are what a test gives."""
+
+    name = "strange"
+    num_silos, num_classes, group_kind, groups, input_shape = 2, 3, "none", [None] * 2, (3,)
+
+    def train(self, silo):
+        return self.given(silo)
+
+    test = train
+
+    def prepare(self):
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize(
+    ("given", "classes", "words"),
+    [
+        (lambda silo: {}["rows"], 3, "train(0) of the setting raises KeyError: 'rows'"),
+        (lambda silo: [1], 3, "train(0) of the setting gives a list"),
+        (lambda silo: SiloData(torch.ones(2, 3), torch.ones(2)), 1, "its labels are no classes"),
+        (lambda silo: SiloData(torch.ones(2, 3), torch.ones(2)), "2", "needs input_shape"),
+    ],
+)
+def test_a_setting_of_ones_own_that_cannot_be_drawn(given, classes, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(Strange, "given", staticmethod(given), raising=False)
+    monkeypatch.setattr(Strange, "num_classes", classes)
+    with one_sentence(words):
+        pictures.draw_setting(f"{__name__}:Strange", "", tmp_path, {})
+
+
+def test_classes_that_only_the_data_tell_are_drawn(tmp_path, monkeypatch):
+    given = lambda silo: SiloData(torch.ones(silo + 1, 3), torch.arange(silo + 1))  # noqa: E731
+    monkeypatch.setattr(Strange, "given", staticmethod(given), raising=False)
+    monkeypatch.setattr(Strange, "num_classes", 0)
+    (picture,) = pictures.draw_setting(f"{__name__}:Strange", "", tmp_path, {})
+    assert picture.name.endswith("Strange-silos.png")
 
 
 def test_missing_data_end_in_one_sentence_or_are_passed_over(tmp_path, offline):

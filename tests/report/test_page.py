@@ -14,12 +14,15 @@ import pytest
 
 from spcacw_flwr import report as html
 from spcacw_flwr.config.config import Config
+from spcacw_flwr.engine import plots
 from spcacw_flwr.engine.simulate import simulate
+from spcacw_flwr.report import pictures
+from spcacw_flwr.report.facts import facts_of
 from spcacw_flwr.report.page import write_report, write_report_if_possible
 from spcacw_flwr.silos.pool import SiloPool
 from tests.conftest import ran
 from tests.engine.test_simulate import spoil
-from tests.report.artefacts import write_csv, write_run
+from tests.report.artefacts import ALPHAS, write_csv, write_run
 
 VOID = {"meta", "img", "br", "hr", "link", "source", "input"}
 
@@ -147,6 +150,22 @@ def test_of_many_silos_the_heaviest_are_listed_and_the_others_summed_up(kind, tm
     assert "59 silos have no weight at all." in page.text
     assert (run / "report.html").stat().st_size < 1_000_000
     assert len(page.images) == (4 if kind == "angle" else 3)
+
+
+def test_the_picture_of_alpha_ends_with_the_last_round(tmp_path, monkeypatch):
+    """The last α holds from its update on: for some rounds, or for none."""
+    heat, ends = plots.heat, []
+
+    def watched(*of, **how):
+        mesh = heat(*of, **how)
+        ends.append(mesh.get_coordinates()[0, :, 0].tolist())
+        return mesh
+
+    monkeypatch.setattr(plots, "heat", watched)
+    for count in (2, 4):
+        directory = write_run(tmp_path / str(count), alphas=ALPHAS[:count])
+        pictures.over_time(facts_of(directory).weights)
+    assert ends == [[0, 7, 21], [0, 7, 14, 21, 21]]
 
 
 def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):

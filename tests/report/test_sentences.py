@@ -95,6 +95,9 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
      "1 reply was not used; training went on without. They came from silo 2 Zürich."),
     ("unlike", {"figures": {"refused": [0, 0, 7, 0]}}, "Silo 2 often went against the target: in "
      "33 % of the rounds the gradient was not followed."),
+    # Of all 21 rounds, however early α was last learned.
+    ("unlike", {"figures": {"refused": [0, 0, 7, 0]}, "alphas": [(0, [1, 0, 0, 0])]},
+     "in 33 % of the rounds the gradient was not followed."),
     # Of 21 rounds, of which a tenth is 2.1.
     ("unlike", {"figures": {"refused": [0, 2, 14, 3]}, **NAMED}, "Silos 2 Zürich and 3 Basel often "
      "went against the target: in up to 67 % of the rounds the gradient was not followed."),
