@@ -259,7 +259,7 @@ def checked(method: Method, report: Mapping[str, Any], figures: Mapping[str, Any
     for part, found, kind, shape in given:
         has = tuple(getattr(found, "shape", ()))
         if not isinstance(found, kind) or has != shape:
-            must = f"{kind.__name__} of shape {shape}" if shape else "number"
+            must = f"{kind.__name__} of shape {shape}" if shape else "Python number"
             raise SpcacwError(
                 f"method = {method.config.run.method!r} gives a {type(found).__name__} of shape "
                 f"{has} as its {part}: it must be a {must}."

@@ -48,7 +48,7 @@ SHORT = property(lambda self: self.parameters[:-1])
      "silo_figures['trust']: it must be a ndarray of shape (7,)."),
     ("silo_figures", lambda self: {"trust": [0.0] * 7}, "gives a list of shape ()"),
     ("epoch_report", lambda self: Method.epoch_report(self) | {"u": torch.ones(1)},
-     "gives a Tensor of shape (1,) as its epoch_report['u']: it must be a number."),
+     "gives a Tensor of shape (1,) as its epoch_report['u']: it must be a Python number."),
     ("epoch_report", lambda self: {}, "gives a NoneType of shape () as its epoch_report['loss']"),
 ])  # fmt: skip
 def test_a_methods_part_that_no_engine_can_use(name, part, words, monkeypatch):
