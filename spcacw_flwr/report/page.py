@@ -65,6 +65,8 @@ def sections(facts: Facts) -> Iterator[Section]:
     course, weights = facts.course, facts.weights
     if said := [*sentences.advice(facts)]:
         yield Section("advice", "Go on with these peers?", said)
+    if warnings := facts.run.status.get("warnings"):
+        yield Section("warnings", "Warnings", warnings)
     if course.values:
         yield Section("result", "How good the model became", sentences.learning(course),
                       [pictures.course(course)], [_metrics_table(course)])  # fmt: skip
@@ -98,13 +100,13 @@ def tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
     if course.values:
         sure = f"{span(metric, course.interval)}, " if course.interval else ""
         yield f"{metric.label} at the end", metric.text(course.values[-1]), sure + course.on
-    if course.alone and facts.run.config.get("method") != "local":
+    if course.alone and not facts.is_alone:
         yield "training alone", metric.text(course.alone[-1]), course.on
-    if course.gain is not None:
+    if course.gain is not None and not facts.is_alone:
         ends, unit = course.gain_interval, "points" if metric.percent else ""
         sure = span(metric, ends, signs=True) if ends else unit
         yield "better than alone by", signed(metric, course.gain), sure
-    if weights is not None and weights.shares:
+    if weights is not None and weights.shares and weights.peers:
         yield "weight of the peers", percent(float(weights.final[weights.peers].sum())), ""
     if facts.seconds:
         yield "time", duration(facts.seconds), ""

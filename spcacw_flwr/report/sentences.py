@@ -39,7 +39,7 @@ def headline(facts: Facts) -> Sentences:
     elif facts.state != "finished":
         yield f"The run has not ended ({facts.state}): {done} of {wanted} epochs are done."
     if done:
-        yield from _against_alone(facts.course, facts.run.config.get("method") == "local")
+        yield from _against_alone(facts.course, facts.is_alone)
     if facts.refused:
         yield f"{REFUSAL}."
     elif facts.refused is False:
@@ -49,10 +49,10 @@ def headline(facts: Facts) -> Sentences:
 REFUSAL = "The guard refused what was learned with the peers: the model is that of training alone"
 
 
-def _against_alone(course: Course, local: bool) -> Sentences:
+def _against_alone(course: Course, is_alone: bool) -> Sentences:
     metric, gain = course.metric, course.gain
     what = f"{course.where} {metric.label} {metric.text(course.values[-1])}"
-    if local:
+    if is_alone:
         yield f"The target trained alone and ended with {what}{_within(course)}."
     elif gain is None:
         yield f"The target's model ended with {what}{_within(course)}."
@@ -62,7 +62,8 @@ def _against_alone(course: Course, local: bool) -> Sentences:
         way = "better" if gain > 0 else "worse"
         if not metric.percent and not metric.higher:
             way += f", which is {'less' if gain > 0 else 'more'},"
-        how = "exactly as well as" if gain == 0 else f"{metric.gap(gain)} {way} than"
+        how = "as well as" if course.alike else f"{metric.gap(gain)} {way} than"
+        how = "exactly as well as" if gain == 0 else how
         yield f"Training with the peers ended {how} training alone ({both})."
         yield from _chance(course)
 
@@ -78,7 +79,7 @@ def _chance(course: Course) -> Sentences:
     """Report what the test cases show about the gain over training alone."""
     if course.gain_interval is None:
         swing, count = max(course.tail) - min(course.tail), len(course.tail)
-        if count > 1 and not course.alike and abs(course.gain or 0.0) <= swing:
+        if count > 1 and course.gain and not course.alike and abs(course.gain) <= swing:
             yield (
                 f"Over its last {count} epochs the {course.metric.label} itself moved by "
                 f"{course.metric.gap(swing)}, so this difference may be chance."
@@ -95,9 +96,9 @@ def _chance(course: Course) -> Sentences:
 
 
 def advice(facts: Facts) -> Sentences:
-    """Advise whether to go on with these peers, why, and what to try; empty for method Local."""
+    """Advise whether to go on with these peers, why, and what to try; empty without peers."""
     course, metric = facts.course, facts.course.metric
-    if not course.values or facts.run.config.get("method") == "local":
+    if not course.values or facts.is_alone:
         return
     if facts.refused:
         yield f"{REFUSAL}. {COSTS}"
@@ -122,6 +123,9 @@ def advice(facts: Facts) -> Sentences:
             least = f"these peers made the target's model worse by at least {metric.gap(high)}"
             yield f"Stop, or change something first: {least}, as far as {course.on} can tell."
             yield f"What may help: {', '.join(_other_ways(facts))}."
+        elif (held := facts.held) is not None and held < SETTLED:
+            lone = f"In effect the target learned alone: over the run its peers had {percent(held)}"
+            yield f"{lone} of the weight, and {course.on} tell no difference. {COSTS}"
         else:
             yield from _too_little(course, course.gain, course.cases, (high - low) / 2)
     elif ahead := [int(line["epoch"]) for line in facts.run.epochs if line.get("behind")]:
@@ -161,7 +165,7 @@ def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentenc
         yield "What was seen is so small that it hardly matters which of both is used."
     ends = course.table.get(finer.name, {}).get("gain_interval") or [None]
     low, high = (0, 0) if None in ends else ends
-    if metric != finer and low * high > 0:
+    if metric != finer and low * high > 0 and max(abs(low), abs(high)) > SEEN:
         way, ends = "better" if low > 0 else "worse", span(finer, (low, high), signs=True)
         sure = f"The {finer.label}, which also counts how sure the model is, did get {way}"
         yield f"{sure} ({ends}): a hint, no more."
@@ -171,6 +175,8 @@ def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentenc
 COSTS = "Going on costs the peers' time and privacy; going on alone costs nothing."
 POWER = ((1.960 + 0.842) / 1.960) ** 2
 """The factor of cases needed to show a difference in four of five draws, not in one of two."""
+SEEN = 1e-3
+"""A change of the log-loss that is worth a hint."""
 MOST_CASES = 10_000
 """A number of test cases that is too large to gather."""
 
@@ -271,7 +277,7 @@ def _by_round(weights: Weights, found: dict[int, list[int]], what: str) -> Sente
 CARRY = 0.8
 """The named peers have at least this share of the weight of all peers."""
 EQUAL = 1e-9
-"""Weights that differ by less are equal except for rounding."""
+"""Weights that differ by less, as a share of all peers' weight, are equal except for rounding."""
 OFTEN = 0.1
 """A peer that goes against the target in more than this share of the rounds is named."""
 
@@ -292,13 +298,13 @@ def helpers(weights: Weights) -> Sentences:
     amount = percent(total) + " between them" * many
     own = percent(final[weights.target])
     yield f"At the end the target keeps {own} of the weight, and {has} {amount}."
-    if many and np.ptp(final[peers]) < EQUAL:
+    if many and np.ptp(final[peers]) < EQUAL * total:
         yield f"All have the same, {percent(total / len(peers))}."
     elif many:
         some = peers[: int(np.searchsorted(np.cumsum(final[peers]), CARRY * total)) + 1]
         share = float(final[some].sum())
         carry = "carries" if len(some) == 1 else "carry"
-        what = "all of that" if total - share < EQUAL else percent(share)
+        what = "all of that" if total - share < EQUAL * total else percent(share)
         yield f"{silos(weights.called(some), capital=True)} {carry} {what}."
     if none := sorted(i for i in peers if final[i] == 0):
         have = "has" if len(none) == 1 else "have"

@@ -34,6 +34,7 @@ PRIVATE = {"1": {"epsilon": 2.0, "delta": 1e-5, "answers": 21},
            "3": {"epsilon": 7.25, "delta": 1e-5, "answers": 21}}  # fmt: skip
 # Silos 2 and 3 stray by more than the target's own mini-batches vary; of silo 1 it is not known.
 FAR = {"bias": [0, math.nan, 0.7, 0.6], "sigma": [0.4, math.nan, 0.9, 0.9]}
+ONE_SILO = {"alphas": [(0, [1]), (7, [1])], "groups": None, "alone": (40.0, 60.0, 90.0)}
 NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
 
 
@@ -129,7 +130,17 @@ def test_a_part_says(part, keys, words, tmp_path):
     ("unlike", {"figures": FAR | {"bias": [0, 0.1, 0.2, 0.4]}}, ""),
     ("unlike", {"figures": FAR, "alphas": [(0, [1, 0, 0, 0]), (7, [0.2, 0, 0.3, 0.5])]}, ""),
     ("unlike", {"figures": FAR | {"sigma": [0.0] * 4}}, ""),  # a target that sees all its data
+    # The most biased peer has an even share of the weight, as peers like a target of few data may.
+    ("unlike", {"figures": FAR, "alphas": [(0, [1, 0, 0, 0]), (7, [0.4, 0.1, 0.25, 0.25])]}, ""),
     ("advice", {"config": {"method": "local"}}, ""),
+    ("advice", {**ONE_SILO}, ""),
+    ("headline", {**ONE_SILO}, "The target trained alone and ended with test accuracy 90.00 %."),
+    ("headline", {"accuracy": [90.0] * 3, "alone": [90.0]},
+     "Training with the peers ended exactly as well as training alone (test accuracy 90.00 % "
+     "against 90.00 %)."),
+    ("helpers", {"alphas": [(0, [1, 0, 0]), (7, [1, 1e-12, 0])], "groups": None},
+     "At the end the target keeps 100 % of the weight, and its 2 peers have less than 0.1 % "
+     "between them. Silo 1 carries all of that. Silo 2 has no weight at all."),
     ("changes", {"alphas": [(0, [0.5, 0.5]), (7, [0.5, 0.5])], "groups": None},
      "The weights never changed."),
     ("replies", {}, "Every reply that came was used."),
@@ -195,6 +206,8 @@ def test_a_difference_that_few_cases_cannot_tell_is_not_called_one(tmp_path):
     assert "hint" not in said("advice", unknown)
     finer = said("advice", judged(tmp_path, -0.021, -0.091, 0.049, finer=[0.01, 0.2]))
     assert "did get better (+0.010 to +0.200): a hint, no more." in finer
+    nothing = said("advice", judged(tmp_path, -0.021, -0.091, 0.049, finer=[1e-4, 4e-4]))
+    assert "hint" not in nothing
     zero = judged(tmp_path, 0.0, -0.07, 0.07)
     assert "exactly as well as" in said("headline", zero)
     assert "so small" in said("advice", zero)
@@ -208,6 +221,24 @@ def test_a_difference_of_nothing_is_not_one_that_the_cases_tell(tmp_path):
             "These peers made no difference to the model, as far as 48 test cases can tell. Going "
             "on costs the peers' time and privacy; going on alone costs nothing."
         )
+
+
+def test_a_difference_too_small_to_print_is_none(tmp_path):
+    found = judged(tmp_path, 1e-5, -2e-5, 4e-5)
+    assert said("headline", found).startswith(
+        "Training with the peers ended as well as training alone (test AUROC 0.800 against 0.800)."
+    )
+    assert signed(METRICS["accuracy"], -1e-9) == "+0.00"
+    assert span(METRICS["r2"], (-1e-9, -1e-12), signs=True) == "+0.000 to +0.000"
+
+
+def test_a_target_whose_peers_had_no_weight_needs_no_more_test_cases(tmp_path):
+    few = [(0, [1, 0, 0]), (7, [0.99, 0.004, 0.006])]
+    assert said("advice", judged(tmp_path, -0.021, -0.091, 0.049, alphas=few, groups=None)) == (
+        "In effect the target learned alone: over the run its peers had 0.7 % of the weight, and "
+        "48 test cases tell no difference. Going on costs the peers' time and privacy; going on "
+        "alone costs nothing."
+    )
 
 
 def test_models_that_are_the_same_need_no_more_test_cases(tmp_path):
