@@ -315,16 +315,11 @@ def unlike(weights: Weights) -> Sentences:
     """Name the peers that look unlike the target or went against it; empty without evidence.
 
     Once a target fits its few data by heart, its own noise is small, and even gradients of silos
-    like it stray by more. So a peer with more weight than the target is one of them only if it
-    strays by more than its own mini-batches vary, too.
+    like it stray by more. So a peer with an even share of the weight or more is none of them.
     """
-    final, known, target = weights.final, weights.figures, weights.target
-    if far := [
-        i
-        for i in weights.unlike
-        if final[i] <= final[target] or known["bias"][i] > known["sigma"][i]
-    ]:
-        bias, own = known["bias"], known["sigma"][target]
+    final, known = weights.final, weights.figures
+    if far := [i for i in weights.unlike if final[i] < 1 / len(final)]:
+        bias, own = known["bias"], known["sigma"][weights.target]
         one, ends = len(far) == 1, dict.fromkeys(f"{bias[i]:.2f}" for i in (far[0], far[-1]))
         yield (
             f"{silos(weights.called(sorted(far)), capital=True)} look{'s' * one} unlike the "
