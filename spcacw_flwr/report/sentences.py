@@ -39,7 +39,7 @@ def headline(facts: Facts) -> Sentences:
     elif facts.state != "finished":
         yield f"The run has not ended ({facts.state}): {done} of {wanted} epochs are done."
     if done:
-        yield from _against_alone(facts.course, facts.is_alone)
+        yield from _against_alone(facts)
     if facts.refused:
         yield f"{REFUSAL}."
     elif facts.refused is False:
@@ -49,10 +49,10 @@ def headline(facts: Facts) -> Sentences:
 REFUSAL = "The guard refused what was learned with the peers: the model is that of training alone"
 
 
-def _against_alone(course: Course, is_alone: bool) -> Sentences:
-    metric, gain = course.metric, course.gain
+def _against_alone(facts: Facts) -> Sentences:
+    course, metric, gain = facts.course, facts.course.metric, facts.course.gain
     what = f"{course.where} {metric.label} {metric.text(course.values[-1])}"
-    if is_alone:
+    if facts.is_alone:
         yield f"The target trained alone and ended with {what}{_within(course)}."
     elif gain is None:
         yield f"The target's model ended with {what}{_within(course)}."
@@ -64,7 +64,9 @@ def _against_alone(course: Course, is_alone: bool) -> Sentences:
             way += f", which is {'less' if gain > 0 else 'more'},"
         how = "as well as" if course.alike else f"{metric.gap(gain)} {way} than"
         how = "exactly as well as" if gain == 0 else how
-        yield f"Training with the peers ended {how} training alone ({both})."
+        done = facts.state == "finished"
+        lead = "Training with the peers ended" if done else "So far training with the peers did"
+        yield f"{lead} {how} training alone ({both})."
         yield from _chance(course)
 
 

@@ -84,7 +84,8 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
     ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0, "behind": 1}, **FAILED},
      "Stop, or change something first: at epoch 1 training alone was ahead by more than chance"),
     ("headline", {"accuracy": (50.0,), "lines": {"alone": 60.0}, **FAILED},
-     "10.0 points of accuracy worse than training alone (test accuracy 50.00 % against 60.00 %)"),
+     "So far training with the peers did 10.0 points of accuracy worse than training alone (test "
+     "accuracy 50.00 % against 60.00 %)"),
     # ½(.4 + .2 + .1 + .1) = .4 at round 7; ½(.1 + .05 + .1 + .05) = .15 at round 14; then none.
     ("changes", {}, "divided anew 3 times; the largest moves were in rounds 7 (40 %) and 14 "
      "(15 %). After round 14 no update moved more than 1.0 %. Silos 1 and 3 have had some weight "
@@ -228,6 +229,7 @@ def test_a_difference_too_small_to_print_is_none(tmp_path):
     assert said("headline", found).startswith(
         "Training with the peers ended as well as training alone (test AUROC 0.800 against 0.800)."
     )
+    assert METRICS["r2"].text(-0.386) == "−0.386"
     assert signed(METRICS["accuracy"], -1e-9) == "+0.00"
     assert span(METRICS["r2"], (-1e-9, -1e-12), signs=True) == "+0.000 to +0.000"
 
