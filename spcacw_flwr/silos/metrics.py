@@ -175,7 +175,9 @@ class Metric:
         """Return a value as text for people, ``93.20 %`` or ``0.873``."""
         if value is None or math.isnan(value):
             return "–"
-        return f"{value:.2f} %" if self.percent else self.number(value).replace("-", "−")
+        if self.percent:
+            return f"{value:.2f} %"
+        return self.number(value).replace("-", "−", int(value < 0))  # the sign, not an exponent's
 
     def number(self, value: float, sign: str = "") -> str:
         """Format a value that is no percentage; squared errors may have any size (label units)."""
