@@ -75,7 +75,7 @@ def sections(facts: Facts) -> Iterator[Section]:
         none = f"The method {method} puts no weight on silos, so this run cannot tell who helped."
         yield Section("helpers", "Who helped", [none])
     if weights is not None and len(weights.final) > 1:
-        said = [*sentences.helpers(weights), *sentences.unlike(weights)]
+        said = [*sentences.helpers(weights), *sentences.unlike(facts)]
         yield Section("helpers", "Who helped", said, [pictures.helpers(weights)],
                       [_silo_table(weights)])  # fmt: skip
         if (picture := pictures.truth(weights)) and (said := [*sentences.truth(weights)]):
@@ -106,7 +106,7 @@ def tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
         ends, unit = course.gain_interval, "points" if metric.percent else ""
         sure = span(metric, ends, signs=True) if ends else unit
         yield "better than alone by", signed(metric, course.gain), sure
-    if weights is not None and weights.shares and weights.peers:
+    if weights is not None and weights.shares and not facts.is_alone:
         yield "weight of the peers", percent(float(weights.final[weights.peers].sum())), ""
     if facts.seconds:
         yield "time", duration(facts.seconds), ""

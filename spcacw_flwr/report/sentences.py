@@ -313,12 +313,14 @@ def helpers(weights: Weights) -> Sentences:
         yield f"{silos(weights.called(none), capital=True)} {have} no weight at all."
 
 
-def unlike(weights: Weights) -> Sentences:
+def unlike(facts: Facts) -> Sentences:
     """Name the peers that look unlike the target or went against it; empty without evidence.
 
     Once a target fits its few data by heart, its own noise is small, and even gradients of silos
     like it stray by more. So a peer with an even share of the weight or more is none of them.
     """
+    if (weights := facts.weights) is None:
+        return
     final, known = weights.final, weights.figures
     if far := [i for i in weights.unlike if final[i] < 1 / len(final)]:
         bias, own = known["bias"], known["sigma"][weights.target]
@@ -329,6 +331,9 @@ def unlike(weights: Weights) -> Sentences:
             f"{' to '.join(ends)} on average, more than its own mini-batches vary ({own:.2f}). "
             "Ask whether cases are selected, measured and labelled there as at the target's."
         )
+        if private := [name for name in weights.called(sorted(far)) if name in facts.privacy]:
+            adds = f"add{'s' * (len(private) == 1)} for privacy counts as straying, too"
+            yield f"The noise that {silos(private)} {adds}."
     shares = weights.figures.get(REFUSED, np.zeros(0)) / max(1, weights.rounds[-1])
     if often := np.flatnonzero(shares > OFTEN).tolist():
         most = "up to " * (len(often) > 1) + percent(float(shares.max()))
