@@ -88,7 +88,8 @@ def _read(part: Any, where: str) -> SiloData:
             found = SiloData(*part)
         except (TypeError, ValueError, RuntimeError) as error:
             raise SpcacwError(
-                f"{where} cannot be made into tensors ({error}): x and y must be numbers."
+                f"{where} cannot be made into tensors ({error}): x and y must be numbers, and none "
+                "may be missing: number what is text."
             ) from error
         if found.x.dim() and found.y.dim():
             return found
@@ -143,8 +144,9 @@ def _labels(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
         )
     if y.dim() != 1 and y.shape != x.shape:
         raise SpcacwError(
-            f"{where}: labels have shape {tuple(y.shape)}, which is neither (n,) nor that of the "
-            f"inputs, {tuple(x.shape)}: several labels a sample must be true and false, or float."
+            f"{where}: labels have shape {tuple(y.shape)}, not (n,) as one label a sample has, nor "
+            f"that of the inputs, {tuple(x.shape)}: several labels a sample must be true and false, "
+            "or float."
         )
     y = y.long()
     top = num_classes or int(y.max()) + 1

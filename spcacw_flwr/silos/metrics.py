@@ -265,10 +265,11 @@ def check_metric(name: str, y: Tensor, classes: int, silo: int) -> None:
     names = [one.name for one in applying(y, classes)]
     if name not in names:
         found = "several labels a case" if y.ndim > 1 else f"{len(y.unique())} of {classes} classes"
-        kind = "numbers" if y.is_floating_point() and y.ndim == 1 else found
+        if y.is_floating_point() and y.ndim == 1:
+            found = "numbers" if len(y.unique()) > 1 else "all the same number"
         raise SpcacwError(
             f"metric = {name!r} does not apply to the test labels of silo {silo} "
-            f"({kind}): choose one of {', '.join(names)}."
+            f"({found}): choose {'one of ' * (len(names) > 1)}{', '.join(names)}."
         )
 
 

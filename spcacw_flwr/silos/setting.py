@@ -62,7 +62,7 @@ class SiloData:
         if both != (None, None):
             object.__setattr__(self, "columns", both)
         for name in ("x", "y"):
-            object.__setattr__(self, name, as_tensor(getattr(self, name)))
+            object.__setattr__(self, name, as_tensor(getattr(self, name), name))
 
     def check(self, where: str) -> None:
         """Raise SpcacwError, which begins with ``where``, for samples that cannot be right."""
