@@ -145,8 +145,8 @@ def _labels(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
     if y.dim() != 1 and y.shape != x.shape:
         raise SpcacwError(
             f"{where}: labels have shape {tuple(y.shape)}, not (n,) as one label a sample has, nor "
-            f"that of the inputs, {tuple(x.shape)}: several labels a sample must be true and false, "
-            "or float."
+            f"that of the inputs, {tuple(x.shape)}: several labels a sample must be true and "
+            "false, or float."
         )
     y = y.long()
     top = num_classes or int(y.max()) + 1

@@ -21,7 +21,7 @@ from spcacw_flwr.report.facts import (
     Weights,
 )
 from spcacw_flwr.report.words import called, counted, duration, listed, percent, silos, span
-from spcacw_flwr.silos.metrics import METRICS
+from spcacw_flwr.silos.metrics import METRICS, Metric
 
 Sentences = Iterator[str]
 
@@ -119,11 +119,11 @@ def advice(facts: Facts) -> Sentences:
     elif course.gain_interval is not None and course.cases:
         low, high = course.gain_interval
         if course.verdict > 0:
-            least = f"Go on: with these peers the target is better by at least {metric.gap(low)}"
-            yield f"{least}, as far as {course.on} can tell."
+            better = f"Go on: with these peers the target is better{_at_least(metric, low)}"
+            yield f"{better}, as far as {course.on} can tell."
         elif course.verdict < 0:
-            least = f"these peers made the target's model worse by at least {metric.gap(high)}"
-            yield f"Stop, or change something first: {least}, as far as {course.on} can tell."
+            worse = f"these peers made the target's model worse{_at_least(metric, high)}"
+            yield f"Stop, or change something first: {worse}, as far as {course.on} can tell."
             yield f"What may help: {', '.join(_other_ways(facts))}."
         elif (held := facts.held) is not None and held < SETTLED:
             lone = f"In effect the target learned alone: over the run its peers had {percent(held)}"
@@ -140,6 +140,12 @@ def advice(facts: Facts) -> Sentences:
     elif course.table.get(metric.name, {}).get("gain_interval"):  # compared on too few cases
         yield f"Too little data to say: {course.on} cannot tell a difference from chance."
         yield "Try more test cases."
+
+
+def _at_least(metric: Metric, end: float) -> str:
+    """Return the least difference as part of a sentence, also where it is too small to print."""
+    least = metric.gap(end)
+    return ", if only just" if least.startswith(("0.000 ", "0.00 ")) else f" by at least {least}"
 
 
 def _other_ways(facts: Facts) -> Iterator[str]:

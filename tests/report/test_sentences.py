@@ -278,6 +278,8 @@ def test_a_difference_that_the_cases_tell(tmp_path):
     helped = judged(tmp_path, 0.05, 0.01, 0.09, cases=300)
     assert "+0.010 to +0.090: the peers helped" in said("headline", helped)
     assert "better by at least 0.010 of AUROC" in said("advice", helped)
+    barely = judged(tmp_path, 0.05, 0.0004, 0.09, cases=300)
+    assert "the target is better, if only just, as far as 300" in said("advice", barely)
     harmed = judged(tmp_path, -0.05, -0.09, -0.01, cases=300)
     assert "the target is better off alone" in said("headline", harmed)
     assert said("advice", harmed) == (
