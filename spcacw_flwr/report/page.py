@@ -211,7 +211,10 @@ def _configuration(facts: Facts) -> Section:
                    if (default := _text(usual.get(name, value))) != value]  # fmt: skip
         keys = "key differs" if len(changed) == 1 else "keys differ"
         said.append(f"{len(changed) or 'No'} {keys} from the default.")
-    said.append("The command 'spcacw run --config config.toml' repeats the run.")
+    who = "command 'spcacw run --config config.toml'"
+    if config.get("setting") == "own" and not config.get("silo"):  # a silo_app
+        who = "app that has the data and the model"
+    said.append(f"The {who} repeats the run.")
     versions = [[*one] for one in (facts.run.summary.get("versions") or {}).items()]
     tables = [
         Table("Keys that differ from their defaults.", ["key", "value", "default"], changed),

@@ -125,6 +125,16 @@ def test_a_target_without_peers_is_not_compared_with_itself(tmp_path):
         assert words not in page.text
 
 
+def test_how_to_repeat_a_run_depends_on_where_its_data_are(tmp_path):
+    run = "The command 'spcacw run --config config.toml' repeats the run."
+    assert run in page_of(write_run(tmp_path / "run")).text
+    own = {"setting": "own", "silo": "module:load"}
+    assert run in page_of(write_run(tmp_path / "run", config=own)).text
+    text = page_of(write_run(tmp_path / "run", config=own | {"silo": ""})).text
+    assert run not in text
+    assert "The app that has the data and the model repeats the run." in text
+
+
 def test_what_a_run_is_called_is_text_and_nothing_else(tmp_path):
     evil = "<script>alert('x')</script>\"&<img src=x onerror=alert(1)>:Setting"
     run = write_run(tmp_path / "run", config={"setting": evil}, state="failed", error=evil,
