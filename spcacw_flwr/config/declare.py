@@ -14,7 +14,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -68,6 +68,11 @@ def users(words: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise SpcacwError(f"{words} {one_line(error)} {place_of(error)}.") from error
+
+
+def of_method(name: str, words: str) -> AbstractContextManager[None]:
+    """Run a part of a method as :func:`users` if it is a user's own; ours keep their traceback."""
+    return users(f"method = {name!r}: {words}") if ":" in name else nullcontext()
 
 
 class Given(str):
