@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 
 from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.silos.samples import weights_of
-from spcacw_flwr.silos.setting import SiloData
+from spcacw_flwr.silos.setting import SiloData, difference
 
 _WHOLE = (torch.int64, torch.int32, torch.int16)
 
@@ -39,15 +39,6 @@ def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData
             f"{where} trains on {what} of shape {ours}, but is tested on {theirs}: they must agree."
         )
     return train, test
-
-
-def difference(one: SiloData, other: SiloData) -> tuple[str, str, str] | None:
-    """Return what differs, inputs or labels, and both shapes and types; None if they agree."""
-    for what, parts in (("inputs", (one.x, other.x)), ("labels", (one.y, other.y))):
-        ours, theirs = (f"{tuple(part.shape[1:])} and {part.dtype}" for part in parts)
-        if ours != theirs:
-            return what, ours, theirs
-    return None
 
 
 def _part(part: Any, num_classes: int, where: str) -> SiloData:
