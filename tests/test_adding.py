@@ -288,6 +288,15 @@ def test_a_misspelt_default_is_one_sentence(folder, monkeypatch, keys, name):
         trained(keys)
 
 
+@pytest.mark.parametrize("part", ["__init__", "add", "minimise"])
+def test_a_solver_that_breaks_is_one_sentence(folder, monkeypatch, part):
+    trained({"method": "spcacw", "solver": "mine:Careful"})
+    broken = lambda self, *args, **keys: 1 / 0  # noqa: E731
+    monkeypatch.setattr(sys.modules["mine"].Careful, part, broken)
+    with one_sentence("solver = 'mine:Careful': ", "raises ZeroDivisionError: division by zero ("):
+        trained({"method": "spcacw", "solver": "mine:Careful"})
+
+
 def test_a_solver(folder, tmp_path):
     keys = {"method": "spcacw", "solver": "mine:Careful", "output": str(tmp_path / "run")}
     alpha = trained(keys).alpha

@@ -70,9 +70,12 @@ def users(words: str) -> Iterator[None]:
         raise SpcacwError(f"{words} {one_line(error)} {place_of(error)}.") from error
 
 
-def of_method(name: str, words: str) -> AbstractContextManager[None]:
-    """Run a part of a method as :func:`users` if it is a user's own; ours keep their traceback."""
-    return users(f"method = {name!r}: {words}") if ":" in name else nullcontext()
+def part_of(key: str, name: str, words: str) -> AbstractContextManager[None]:
+    """Run a part of what a key names, as :func:`users` if that is a user's own.
+
+    An error of ours keeps its traceback.
+    """
+    return users(f"{key} = {name!r}: {words}") if ":" in name else nullcontext()
 
 
 class Given(str):

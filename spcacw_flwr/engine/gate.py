@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, of_method
+from spcacw_flwr.config.declare import SpcacwError, part_of
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.batches import batch_length
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request, Round
@@ -183,7 +183,9 @@ def next_question(method: Method, steps: Round, replies: Replies | None) -> Requ
     SpcacwError for whatever a user's own method raises, or if it gives no question.
     """
     name = method.config.run.method
-    with of_method(name, f"round, which must yield Requests ({Request.__module__}), raises"):
+    with part_of(
+        "method", name, f"round, which must yield Requests ({Request.__module__}), raises"
+    ):
         try:
             request = steps.send(replies)  # type: ignore[arg-type]  # None starts it
         except StopIteration:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, of_method, place_of
+from spcacw_flwr.config.declare import SpcacwError, part_of, place_of
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.methods.base import Method
@@ -269,7 +269,7 @@ def checked(method: Method, report: Mapping[str, Any], figures: Mapping[str, Any
 
 def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> None:
     """Evaluate the model at an epoch's end, and record it; the method's figures are reset."""
-    with of_method(history.config.run.method, "what it gives at an epoch's end raises"):
+    with part_of("method", history.config.run.method, "what it gives at an epoch's end raises"):
         report = method.epoch_report() | history.gate.report()
         figures = method.figures()
         layout = checked(method, report, figures)

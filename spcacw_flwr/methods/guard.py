@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, of_method
+from spcacw_flwr.config.declare import SpcacwError, part_of
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.methods.base import Method, Weights
 from spcacw_flwr.silos.batches import Fold
@@ -158,7 +158,7 @@ def make_method(config: Config, federation: Federation, parameters: Tensor) -> M
     """
     name = config.run.method
     kind = Guarded if config.trust.guard and name != LOCAL else method_class(name)
-    with of_method(name, "making it of (config, federation, parameters) raises"):
+    with part_of("method", name, "making it of (config, federation, parameters) raises"):
         made: Method = kind(config, federation, parameters)
         _ = made.federation, made.alpha  # a class that forgets super().__init__ has none
     return made
