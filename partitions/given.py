@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, one_line
 from spcacw_flwr.silos.samples import weights_of
-from spcacw_flwr.silos.setting import SiloData
+from spcacw_flwr.silos.setting import SiloData, difference
 
 _WHOLE = (torch.int64, torch.int32, torch.int16)
 
@@ -39,15 +39,6 @@ def checked(pair: Any, num_classes: int, where: str) -> tuple[SiloData, SiloData
             f"{where} trains on {what} of shape {ours}, but is tested on {theirs}: they must agree."
         )
     return train, test
-
-
-def difference(one: SiloData, other: SiloData) -> tuple[str, str, str] | None:
-    """Return what differs, inputs or labels, and both shapes and types; None if they agree."""
-    for what, parts in (("inputs", (one.x, other.x)), ("labels", (one.y, other.y))):
-        ours, theirs = (f"{tuple(part.shape[1:])} and {part.dtype}" for part in parts)
-        if ours != theirs:
-            return what, ours, theirs
-    return None
 
 
 def _part(part: Any, num_classes: int, where: str) -> SiloData:
@@ -81,14 +72,15 @@ def _read(part: Any, where: str) -> SiloData:
         except Exception as error:  # a user's Dataset may raise anything
             raise SpcacwError(
                 f"{where} is a Dataset that cannot be read as pairs of an input and a label, alike "
-                f"in shape ({type(error).__name__}: {error})."
+                f"in shape ({one_line(error)})."
             ) from error
     if isinstance(part, tuple | list) and len(part) == 2:
         try:
             found = SiloData(*part)
         except (TypeError, ValueError, RuntimeError) as error:
             raise SpcacwError(
-                f"{where} cannot be made into tensors ({error}): x and y must be numbers."
+                f"{where} cannot be made into tensors ({one_line(error)}): x and y must be "
+                "numbers, and none may be missing: number what is text."
             ) from error
         if found.x.dim() and found.y.dim():
             return found
@@ -143,8 +135,9 @@ def _labels(x: Tensor, y: Tensor, num_classes: int, where: str) -> Tensor:
         )
     if y.dim() != 1 and y.shape != x.shape:
         raise SpcacwError(
-            f"{where}: labels have shape {tuple(y.shape)}, which is neither (n,) nor that of the "
-            f"inputs, {tuple(x.shape)}: several labels a sample must be true and false, or float."
+            f"{where}: labels have shape {tuple(y.shape)}, not (n,) as one label a sample has, nor "
+            f"that of the inputs, {tuple(x.shape)}: several labels a sample must be true and "
+            "false, or float."
         )
     y = y.long()
     top = num_classes or int(y.max()) + 1

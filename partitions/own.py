@@ -24,11 +24,11 @@ import torch
 
 from spcacw_flwr.config.declare import SpcacwError, import_by_path, one_line
 from spcacw_flwr.config.keys import PartitionKeys
-from spcacw_flwr.silos.setting import Setting, SiloData
+from spcacw_flwr.silos.setting import Setting, SiloData, difference
 from spcacw_flwr.silos.streams import SPLIT, TEST, stream
 
 from .allocation import counted_silos, kept_rows, parse_sizes
-from .given import checked, describe, difference
+from .given import checked, describe
 
 log = logging.getLogger(__name__)
 

@@ -217,6 +217,20 @@ def test_tables_of_a_setting_have_their_columns_in_one_order(folder, monkeypatch
         trained(SETTING)
 
 
+@pytest.mark.parametrize(("other", "words"), [
+    ((X[:, :1], Y), "inputs of shape (1,) and torch.float32, not (2,) and torch.float32"),
+    ((X.long(), Y), "inputs of shape (2,) and torch.int64, not (2,) and torch.float32"),
+    ((X, Y.float()), "labels of shape () and torch.float32, not () and torch.int64"),
+])  # fmt: skip
+def test_silos_of_a_setting_have_samples_of_one_kind(folder, monkeypatch, other, words):
+    trained(SETTING)
+    given = lambda self, silo: SiloData(*other) if silo == 1 else SiloData(X, Y)  # noqa: E731
+    monkeypatch.setattr(sys.modules["mine"].Stripes, "train", given)
+    last = "as train(0) of the setting: all silos train one model."
+    with one_sentence(f"train(1) of the setting gives {words} {last}"):
+        trained(SETTING)
+
+
 def raises(self, silo=0):
     raise FileNotFoundError("no such table")
 
@@ -272,6 +286,15 @@ def test_a_misspelt_default_is_one_sentence(folder, monkeypatch, keys, name):
     monkeypatch.setattr(getattr(sys.modules["mine"], name), "defaults", {"etaa": 0.1})
     with one_sentence("There is no key 'etaa' (did you mean eta?)"):
         trained(keys)
+
+
+@pytest.mark.parametrize("part", ["__init__", "add", "minimise"])
+def test_a_solver_that_breaks_is_one_sentence(folder, monkeypatch, part):
+    trained({"method": "spcacw", "solver": "mine:Careful"})
+    broken = lambda self, *args, **keys: 1 / 0  # noqa: E731
+    monkeypatch.setattr(sys.modules["mine"].Careful, part, broken)
+    with one_sentence("solver = 'mine:Careful': ", "raises ZeroDivisionError: division by zero ("):
+        trained({"method": "spcacw", "solver": "mine:Careful"})
 
 
 def test_a_solver(folder, tmp_path):

@@ -14,7 +14,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -68,6 +68,14 @@ def users(words: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise SpcacwError(f"{words} {one_line(error)} {place_of(error)}.") from error
+
+
+def part_of(key: str, name: str, words: str) -> AbstractContextManager[None]:
+    """Run a part of what a key names, as :func:`users` if that is a user's own.
+
+    An error of ours keeps its traceback.
+    """
+    return users(f"{key} = {name!r}: {words}") if ":" in name else nullcontext()
 
 
 class Given(str):

@@ -11,7 +11,6 @@ an answer can be a gradient: finite, and no longer than an honest gradient can b
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from spcacw_flwr.alpha import norms_of
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, users
+from spcacw_flwr.config.declare import SpcacwError, part_of
 from spcacw_flwr.methods.base import Method
 from spcacw_flwr.silos.batches import batch_length
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Fault, Replies, Request, Round
@@ -184,8 +183,9 @@ def next_question(method: Method, steps: Round, replies: Replies | None) -> Requ
     SpcacwError for whatever a user's own method raises, or if it gives no question.
     """
     name = method.config.run.method
-    words = f"method = {name!r}: round, which must yield Requests ({Request.__module__}), raises"
-    with users(words) if ":" in name else nullcontext():
+    with part_of(
+        "method", name, f"round, which must yield Requests ({Request.__module__}), raises"
+    ):
         try:
             request = steps.send(replies)  # type: ignore[arg-type]  # None starts it
         except StopIteration:

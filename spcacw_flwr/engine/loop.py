@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, place_of
+from spcacw_flwr.config.declare import SpcacwError, part_of, place_of
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.engine.gate import Gate
 from spcacw_flwr.methods.base import Method
@@ -269,9 +269,10 @@ def checked(method: Method, report: Mapping[str, Any], figures: Mapping[str, Any
 
 def note_epoch(silos: Silos, method: Method, history: History, round_: int) -> None:
     """Evaluate the model at an epoch's end, and record it; the method's figures are reset."""
-    report = method.epoch_report() | history.gate.report()
-    figures = method.figures()
-    layout = checked(method, report, figures)
+    with part_of("method", history.config.run.method, "what it gives at an epoch's end raises"):
+        report = method.epoch_report() | history.gate.report()
+        figures = method.figures()
+        layout = checked(method, report, figures)
     found, buffers = silos.evaluate(method.personal, history.config.run.target)
     model = layout.unflatten(method.personal) | buffers
     kept = {name: part.detach().clone() for name, part in model.items()}

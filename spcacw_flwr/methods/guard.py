@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError
+from spcacw_flwr.config.declare import SpcacwError, part_of
 from spcacw_flwr.config.registry import method_class
 from spcacw_flwr.methods.base import Method, Weights
 from spcacw_flwr.silos.batches import Fold
@@ -154,8 +154,11 @@ def make_method(config: Config, federation: Federation, parameters: Tensor) -> M
 
     Training alone needs no guard and has none.
 
-    SpcacwError if the method's keys do not go together.
+    SpcacwError if the method's keys do not go together, or for whatever a user's own raises.
     """
-    if config.trust.guard and config.run.method != LOCAL:
-        return Guarded(config, federation, parameters)
-    return method_class(config.run.method)(config, federation, parameters)
+    name = config.run.method
+    kind = Guarded if config.trust.guard and name != LOCAL else method_class(name)
+    with part_of("method", name, "making it of (config, federation, parameters) raises"):
+        made: Method = kind(config, federation, parameters)
+        _ = made.federation, made.alpha  # a class that forgets super().__init__ has none
+    return made

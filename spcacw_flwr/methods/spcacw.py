@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spcacw_flwr.alpha import BiasTracker, CountSketch, Learner, RunningVariance, Smoothed
 from spcacw_flwr.config.config import Config
-from spcacw_flwr.config.declare import SpcacwError, key
+from spcacw_flwr.config.declare import SpcacwError, key, part_of
 from spcacw_flwr.config.keys import SPCACWKeys
 from spcacw_flwr.config.registry import solver_class
 from spcacw_flwr.methods.base import WeightedGradients
@@ -59,7 +59,8 @@ class SPCACWMethod(WeightedGradients):
         clipped = math.isfinite(training.longest) and not self.ledger.answers
         largest = training.longest / math.sqrt(training.participation)  # bound of √E‖g̃‖²
         bound = keys.g_max or (largest if clipped else None)
-        self.learner: Learner = solver_class(keys.solver)(silos, training.eta, bound)
+        with part_of("solver", keys.solver, "making it of (silos, eta, bound) raises"):
+            self.learner: Learner = solver_class(keys.solver)(silos, training.eta, bound)
         self.smoothness = Smoothed(keys.smoothness_decay)
         if keys.smoothness > 0:
             self.smoothness.update(keys.smoothness)
@@ -173,7 +174,8 @@ class SPCACWMethod(WeightedGradients):
         smoothness, counts = self.smoothness.value, round_ >= self.config.spcacw.t_start
         self.book.note(matrix, self.alpha, smoothness, norm if counts else None)
         if counts:
-            self.learner.add(matrix, self.alpha, smoothness=smoothness, gradient_norm=norm)
+            with part_of("solver", self.config.spcacw.solver, "add raises"):
+                self.learner.add(matrix, self.alpha, smoothness=smoothness, gradient_norm=norm)
 
     def update(self, round_: int) -> None:
         """Choose α_t, the leader so far.
@@ -203,7 +205,10 @@ class SPCACWMethod(WeightedGradients):
 
     def leader(self) -> NDArray[np.float64]:
         """Return the learner's weights for the rounds so far."""
-        return self.learner.minimise(self.alpha, cubic=self.lambda_reg).alpha
+        with part_of(
+            "solver", self.config.spcacw.solver, "minimise, which gives a Solution, raises"
+        ):
+            return self.learner.minimise(self.alpha, cubic=self.lambda_reg).alpha
 
     def quarantine(self, silos: NDArray[np.bool_], round_: int) -> None:
         """Set the weights of silos in quarantine (M,) to 0; in the costs they count as silent."""

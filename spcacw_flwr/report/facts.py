@@ -247,6 +247,18 @@ class Facts:
         return {called(self.run.summary, silo): table[silo] for silo in sorted(table)}
 
     @property
+    def is_alone(self) -> bool:
+        """Whether the target trains without peers: by the method local, or as the only silo."""
+        only = self.weights is not None and not self.weights.peers
+        return only or self.run.config.get("method") == "local"
+
+    @property
+    def held(self) -> float | None:
+        """The peers' share of the weight, mean over the run; None if weights are no shares."""
+        found = self.weights
+        return float(found.mean[found.peers].sum()) if found and found.shares else None
+
+    @property
     def refused(self) -> bool | None:
         """Whether the guard refused the model learned with the peers; None if it did not judge."""
         accepted = self.total("accepted")

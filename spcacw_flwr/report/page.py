@@ -65,6 +65,8 @@ def sections(facts: Facts) -> Iterator[Section]:
     course, weights = facts.course, facts.weights
     if said := [*sentences.advice(facts)]:
         yield Section("advice", "Go on with these peers?", said)
+    if warnings := facts.run.status.get("warnings"):
+        yield Section("warnings", "Warnings", warnings)
     if course.values:
         yield Section("result", "How good the model became", sentences.learning(course),
                       [pictures.course(course)], [_metrics_table(course)])  # fmt: skip
@@ -73,7 +75,7 @@ def sections(facts: Facts) -> Iterator[Section]:
         none = f"The method {method} puts no weight on silos, so this run cannot tell who helped."
         yield Section("helpers", "Who helped", [none])
     if weights is not None and len(weights.final) > 1:
-        said = [*sentences.helpers(weights), *sentences.unlike(weights)]
+        said = [*sentences.helpers(weights), *sentences.unlike(facts)]
         yield Section("helpers", "Who helped", said, [pictures.helpers(weights)],
                       [_silo_table(weights)])  # fmt: skip
         if (picture := pictures.truth(weights)) and (said := [*sentences.truth(weights)]):
@@ -98,13 +100,13 @@ def tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
     if course.values:
         sure = f"{span(metric, course.interval)}, " if course.interval else ""
         yield f"{metric.label} at the end", metric.text(course.values[-1]), sure + course.on
-    if course.alone and facts.run.config.get("method") != "local":
+    if course.alone and not facts.is_alone:
         yield "training alone", metric.text(course.alone[-1]), course.on
-    if course.gain is not None:
+    if course.gain is not None and not facts.is_alone:
         ends, unit = course.gain_interval, "points" if metric.percent else ""
         sure = span(metric, ends, signs=True) if ends else unit
         yield "better than alone by", signed(metric, course.gain), sure
-    if weights is not None and weights.shares:
+    if weights is not None and weights.shares and not facts.is_alone:
         yield "weight of the peers", percent(float(weights.final[weights.peers].sum())), ""
     if facts.seconds:
         yield "time", duration(facts.seconds), ""
@@ -209,7 +211,10 @@ def _configuration(facts: Facts) -> Section:
                    if (default := _text(usual.get(name, value))) != value]  # fmt: skip
         keys = "key differs" if len(changed) == 1 else "keys differ"
         said.append(f"{len(changed) or 'No'} {keys} from the default.")
-    said.append("The command 'spcacw run --config config.toml' repeats the run.")
+    who = "command 'spcacw run --config config.toml'"
+    if config.get("setting") == "own" and not config.get("silo"):  # a silo_app
+        who = "app that has the data and the model"
+    said.append(f"The {who} repeats the run.")
     versions = [[*one] for one in (facts.run.summary.get("versions") or {}).items()]
     tables = [
         Table("Keys that differ from their defaults.", ["key", "value", "default"], changed),

@@ -157,7 +157,9 @@ def difference(first: Run, second: Run) -> str:
 
 
 def check_picture(path: Path) -> None:
-    """Raise SpcacwError if the path has a suffix that Matplotlib cannot write."""
+    """Raise SpcacwError if the path's directory is none, or Matplotlib cannot write its suffix."""
+    if not path.absolute().parent.is_dir():
+        raise SpcacwError(f"--output {path} is in no directory that there is: make it first.")
     kinds = plots.new_figure(1, 1).canvas.get_supported_filetypes()
     if path.suffix and path.suffix[1:].lower() not in kinds:
         raise SpcacwError(f"--output {path} ends in {path.suffix}, which is not a picture's: it "

@@ -21,7 +21,7 @@ from spcacw_flwr.report.facts import (
     Weights,
 )
 from spcacw_flwr.report.words import called, counted, duration, listed, percent, silos, span
-from spcacw_flwr.silos.metrics import METRICS
+from spcacw_flwr.silos.metrics import METRICS, Metric
 
 Sentences = Iterator[str]
 
@@ -39,7 +39,7 @@ def headline(facts: Facts) -> Sentences:
     elif facts.state != "finished":
         yield f"The run has not ended ({facts.state}): {done} of {wanted} epochs are done."
     if done:
-        yield from _against_alone(facts.course, facts.run.config.get("method") == "local")
+        yield from _against_alone(facts)
     if facts.refused:
         yield f"{REFUSAL}."
     elif facts.refused is False:
@@ -49,10 +49,10 @@ def headline(facts: Facts) -> Sentences:
 REFUSAL = "The guard refused what was learned with the peers: the model is that of training alone"
 
 
-def _against_alone(course: Course, local: bool) -> Sentences:
-    metric, gain = course.metric, course.gain
+def _against_alone(facts: Facts) -> Sentences:
+    course, metric, gain = facts.course, facts.course.metric, facts.course.gain
     what = f"{course.where} {metric.label} {metric.text(course.values[-1])}"
-    if local:
+    if facts.is_alone:
         yield f"The target trained alone and ended with {what}{_within(course)}."
     elif gain is None:
         yield f"The target's model ended with {what}{_within(course)}."
@@ -62,8 +62,11 @@ def _against_alone(course: Course, local: bool) -> Sentences:
         way = "better" if gain > 0 else "worse"
         if not metric.percent and not metric.higher:
             way += f", which is {'less' if gain > 0 else 'more'},"
-        how = "exactly as well as" if gain == 0 else f"{metric.gap(gain)} {way} than"
-        yield f"Training with the peers ended {how} training alone ({both})."
+        how = "as well as" if course.alike else f"{metric.gap(gain)} {way} than"
+        how = "exactly as well as" if gain == 0 else how
+        done = facts.state == "finished"
+        lead = "Training with the peers ended" if done else "So far training with the peers did"
+        yield f"{lead} {how} training alone ({both})."
         yield from _chance(course)
 
 
@@ -78,7 +81,7 @@ def _chance(course: Course) -> Sentences:
     """Report what the test cases show about the gain over training alone."""
     if course.gain_interval is None:
         swing, count = max(course.tail) - min(course.tail), len(course.tail)
-        if count > 1 and not course.alike and abs(course.gain or 0.0) <= swing:
+        if count > 1 and course.gain and not course.alike and abs(course.gain) <= swing:
             yield (
                 f"Over its last {count} epochs the {course.metric.label} itself moved by "
                 f"{course.metric.gap(swing)}, so this difference may be chance."
@@ -95,9 +98,9 @@ def _chance(course: Course) -> Sentences:
 
 
 def advice(facts: Facts) -> Sentences:
-    """Advise whether to go on with these peers, why, and what to try; empty for method Local."""
+    """Advise whether to go on with these peers, why, and what to try; empty without peers."""
     course, metric = facts.course, facts.course.metric
-    if not course.values or facts.run.config.get("method") == "local":
+    if not course.values or facts.is_alone:
         return
     if facts.refused:
         yield f"{REFUSAL}. {COSTS}"
@@ -116,12 +119,15 @@ def advice(facts: Facts) -> Sentences:
     elif course.gain_interval is not None and course.cases:
         low, high = course.gain_interval
         if course.verdict > 0:
-            least = f"Go on: with these peers the target is better by at least {metric.gap(low)}"
-            yield f"{least}, as far as {course.on} can tell."
+            better = f"Go on: with these peers the target is better{_at_least(metric, low)}"
+            yield f"{better}, as far as {course.on} can tell."
         elif course.verdict < 0:
-            least = f"these peers made the target's model worse by at least {metric.gap(high)}"
-            yield f"Stop, or change something first: {least}, as far as {course.on} can tell."
+            worse = f"these peers made the target's model worse{_at_least(metric, high)}"
+            yield f"Stop, or change something first: {worse}, as far as {course.on} can tell."
             yield f"What may help: {', '.join(_other_ways(facts))}."
+        elif (held := facts.held) is not None and held < SETTLED:
+            lone = f"In effect the target learned alone: over the run its peers had {percent(held)}"
+            yield f"{lone} of the weight, and {course.on} tell no difference. {COSTS}"
         else:
             yield from _too_little(course, course.gain, course.cases, (high - low) / 2)
     elif ahead := [int(line["epoch"]) for line in facts.run.epochs if line.get("behind")]:
@@ -134,6 +140,12 @@ def advice(facts: Facts) -> Sentences:
     elif course.table.get(metric.name, {}).get("gain_interval"):  # compared on too few cases
         yield f"Too little data to say: {course.on} cannot tell a difference from chance."
         yield "Try more test cases."
+
+
+def _at_least(metric: Metric, end: float) -> str:
+    """Return the least difference as part of a sentence, also where it is too small to print."""
+    least = metric.gap(end)
+    return ", if only just" if least.startswith(("0.000 ", "0.00 ")) else f" by at least {least}"
 
 
 def _other_ways(facts: Facts) -> Iterator[str]:
@@ -161,7 +173,7 @@ def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentenc
         yield "What was seen is so small that it hardly matters which of both is used."
     ends = course.table.get(finer.name, {}).get("gain_interval") or [None]
     low, high = (0, 0) if None in ends else ends
-    if metric != finer and low * high > 0:
+    if metric != finer and low * high > 0 and max(abs(low), abs(high)) > SEEN:
         way, ends = "better" if low > 0 else "worse", span(finer, (low, high), signs=True)
         sure = f"The {finer.label}, which also counts how sure the model is, did get {way}"
         yield f"{sure} ({ends}): a hint, no more."
@@ -171,6 +183,8 @@ def _too_little(course: Course, gain: float, cases: int, half: float) -> Sentenc
 COSTS = "Going on costs the peers' time and privacy; going on alone costs nothing."
 POWER = ((1.960 + 0.842) / 1.960) ** 2
 """The factor of cases needed to show a difference in four of five draws, not in one of two."""
+SEEN = 1e-3
+"""A change of the log-loss that is worth a hint."""
 MOST_CASES = 10_000
 """A number of test cases that is too large to gather."""
 
@@ -271,7 +285,7 @@ def _by_round(weights: Weights, found: dict[int, list[int]], what: str) -> Sente
 CARRY = 0.8
 """The named peers have at least this share of the weight of all peers."""
 EQUAL = 1e-9
-"""Weights that differ by less are equal except for rounding."""
+"""Weights that differ by less, as a share of all peers' weight, are equal except for rounding."""
 OFTEN = 0.1
 """A peer that goes against the target in more than this share of the rounds is named."""
 
@@ -292,33 +306,30 @@ def helpers(weights: Weights) -> Sentences:
     amount = percent(total) + " between them" * many
     own = percent(final[weights.target])
     yield f"At the end the target keeps {own} of the weight, and {has} {amount}."
-    if many and np.ptp(final[peers]) < EQUAL:
+    if many and np.ptp(final[peers]) < EQUAL * total:
         yield f"All have the same, {percent(total / len(peers))}."
     elif many:
         some = peers[: int(np.searchsorted(np.cumsum(final[peers]), CARRY * total)) + 1]
         share = float(final[some].sum())
         carry = "carries" if len(some) == 1 else "carry"
-        what = "all of that" if total - share < EQUAL else percent(share)
+        what = "all of that" if total - share < EQUAL * total else percent(share)
         yield f"{silos(weights.called(some), capital=True)} {carry} {what}."
     if none := sorted(i for i in peers if final[i] == 0):
         have = "has" if len(none) == 1 else "have"
         yield f"{silos(weights.called(none), capital=True)} {have} no weight at all."
 
 
-def unlike(weights: Weights) -> Sentences:
+def unlike(facts: Facts) -> Sentences:
     """Name the peers that look unlike the target or went against it; empty without evidence.
 
     Once a target fits its few data by heart, its own noise is small, and even gradients of silos
-    like it stray by more. So a peer with more weight than the target is one of them only if it
-    strays by more than its own mini-batches vary, too.
+    like it stray by more. So a peer with an even share of the weight or more is none of them.
     """
-    final, known, target = weights.final, weights.figures, weights.target
-    if far := [
-        i
-        for i in weights.unlike
-        if final[i] <= final[target] or known["bias"][i] > known["sigma"][i]
-    ]:
-        bias, own = known["bias"], known["sigma"][target]
+    if (weights := facts.weights) is None:
+        return
+    final, known = weights.final, weights.figures
+    if far := [i for i in weights.unlike if final[i] < 1 / len(final)]:
+        bias, own = known["bias"], known["sigma"][weights.target]
         one, ends = len(far) == 1, dict.fromkeys(f"{bias[i]:.2f}" for i in (far[0], far[-1]))
         yield (
             f"{silos(weights.called(sorted(far)), capital=True)} look{'s' * one} unlike the "
@@ -326,6 +337,9 @@ def unlike(weights: Weights) -> Sentences:
             f"{' to '.join(ends)} on average, more than its own mini-batches vary ({own:.2f}). "
             "Ask whether cases are selected, measured and labelled there as at the target's."
         )
+        if private := [name for name in weights.called(sorted(far)) if name in facts.privacy]:
+            adds = f"add{'s' * (len(private) == 1)} for privacy counts as straying, too"
+            yield f"The noise that {silos(private)} {adds}."
     shares = weights.figures.get(REFUSED, np.zeros(0)) / max(1, weights.end)
     if often := np.flatnonzero(shares > OFTEN).tolist():
         most = "up to " * (len(often) > 1) + percent(float(shares.max()))

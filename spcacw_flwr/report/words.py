@@ -28,7 +28,7 @@ def signed(metric: Metric, difference: float | None) -> str:
     """Return a difference with its sign, with a true minus: ``+2.10`` points, ``−0.021``."""
     if difference is None or math.isnan(difference):
         return "–"
-    text = f"{difference:+.2f}" if metric.percent else metric.number(difference, "+")
+    text = f"{difference:+z.2f}" if metric.percent else metric.number(difference, "+z")
     return text.replace("-", "−")
 
 
@@ -39,7 +39,7 @@ def span(
     known = [end for end in ends if end is not None and not math.isnan(end)]
     if len(known) < len(ends):
         return "–"
-    sign = "+" if signs else ""
+    sign = "+z" if signs else "z"  # z: what rounds to 0 has no minus
     told = (f"{end:{sign}.1f}" if metric.percent else metric.number(end, sign) for end in known)
     low, high = (text.replace("-", "−") for text in told)
     units = (" points" if signs else " %") if unit and metric.percent else ""

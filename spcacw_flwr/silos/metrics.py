@@ -175,7 +175,9 @@ class Metric:
         """Return a value as text for people, ``93.20 %`` or ``0.873``."""
         if value is None or math.isnan(value):
             return "–"
-        return f"{value:.2f} %" if self.percent else self.number(value)
+        if self.percent:
+            return f"{value:.2f} %"
+        return self.number(value).replace("-", "−", int(value < 0))  # the sign, not an exponent's
 
     def number(self, value: float, sign: str = "") -> str:
         """Format a value that is no percentage; squared errors may have any size (label units)."""
@@ -263,10 +265,11 @@ def check_metric(name: str, y: Tensor, classes: int, silo: int) -> None:
     names = [one.name for one in applying(y, classes)]
     if name not in names:
         found = "several labels a case" if y.ndim > 1 else f"{len(y.unique())} of {classes} classes"
-        kind = "numbers" if y.is_floating_point() and y.ndim == 1 else found
+        if y.is_floating_point() and y.ndim == 1:
+            found = "numbers" if len(y.unique()) > 1 else "all the same number"
         raise SpcacwError(
             f"metric = {name!r} does not apply to the test labels of silo {silo} "
-            f"({kind}): choose one of {', '.join(names)}."
+            f"({found}): choose {'one of ' * (len(names) > 1)}{', '.join(names)}."
         )
 
 

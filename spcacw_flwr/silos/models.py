@@ -273,8 +273,7 @@ def try_model(
         except Exception as error:  # a user's module may raise anything
             what = f"{where}, {len(x)} samples of shape {tuple(x.shape[1:])}"
             words = f"cannot be applied to {what} ({one_line(error)})"
-            if not x.is_floating_point():
-                words += _of_tokens(error, x)
+            words += _of_type(error, x)
             raise bad_model(words) from error
     _see_buffers(model, buffers, names[0])
     if not classes and several(y):
@@ -319,8 +318,10 @@ def _see_buffers(model: nn.Module, after: Mapping[str, Tensor], name: str) -> No
             raise _wrong("model", name, f"{words}: leave that layer out, or its running statistics")
 
 
-def _of_tokens(error: Exception, x: Tensor) -> str:
-    """Say what may be wrong with whole numbers that a model cannot be applied to."""
+def _of_type(error: Exception, x: Tensor) -> str:
+    """Say what may be wrong with features, no float32, that a model cannot be applied to."""
+    if x.is_floating_point():
+        return "" if x.dtype == torch.float32 else f": features are {x.dtype}, so make them float32"
     if isinstance(error, IndexError):
         return f": tokens are up to {int(x.max())} there"
     if re.search(r"dtype|datatype|not implemented for|type \(", str(error)):

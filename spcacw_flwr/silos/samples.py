@@ -24,16 +24,19 @@ def columns_of(given: Any) -> Names:
     return None if names is None else tuple(map(str, names))
 
 
-def as_tensor(given: Any) -> Tensor:
+def as_tensor(given: Any, what: str) -> Tensor:
     """Return a tensor, an array, a pandas table or a list as a tensor, if possible uncopied.
 
-    A table's true and false are 1 and 0. TypeError if a column of it holds no numbers.
+    A table's true and false are 1 and 0. TypeError, which names a table's columns or else ``what``,
+    if not all are numbers.
     """
     if isinstance(given, Tensor):
         return given
     array, names = np.require(given, None, "W"), columns_of(given)
     if names and array.dtype.kind not in "biuf":
         array = _numbers(array, names)
+    elif array.dtype.kind not in "biufc":
+        raise TypeError(f"not only numbers are in {what}")
     return torch.as_tensor(array)
 
 

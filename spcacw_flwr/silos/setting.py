@@ -62,7 +62,7 @@ class SiloData:
         if both != (None, None):
             object.__setattr__(self, "columns", both)
         for name in ("x", "y"):
-            object.__setattr__(self, name, as_tensor(getattr(self, name)))
+            object.__setattr__(self, name, as_tensor(getattr(self, name), name))
 
     def check(self, where: str) -> None:
         """Raise SpcacwError, which begins with ``where``, for samples that cannot be right."""
@@ -100,6 +100,15 @@ class SiloData:
             return each.mean().item()
         weight = self.weight.double()
         return ((each @ weight) / weight.sum()).item()
+
+
+def difference(one: SiloData, other: SiloData) -> tuple[str, str, str] | None:
+    """Return what differs, inputs or labels, and both shapes and types; None if they agree."""
+    for what, parts in (("inputs", (one.x, other.x)), ("labels", (one.y, other.y))):
+        ours, theirs = (f"{tuple(part.shape[1:])} and {part.dtype}" for part in parts)
+        if ours != theirs:
+            return what, ours, theirs
+    return None
 
 
 class Setting(ABC):
@@ -273,12 +282,23 @@ def data_of(setting: Setting, part: str, silo: int) -> SiloData:
         raise SpcacwError(f"{where} gives a {type(given).__name__}: it must be a SiloData(x, y).")
     with users(f"{where} gives data of which a check raises"):
         given.check(where)
-    _same_columns(setting, given, where)
+    _same_kind(setting, given, where)
     return given
 
 
-def _same_columns(setting: Setting, given: SiloData, where: str) -> None:
-    """Raise SpcacwError unless tables have the columns of the first that the setting gave."""
+def _same_kind(setting: Setting, given: SiloData, where: str) -> None:
+    """Raise SpcacwError unless samples are as the first that the setting gave, and tables' columns.
+
+    One row is kept of what was given first.
+    """
+    row = SiloData(given.x[:1].clone(), given.y[:1].clone())
+    whose, first = vars(setting).setdefault("_first_given", (where, row))
+    if differ := difference(row, first):
+        what, ours, theirs = differ
+        raise SpcacwError(
+            f"{where} gives {what} of shape {ours}, not {theirs} as {whose}: all silos train one "
+            "model."
+        )
     if any(given.columns):
         whose, first = vars(setting).setdefault("_tables", (where, given.columns))
         for names, others in zip(given.columns, first, strict=True):

@@ -19,6 +19,10 @@ def learn(self, request, replies):
     len(replies)
 
 
+def breaks(self):
+    return 1 / 0
+
+
 def full(self, request, replies):
     raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -50,6 +54,12 @@ SHORT = property(lambda self: self.parameters[:-1])
     ("epoch_report", lambda self: Method.epoch_report(self) | {"u": torch.ones(1)},
      "gives a Tensor of shape (1,) as its epoch_report['u']: it must be a Python number."),
     ("epoch_report", lambda self: {}, "gives a NoneType of shape () as its epoch_report['loss']"),
+    *((part, breaks, f"{OWN}: what it gives at an epoch's end raises ZeroDivisionError: division "
+       "by zero (test_contract.py line ") for part in ("epoch_report", "silo_figures")),
+    ("personal", property(breaks), f"{OWN}: what it gives at an epoch's end raises Zero"),
+    ("initial_weights", breaks,
+     f"{OWN}: making it of (config, federation, parameters) raises Zero"),
+    ("__init__", lambda self, *_: None, "raises AttributeError: 'Own' object has no attribute"),
 ])  # fmt: skip
 def test_a_methods_part_that_no_engine_can_use(name, part, words, monkeypatch):
     refused(monkeypatch, name, part, words)
@@ -58,3 +68,5 @@ def test_a_methods_part_that_no_engine_can_use(name, part, words, monkeypatch):
 def test_a_part_that_the_guard_cannot_use(monkeypatch):
     for name, part in {"round": lambda self, round_: None, "personal": SHORT}.items():
         refused(monkeypatch, name, part, ROUND, guard=20)
+    refused(monkeypatch, "initial_weights", breaks, f"{OWN}: making it of", guard=20)
+    refused(monkeypatch, "silo_figures", breaks, f"{OWN}: what it gives", guard=20)

@@ -256,6 +256,12 @@ BAD = [
     ((X, GOOD), r"training data is a Tensor: a silo is \(train, test\), each"),
     ((GOOD, (X, Y, Y)), r"test data is a tuple of 3: a silo is"),
     ((GOOD, ("text", Y)), r"test data cannot be made into tensors .*: x and y must be numbers"),
+    (
+        ((X, ["ill", "well"] * 3), GOOD),
+        r"tensors \(not only numbers are in y\): x and y must be "
+        "numbers, and none may be missing: number what is text",
+    ),
+    (((X, Y[:, None]), GOOD), r"labels have shape \(6, 1\), not \(n,\) as one label a sample has"),
     (((X, Y[:5]), GOOD), "training data: 6 inputs and 5 labels"),
     (((X[:0], Y[:0]), GOOD), "training data: 0 inputs and 0 labels"),
     ((GOOD, (X[:0], Y[:0])), "test data: 0 inputs and 0 labels"),

@@ -111,6 +111,33 @@ def test_a_full_report_is_one_well_formed_file(tmp_path):
     assert page.tags.count("h1") == 1
 
 
+def test_what_went_wrong_without_ending_the_run_is_on_the_page(tmp_path):
+    run = write_run(tmp_path / "run")
+    assert "Warnings" not in page_of(run).titles
+    warnings = ["A run of 3 rounds is too short.", "Silo 2 has a feature < 0."]
+    status = json.loads((run / "status.json").read_text()) | {"warnings": warnings}
+    (run / "status.json").write_text(json.dumps(status))
+    page = page_of(run)
+    assert page.titles[0] == "Warnings"
+    assert "A run of 3 rounds is too short. Silo 2 has a feature < 0." in page.text
+
+
+def test_a_target_without_peers_is_not_compared_with_itself(tmp_path):
+    page = page_of(write_run(tmp_path / "run", alphas=[(0, [1]), (7, [1])], groups=[None]))
+    for words in ("with the peers", "weight of the peers", "better than alone"):
+        assert words not in page.text
+
+
+def test_how_to_repeat_a_run_depends_on_where_its_data_are(tmp_path):
+    run = "The command 'spcacw run --config config.toml' repeats the run."
+    assert run in page_of(write_run(tmp_path / "run")).text
+    own = {"setting": "own", "silo": "module:load"}
+    assert run in page_of(write_run(tmp_path / "run", config=own)).text
+    text = page_of(write_run(tmp_path / "run", config=own | {"silo": ""})).text
+    assert run not in text
+    assert "The app that has the data and the model repeats the run." in text
+
+
 def test_what_a_run_is_called_is_text_and_nothing_else(tmp_path):
     evil = "<script>alert('x')</script>\"&<img src=x onerror=alert(1)>:Setting"
     run = write_run(tmp_path / "run", config={"setting": evil}, state="failed", error=evil,

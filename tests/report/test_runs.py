@@ -111,6 +111,9 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_said(folde
     assert said.startswith("spcacw: --output")
     assert "ends in .xyz, which is not a picture's: it must be one of " in said
     assert ".png" in said
+    said = ran("compare", folder / "a", folder / "c", "--output", folder / "no/pic.png", code=1)
+    assert said.startswith("spcacw: --output")
+    assert "is in no directory that there is: make it first." in said
     ran("compare", folder / "a", folder / "c", "--output", folder / "pic.PNG")
     assert (folder / "pic.PNG").exists()
 

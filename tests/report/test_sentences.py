@@ -22,7 +22,7 @@ def facts(tmp_path, **keys):
 def said(part, found) -> str:
     """What a part of the report says, all of it."""
     of = {"learning": "course", "without": "leave_one_out"}
-    of |= dict.fromkeys(("helpers", "unlike", "truth", "changes"), "weights")
+    of |= dict.fromkeys(("helpers", "truth", "changes"), "weights")
     about = getattr(found, of[part]) if part in of else found
     return " ".join(getattr(sentences, part)(about))
 
@@ -34,6 +34,7 @@ PRIVATE = {"1": {"epsilon": 2.0, "delta": 1e-5, "answers": 21},
            "3": {"epsilon": 7.25, "delta": 1e-5, "answers": 21}}  # fmt: skip
 # Silos 2 and 3 stray by more than the target's own mini-batches vary; of silo 1 it is not known.
 FAR = {"bias": [0, math.nan, 0.7, 0.6], "sigma": [0.4, math.nan, 0.9, 0.9]}
+ONE_SILO = {"alphas": [(0, [1]), (7, [1])], "groups": None, "alone": (40.0, 60.0, 90.0)}
 NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
 
 
@@ -64,6 +65,8 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
     ("unlike", {"figures": FAR, **NAMED}, "Silos 2 Zürich and 3 Basel look unlike the target: "
      "their gradients stray from the target's by 0.60 to 0.70 on average, more than its own "
      "mini-batches vary (0.40). Ask whether"),
+    ("unlike", {"figures": FAR, "privacy": PRIVATE}, "labelled there as at the target's. The noise "
+     "that silo 3 adds for privacy counts as straying, too."),
     ("unlike", {"figures": FAR | {"bias": [0, 0.1, 0.4, 0.6]}},
      "Silo 3 looks unlike the target: its gradients stray from the target's by 0.60 on average"),
     ("unlike", {"figures": FAR, "alphas": [(0, [1, 0, 0, 0]), (7, [0.4, 0, 0.6, 0])]},
@@ -83,7 +86,8 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
     ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0, "behind": 1}, **FAILED},
      "Stop, or change something first: at epoch 1 training alone was ahead by more than chance"),
     ("headline", {"accuracy": (50.0,), "lines": {"alone": 60.0}, **FAILED},
-     "10.0 points of accuracy worse than training alone (test accuracy 50.00 % against 60.00 %)"),
+     "So far training with the peers did 10.0 points of accuracy worse than training alone (test "
+     "accuracy 50.00 % against 60.00 %)"),
     # ½(.4 + .2 + .1 + .1) = .4 at round 7; ½(.1 + .05 + .1 + .05) = .15 at round 14; then none.
     ("changes", {}, "divided anew 3 times; the largest moves were in rounds 7 (40 %) and 14 "
      "(15 %). After round 14 no update moved more than 1.0 %. Silos 1 and 3 have had some weight "
@@ -132,7 +136,17 @@ def test_a_part_says(part, keys, words, tmp_path):
     ("unlike", {"figures": FAR | {"bias": [0, 0.1, 0.2, 0.4]}}, ""),
     ("unlike", {"figures": FAR, "alphas": [(0, [1, 0, 0, 0]), (7, [0.2, 0, 0.3, 0.5])]}, ""),
     ("unlike", {"figures": FAR | {"sigma": [0.0] * 4}}, ""),  # a target that sees all its data
+    # The most biased peer has an even share of the weight, as peers like a target of few data may.
+    ("unlike", {"figures": FAR, "alphas": [(0, [1, 0, 0, 0]), (7, [0.4, 0.1, 0.25, 0.25])]}, ""),
     ("advice", {"config": {"method": "local"}}, ""),
+    ("advice", {**ONE_SILO}, ""),
+    ("headline", {**ONE_SILO}, "The target trained alone and ended with test accuracy 90.00 %."),
+    ("headline", {"accuracy": [90.0] * 3, "alone": [90.0]},
+     "Training with the peers ended exactly as well as training alone (test accuracy 90.00 % "
+     "against 90.00 %)."),
+    ("helpers", {"alphas": [(0, [1, 0, 0]), (7, [1, 1e-12, 0])], "groups": None},
+     "At the end the target keeps 100 % of the weight, and its 2 peers have less than 0.1 % "
+     "between them. Silo 1 carries all of that. Silo 2 has no weight at all."),
     ("changes", {"alphas": [(0, [0.5, 0.5]), (7, [0.5, 0.5])], "groups": None},
      "The weights never changed."),
     ("replies", {}, "Every reply that came was used."),
@@ -198,6 +212,8 @@ def test_a_difference_that_few_cases_cannot_tell_is_not_called_one(tmp_path):
     assert "hint" not in said("advice", unknown)
     finer = said("advice", judged(tmp_path, -0.021, -0.091, 0.049, finer=[0.01, 0.2]))
     assert "did get better (+0.010 to +0.200): a hint, no more." in finer
+    nothing = said("advice", judged(tmp_path, -0.021, -0.091, 0.049, finer=[1e-4, 4e-4]))
+    assert "hint" not in nothing
     zero = judged(tmp_path, 0.0, -0.07, 0.07)
     assert "exactly as well as" in said("headline", zero)
     assert "so small" in said("advice", zero)
@@ -211,6 +227,25 @@ def test_a_difference_of_nothing_is_not_one_that_the_cases_tell(tmp_path):
             "These peers made no difference to the model, as far as 48 test cases can tell. Going "
             "on costs the peers' time and privacy; going on alone costs nothing."
         )
+
+
+def test_a_difference_too_small_to_print_is_none(tmp_path):
+    found = judged(tmp_path, 1e-5, -2e-5, 4e-5)
+    assert said("headline", found).startswith(
+        "Training with the peers ended as well as training alone (test AUROC 0.800 against 0.800)."
+    )
+    assert METRICS["r2"].text(-0.386) == "−0.386"
+    assert signed(METRICS["accuracy"], -1e-9) == "+0.00"
+    assert span(METRICS["r2"], (-1e-9, -1e-12), signs=True) == "+0.000 to +0.000"
+
+
+def test_a_target_whose_peers_had_no_weight_needs_no_more_test_cases(tmp_path):
+    few = [(0, [1, 0, 0]), (7, [0.99, 0.004, 0.006])]
+    assert said("advice", judged(tmp_path, -0.021, -0.091, 0.049, alphas=few, groups=None)) == (
+        "In effect the target learned alone: over the run its peers had 0.7 % of the weight, and "
+        "48 test cases tell no difference. Going on costs the peers' time and privacy; going on "
+        "alone costs nothing."
+    )
 
 
 def test_models_that_are_the_same_need_no_more_test_cases(tmp_path):
@@ -246,6 +281,8 @@ def test_a_difference_that_the_cases_tell(tmp_path):
     helped = judged(tmp_path, 0.05, 0.01, 0.09, cases=300)
     assert "+0.010 to +0.090: the peers helped" in said("headline", helped)
     assert "better by at least 0.010 of AUROC" in said("advice", helped)
+    barely = judged(tmp_path, 0.05, 0.0004, 0.09, cases=300)
+    assert "the target is better, if only just, as far as 300" in said("advice", barely)
     harmed = judged(tmp_path, -0.05, -0.09, -0.01, cases=300)
     assert "the target is better off alone" in said("headline", harmed)
     assert said("advice", harmed) == (

@@ -366,6 +366,8 @@ def test_a_metric_that_does_not_apply_is_one_sentence_before_training():
     with pytest.raises(SpcacwError, match=r"'accuracy' does not apply to the test labels of silo "
                        r"0 \(numbers\): choose one of r2, mse"):  # fmt: skip
         simulate(Config.from_keys(**REGRESSION))
+    with pytest.raises(SpcacwError, match=r"silo 0 \(all the same number\): choose mse\."):
+        check_metric("r2", torch.full((5,), 3.0), 1, 0)
     with pytest.raises(SpcacwError, match=r"'auroc' does not apply .* \(10 of 10 classes\)"):
         simulate(Config.from_keys(metric="auroc"))
     with pytest.raises(SpcacwError, match=r"Silo 1 of .* has no test data: the target needs"):

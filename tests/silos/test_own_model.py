@@ -193,12 +193,16 @@ def test_the_silo_with_a_single_sample_is_named(monkeypatch):
         pool.describe()
 
 
-def test_features_that_are_whole_numbers_are_explained(monkeypatch):
+@pytest.mark.parametrize(("kind", "words"), [
+    (torch.int64, "whole numbers are tokens, so make features float."),
+    (torch.float64, "features are torch.float64, so make them float32."),  # as those of a CSV file
+])  # fmt: skip
+def test_features_of_another_type_are_explained(monkeypatch, kind, words):
     pool = pool_of()
     train = pool.setting.train
-    whole = SiloData(train(0).x.long(), train(0).y)
-    monkeypatch.setattr(pool.setting, "train", lambda silo: whole)
-    with one_sentence("whole numbers are tokens, so make features float."):
+    other = SiloData(train(0).x.to(kind), train(0).y)
+    monkeypatch.setattr(pool.setting, "train", lambda silo: other)
+    with one_sentence(words):
         pool.describe()
 
 
