@@ -181,7 +181,7 @@ def test_a_tables_true_and_false_are_numbers():
     odd = AB.assign(town=["x", "y", 1], day=pd.Timestamp(0))
     returned[0] = ((odd, Y[:3]), GOOD)
     with pytest.raises(
-        SpcacwError, match=r"\(not only numbers are in columns 'town', 'day'\): x and"
+        SpcacwError, match=r"\(TypeError: not only numbers are in columns 'town', 'day'\): x and"
     ):
         own().train(0)
 
@@ -258,7 +258,7 @@ BAD = [
     ((GOOD, ("text", Y)), r"test data cannot be made into tensors .*: x and y must be numbers"),
     (
         ((X, ["ill", "well"] * 3), GOOD),
-        r"tensors \(not only numbers are in y\): x and y must be "
+        r"tensors \(TypeError: not only numbers are in y\): x and y must be "
         "numbers, and none may be missing: number what is text",
     ),
     (((X, Y[:, None]), GOOD), r"labels have shape \(6, 1\), not \(n,\) as one label a sample has"),
