@@ -244,7 +244,7 @@ class Facts:
 
     def _by_silo(self, found: dict[str, Any] | None) -> dict[str, Any]:
         table = {int(silo): by for silo, by in (found or {}).items()}
-        return {called(self.run.summary, silo): table[silo] for silo in sorted(table)}
+        return {called(self.run.names, silo): table[silo] for silo in sorted(table)}
 
     @property
     def is_alone(self) -> bool:
@@ -314,7 +314,7 @@ def _weights(run: Artefacts) -> Weights | None:
     known = {name: v for name, v in run.silos.items() if len(v) == silos and name != THEORY}
     figures = {name: np.array(values) for name, values in known.items()}
     groups = run.summary.get("groups") or [None] * silos
-    names = [called(run.summary, silo) for silo in range(silos)]
+    names = [called(run.names, silo) for silo in range(silos)]
     kind = str(run.summary.get("group_kind", "none"))
     return Weights(run.target, run.rounds, end, run.alphas, mean, figures, groups, kind, names)
 
@@ -328,7 +328,7 @@ def _leave_one_out(run: Artefacts) -> LeaveOneOut | None:
     samples, mean = int(rows[0]["test_samples"]), float(np.mean([*whole.values()]))
     for silo in dict.fromkeys(row["without"] for row in rows if row["without"]):
         some = [row for row in rows if row["without"] == silo and row["seed"] in whole]
-        values, name = [float(row[metric.name]) for row in some], called(run.summary, int(silo))
+        values, name = [float(row[metric.name]) for row in some], called(run.names, int(silo))
         lost = [metric.sign * (whole[row["seed"]] - v) for row, v in zip(some, values, strict=True)]
         alpha = [float(row["alpha"]) for row in some if row["alpha"]]
         chance = [float(row["chance"]) for row in some]

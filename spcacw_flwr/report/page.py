@@ -75,7 +75,7 @@ def sections(facts: Facts) -> Iterator[Section]:
         none = f"The method {method} puts no weight on silos, so this run cannot tell who helped."
         yield Section("helpers", "Who helped", [none])
     if weights is not None and len(weights.final) > 1:
-        said = [*sentences.helpers(weights), *sentences.unlike(facts)]
+        said = [*sentences.helpers(facts), *sentences.unlike(facts)]
         yield Section("helpers", "Who helped", said, [pictures.helpers(weights)],
                       [_silo_table(weights)])  # fmt: skip
         if (picture := pictures.truth(weights)) and (said := [*sentences.truth(weights)]):
@@ -241,7 +241,7 @@ def render(facts: Facts) -> str:
     config = facts.run.config
     name = f"{config.get('setting')}, method {config.get('method')}, seed {config.get('seed')}"
     return environment.from_string(PAGE).render(
-        title=f"Who helped silo {called(facts.run.summary, facts.run.target)}?", name=name,
+        title=f"Who helped silo {called(facts.run.names, facts.run.target)}?", name=name,
         style=STYLE, headline=sentences.headline(facts), tiles=[*tiles(facts)],
         sections=sections(facts),
     )  # fmt: skip

@@ -44,6 +44,11 @@ class Run:
         return int(self.config.get("target", 0))
 
     @property
+    def names(self) -> list[str]:
+        """The silos' names; empty if they have only numbers."""
+        return list(self.summary.get("names") or self.status.get("names") or [])
+
+    @property
     def found(self) -> dict[str, Any]:
         """The summary's entry of the run's metric: last, interval, gain, gain_interval."""
         return dict((self.summary.get("metrics") or {}).get(self.metric.name) or {})

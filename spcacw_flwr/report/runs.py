@@ -119,7 +119,7 @@ def comparison(runs: Sequence[Run]) -> Table:
 def _parts(run: Run, keys: Sequence[str]) -> list[dict[str, str]]:
     """Return the parts of a column: metrics, gains, weights, keys, cost."""
     metrics = [*metric_rows(run.summary.get("metrics") or {}, run.metric.name)]
-    names = run.summary.get("names") or [""] * len(run.alpha)
+    names = run.names or [""] * len(run.alpha)
     return [
         {metric.label: "\n".join(cells[:2]) for metric, cells in metrics},
         {f"{metric.label}, better than alone": "\n".join(cells[3:])

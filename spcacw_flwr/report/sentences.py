@@ -290,22 +290,25 @@ OFTEN = 0.1
 """A peer that goes against the target in more than this share of the rounds is named."""
 
 
-def helpers(weights: Weights) -> Sentences:
-    """Report the weights of the target and the peers at the end."""
+def helpers(facts: Facts) -> Sentences:
+    """Report the weights of the target and the peers at the end, or so far."""
+    if (weights := facts.weights) is None:
+        return
+    at = "At the end" if facts.state == "finished" else "So far"
     if not weights.shares:
         yield "This method's weights are not shares of a whole: compare them with each other."
         return
     final, peers = weights.final, weights.peers
     total, many = float(final[peers].sum()), len(peers) > 1
     if not total:
-        yield "At the end no peer has any weight: the target listens only to itself."
+        yield f"{at} no peer has any weight: the target listens only to itself."
         if used := float(weights.mean[peers].sum()):
             yield f"Over the whole run the peers had {percent(used)} on average."
         return
     has = f"its {len(peers)} peers have" if many else "its peer has"
     amount = percent(total) + " between them" * many
     own = percent(final[weights.target])
-    yield f"At the end the target keeps {own} of the weight, and {has} {amount}."
+    yield f"{at} the target keeps {own} of the weight, and {has} {amount}."
     if many and np.ptp(final[peers]) < EQUAL * total:
         yield f"All have the same, {percent(total / len(peers))}."
     elif many:
@@ -425,8 +428,8 @@ def privacy(facts: Facts) -> Sentences:
     alike = len({(line["epsilon"], line["delta"]) for line in spent.values()}) == 1
     yield f"{silos([*spent], capital=True)} added noise to every answer."
     yield f"{'This cost' if alike else f'Silo {most} spent the most privacy,'} {amount}."
-    summary = facts.run.summary
-    others = len(summary["groups"]) - len({*spent, called(summary, facts.run.target)})
+    named = {*spent, called(facts.run.names, facts.run.target)}
+    others = len(facts.run.summary["groups"]) - len(named)
     if others > 0:
         yield f"{counted(others, 'other peer')} recorded no guarantee."
 

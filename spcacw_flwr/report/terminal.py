@@ -125,7 +125,7 @@ def alpha_table(summary: dict[str, Any]) -> Table:
         group = ["–" if groups[silo] is None else f"{groups[silo]:g}"] if truth else []
         values = [by_silo[silo] for by_silo in figures.values()]
         rest = ("–" if value is None else f"{value:.4f}" for value in values)
-        table.add_row(f"{called(summary, silo)}{mark}", *group, f"{alpha[silo]:.4f}", *rest)
+        table.add_row(called(summary["names"], silo) + mark, *group, f"{alpha[silo]:.4f}", *rest)
     return table
 
 
@@ -143,8 +143,9 @@ def print_report(console: Console, directory: Path) -> None:
     """Print both tables, whether to go on with these peers, and the results' directory."""
     summary = json.loads((directory / "summary.json").read_text())
     on = "held-out" if summary["holdout"] else "test"
-    who = f"{summary['setting']}: silo {called(summary, summary['target'])} by {summary['method']}"
-    console.print(f"{who}, {counted(summary[CASES], f'{on} case')}")
+    who = called(summary["names"], summary["target"])
+    what = f"{summary['setting']}: silo {who} by {summary['method']}"
+    console.print(f"{what}, {counted(summary[CASES], f'{on} case')}")
     console.print(metrics_table(summary))
     metric = METRICS[summary["metric"]]
     best = summary["metrics"][metric.name]

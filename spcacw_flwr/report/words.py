@@ -82,9 +82,8 @@ def silos(names: Sequence[str], capital: bool = False) -> str:
     return f"{word}{'s' if len(names) > 1 else ''} {listed(names)}"
 
 
-def called(summary: Mapping[str, Any], silo: int) -> str:
+def called(names: Sequence[str], silo: int) -> str:
     """Return a silo's number with its name, if it has one, as in ``2 Switzerland``."""
-    names = summary.get("names")
     return f"{silo} {names[silo]}" if names else str(silo)
 
 

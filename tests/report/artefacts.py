@@ -22,7 +22,7 @@ def write_run(
     (directory / "config.toml").write_text(toml)
     rounds = 7 * len(accuracy)
     status = {"state": state, "round": rounds, "rounds": 21}
-    status |= {"error": summary.pop("error")} if "error" in summary else {}
+    status |= {name: summary.pop(name) for name in ("error", "names") if name in summary}
     (directory / "status.json").write_text(json.dumps(status))
     with (directory / "metrics.jsonl").open("w") as file:
         for epoch, value in enumerate(accuracy, 1):

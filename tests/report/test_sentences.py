@@ -22,7 +22,7 @@ def facts(tmp_path, **keys):
 def said(part, found) -> str:
     """What a part of the report says, all of it."""
     of = {"learning": "course", "without": "leave_one_out"}
-    of |= dict.fromkeys(("helpers", "truth", "changes"), "weights")
+    of |= dict.fromkeys(("truth", "changes"), "weights")
     about = getattr(found, of[part]) if part in of else found
     return " ".join(getattr(sentences, part)(about))
 
@@ -95,6 +95,8 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
     ("changes", {"alphas": [(0, [1, 0, 0]), (7, [0.7, 0.295, 0.005])], "groups": None, **NAMED},
      "Silo 1 Cleveland has had some weight since round 7. Silo 2 Zürich ends with less than"),
     ("helpers", NAMED, "Silo 1 Cleveland carries 25 %. Silo 2 Zürich has no weight at all."),
+    ("helpers", {**NAMED, "state": "training"}, "So far the target keeps 70 % of the weight, and "
+     "its 3 peers have 30 % between them. Silo 1 Cleveland carries 25 %."),
     ("replies", {"rejections": {"2": {"shape": 1}}, "lines": {"rejected": 1}, **NAMED},
      "1 reply was not used; training went on without. They came from silo 2 Zürich."),
     ("unlike", {"figures": {"refused": [0, 0, 7, 0]}}, "Silo 2 often went against the target: in "
