@@ -352,7 +352,7 @@ class Recorder(History):
             "alone": last.get("alone"),
             "alpha": [] if self.alpha is None else self.alpha.tolist(),
             "warnings": [*self._warnings.lines.values()],
-            "names": self.names, "silent": dict(self.gate.silent) if self.rounds else {},
+            "names": [*self.names], "silent": dict(self.gate.silent) if self.rounds else {},
             **({places.FLOWER_RUN: self.flower_run} if self.flower_run else {}), **more,
         }  # fmt: skip
         with self._telling:
