@@ -145,6 +145,14 @@ def test_a_node_whose_stream_broke_is_invited_anew_with_another_token(tmp_path, 
     assert seen[0].silos == seen[1].silos
 
 
+def start_again(grid, made: service.Service, old: int, new: int) -> None:
+    """A node's process is killed, and started again under another id."""
+    grid.contexts[new] = grid.contexts[old]
+    grid.contexts[new].node_id = new
+    grid.gone.add(old)
+    made._break(made.links[old], "its process was killed")
+
+
 def test_a_node_started_again_under_a_new_id_takes_its_place(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     config = small(tmp_path / "run", compare_alone=False, epochs=6)
@@ -152,10 +160,7 @@ def test_a_node_started_again_under_a_new_id_takes_its_place(tmp_path, caplog):
     old, new = min(grid.contexts), 999
 
     def strike(made: service.Service) -> None:
-        grid.contexts[new] = grid.contexts[old]
-        grid.contexts[new].node_id = new
-        grid.gone.add(old)
-        made._break(made.links[old], "its process was killed")
+        start_again(grid, made, old, new)
         wait_until(lambda: made.alive(new))
         looks = grid.looks
         wait_until(lambda: grid.looks > looks + 3)
@@ -172,10 +177,7 @@ def test_a_round_waits_for_a_target_that_comes_back_under_a_new_id(tmp_path, cap
     old, new = max(grid.contexts), 999
 
     def strike(made: service.Service) -> None:
-        grid.contexts[new] = grid.contexts[old]
-        grid.contexts[new].node_id = new
-        grid.gone.add(old)
-        made._break(made.links[old], "its process was killed")
+        start_again(grid, made, old, new)
 
     run(grid, config, strike)
     assert f"Node {new} holds silos" in caplog.text
