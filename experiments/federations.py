@@ -72,10 +72,10 @@ def jobs_of(
 
     ``trials`` has lists of values by key, and the ``methods`` that try every combination of them.
     """
-    refuse_told(more, PLACE)
     cls, found = setting_class(name), []
     natural = "target_samples" in getattr(cls.Keys, "__dataclass_fields__", {})
     size_key = f"{cls.name}.target-samples" if natural else "samples-per-silo"
+    refuse_told(more, (*PLACE, size_key))
     seeds, chosen = numbers(plan["seeds"]), [row(method) for method in methods]
     if trials and "tuning" in plan:
         axes = {key: values for key, values in trials.items() if key != "methods"}

@@ -271,7 +271,7 @@ def test_own_keys_of_both_travel_in_one_key_that_flower_declares(folder):
     assert Config.from_flat(flat) == config
     assert Config.from_flat(flat | {"tilted.share": 0.5}).method.share == 0.5
     for text in ("[1]", '{"tilted": 1}', "{"):
-        with one_sentence("does not hold tables in JSON"):
+        with one_sentence("must hold tables in JSON"):
             Config.from_flat(METHOD | {"own": text})
     with one_sentence("own has a table 'tiltd' (did you mean tilted?)"):
         Config.from_flat(METHOD | {"own": '{"tiltd": {"share": 0.4}}'})

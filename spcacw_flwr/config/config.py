@@ -128,7 +128,8 @@ def _unfolded(text: str, names: set[str]) -> dict[str, Any]:
         tables = json.loads(text or "{}").items()
         found = {name: {**table} for name, table in tables}
     except (ValueError, AttributeError, TypeError) as error:
-        raise SpcacwError(f"own = {text!r} does not hold tables in JSON: {error}.") from error
+        example = '{"ditto": {"lambda": 0.1}}'
+        raise SpcacwError(f"own = {text!r} must hold tables in JSON, as {example}.") from error
     for name in found.keys() - names:  # another method's, or a slip of the pen
         if hint := did_you_mean(name, names):
             raise SpcacwError(f"own has a table {name!r}{hint}.")

@@ -63,12 +63,16 @@ def default_output(config: Config, base: Path) -> Path:
 def claim_directory(directory: Path, resumes: bool = False) -> None:
     """Make the directory of a new run, or check that the directory of a resumed run exists.
 
+    A run that failed before its first epoch and its first checkpoint makes room for a new one.
+
     Raises SpcacwError if it cannot be made or written, if it already holds a run (for a new run),
     or if it holds none (for a resumed run).
     """
     try:
         if not resumes:
             directory.mkdir(parents=True, exist_ok=True)
+        if not resumes and _failed_early(directory):
+            (directory / "config.toml").unlink(missing_ok=True)
         if (directory / "config.toml").exists() != resumes:
             if resumes:
                 raise SpcacwError(
@@ -82,6 +86,16 @@ def claim_directory(directory: Path, resumes: bool = False) -> None:
         (directory / ".write-test").unlink()
     except OSError as error:
         raise SpcacwError(f"output = '{directory}' cannot be written: {error}.") from error
+
+
+def _failed_early(directory: Path) -> bool:
+    """Return whether the directory's run failed before it had anything to keep."""
+    with suppress(OSError, ValueError, TypeError):
+        status = json.loads((directory / "status.json").read_bytes())
+        lines = directory / "metrics.jsonl"
+        begun = (directory / "checkpoint").exists() or (lines.exists() and lines.stat().st_size)
+        return bool(status["state"] == "failed" and not begun)
+    return False
 
 
 def write_atomically(

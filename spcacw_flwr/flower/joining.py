@@ -99,7 +99,7 @@ class Desk:
         """Wait until all have joined; SpcacwError if the time is over first."""
         while self.waiting:
             if time.monotonic() > self.deadline:
-                late = sorted(self._silos[digest] for digest in self.waiting)
+                late = sorted(self._silos[digest] for digest in list(self.waiting))
                 raise SpcacwError(
                     f"Silo {', '.join(map(str, late))} did not join within {self.minutes:g} "
                     "minutes: its token is worth nothing now."

@@ -130,7 +130,9 @@ def advice(facts: Facts) -> Sentences:
             yield f"{lone} of the weight, and {course.on} tell no difference. {COSTS}"
         else:
             yield from _too_little(course, course.gain, course.cases, (high - low) / 2)
-    elif ahead := [int(line["epoch"]) for line in facts.run.epochs if line.get("behind")]:
+    elif course.gain < 0 and (
+        ahead := [int(line["epoch"]) for line in facts.run.epochs if line.get("behind")]
+    ):
         yield (
             f"Stop, or change something first: at epoch {ahead[0]} training alone was ahead by "
             f"more than chance explains. What may help: {', '.join(_other_ways(facts))}."

@@ -294,6 +294,8 @@ def try_model(
         if y.is_floating_point() and y.ndim == 1:
             words += ", whose labels are numbers to be predicted, as by loss = 'squared-error' and "
             words += "metric = 'r2': classes must be whole numbers"
+        elif not y.is_floating_point() and (strange := strange_labels(y, classes)):
+            words += f": {strange}"
         raise bad_loss(words) from error
     if _shape(losses) != (len(y),) or not losses.requires_grad:
         words = f"gives {_shape(losses)} on {where}: it must be a tensor of shape {(len(y),)}"
@@ -306,6 +308,14 @@ def try_model(
     except Exception as error:  # a user's layer or loss may raise anything in the backward pass
         raise bad_model(f"has no gradient on {where} ({one_line(error)})") from error
     return classes
+
+
+def strange_labels(y: Tensor, classes: int) -> str:
+    """Return what is wrong with labels (whole numbers) that are not all in 0 … C−1, or nothing."""
+    low, high = map(int, y.aminmax())
+    if low >= 0 and high < classes:
+        return ""
+    return f"labels are from {low} to {high}, and the {classes} classes from 0 to {classes - 1}"
 
 
 def _see_buffers(model: nn.Module, after: Mapping[str, Tensor], name: str) -> None:

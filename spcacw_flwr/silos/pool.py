@@ -28,7 +28,7 @@ from spcacw_flwr.silos.evaluation import Cases, buffers_at, evaluating, scores_o
 from spcacw_flwr.silos.gradients import SiloGradients
 from spcacw_flwr.silos.layout import Layout, others_of, parameters_of
 from spcacw_flwr.silos.metrics import applying, check_metric, over_shares
-from spcacw_flwr.silos.models import make_loss, make_model, try_model
+from spcacw_flwr.silos.models import make_loss, make_model, strange_labels, try_model
 from spcacw_flwr.silos.privacy import PrivateSilos, mechanisms
 from spcacw_flwr.silos.protocol import LOSSES, Answers, Evaluation, Replies, Request, SiloInfo
 from spcacw_flwr.silos.setting import Setting, SiloData, data_of, described
@@ -146,23 +146,17 @@ class SiloPool:
         classes, training = self.setting.num_classes, self.config.training
         names = training.model, training.loss, silo
         found = try_model(self.model, batch.x[0], batch.y[0], classes, self.loss, names)
-        if not classes:
-            self._see_labels(found)
+        self._see_labels(found)
         self._tried = True
 
     def _see_labels(self, classes: int) -> None:
-        """Take the number of classes from the model; SpcacwError if a label is too large."""
+        """Take the number of classes, 0 … C−1; SpcacwError if a label is none of them."""
         self.setting.num_classes = classes
         for silo in self.silos:
-            largest = int(self.setting.train(silo).y.max())
-            if silo == self.config.run.target:  # only the target is tested
-                largest = max(largest, int(self.setting.test(silo).y.max()))
-            if largest >= classes and not self.setting.train(silo).y.is_floating_point():
-                raise SpcacwError(
-                    f"Silo {silo} has a label {largest}, and model = "
-                    f"{self.config.training.model!r} gives scores of {classes} classes: it must "
-                    f"give {largest + 1}, or labels must be numbered from 0."
-                )
+            for part in ("train", "test")[: 1 + (silo == self.config.run.target)]:
+                y = data_of(self.setting, part, silo).y
+                if not y.is_floating_point() and (words := strange_labels(y, classes)):
+                    raise SpcacwError(f"{part}({silo}) of the setting: {words}.")
 
     def answer(self, request: Request) -> Answers:
         """Return the silos' answers to a request, unchecked, as they arrive at the target."""

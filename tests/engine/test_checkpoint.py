@@ -514,3 +514,12 @@ def test_small_fast_runs_pay_for_one_checkpoint_and_slow_ones_for_one_in_twenty(
     assert [t for t in range(1, 21) if kept.due(t, 20)] == [20]
     kept._written -= 1.0 / checkpoint.SHARE
     assert kept.due(4, 20)
+
+
+def test_a_run_that_failed_before_its_first_epoch_makes_room_for_another(tmp_path):
+    output = str(tmp_path / "run")
+    with one_sentence("squared-error"):
+        simulate(config_of(output=output, loss="squared-error", metric="r2"))
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
+    assert len(simulate(config_of(output=output)).epochs) == 2
+    refused(tmp_path / "run", "already holds a run: ", resume="", output=output)

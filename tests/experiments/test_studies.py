@@ -162,6 +162,8 @@ def test_what_is_no_study_is_one_sentence(tmp_path):
         (("table1", "--columns", "mnist-rotate"), "method=fedavg"),
         (("attacks", "no.csv"), "setting=heart"),
         (("federations", "--setting", "heart"), "setting=digits-relabel"),
+        (("federations", "--setting", "heart"), "heart.target-samples=20"),
+        (("federations", "--setting", "digits-relabel"), "samples-per-silo=20"),
     ],
 )
 def test_a_key_that_lines_tell_cannot_be_set(words, key, tmp_path, monkeypatch):

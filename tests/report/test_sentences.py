@@ -85,6 +85,8 @@ NAMED = {"names": ["Bern", "Cleveland", "Zürich", "Basel"]}
     ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0}, **FAILED}, "Not known yet:"),
     ("advice", {"accuracy": (50.0,), "lines": {"alone": 60.0, "behind": 1}, **FAILED},
      "Stop, or change something first: at epoch 1 training alone was ahead by more than chance"),
+    ("advice", {"accuracy": (50.0,), "lines": {"alone": 40.0, "behind": 1}, **FAILED},
+     "Not known yet:"),
     ("headline", {"accuracy": (50.0,), "lines": {"alone": 60.0}, **FAILED},
      "So far training with the peers did 10.0 points of accuracy worse than training alone (test "
      "accuracy 50.00 % against 60.00 %)"),

@@ -11,7 +11,7 @@ from spcacw_flwr.silos.batches import batch_indices
 from spcacw_flwr.silos.evaluation import buffers_at
 from spcacw_flwr.silos.pool import SiloPool
 from spcacw_flwr.silos.setting import Setting, SiloData
-from tests.conftest import make_pool
+from tests.conftest import make_pool, one_sentence
 
 
 class Sorted(Setting):
@@ -191,3 +191,15 @@ def test_smoothness_and_accuracy_of_a_recurrent_model():
     outputs = functional_call(pool.model, pool.layout.unflatten(vector), (test.x,))
     expected = 100 * (outputs.argmax(2) == test.y).double().mean().item()
     assert pool.evaluate(vector, 0).figures["accuracy"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize(("less", "words"), [(0, "0 to 2"), (1, "-1 to 1")])
+def test_labels_that_are_no_classes_are_named(part, less, words, monkeypatch):
+    given, found = Sorted.train(Sorted, 0), SiloData(torch.zeros(24, 4), torch.zeros(24).long())
+    others = {"train": found, "test": found} | {part: SiloData(given.x, given.y - less)}
+    monkeypatch.setattr(Sorted, "num_classes", 2)
+    for name, data in others.items():
+        monkeypatch.setattr(Sorted, name, lambda self, silo, data=data: data)
+    with one_sentence(f"labels are from {words}, and the 2 classes from 0 to 1"):
+        pool_of().describe()
