@@ -217,8 +217,9 @@ def _end_with_parent() -> None:
 def complain(failed: Mapping[str, int]) -> None:
     """Raise SpcacwError if runs failed; ``failed`` is what :meth:`Where.add` returned."""
     if failed:
-        told = " ".join(f"{sentence} ({count} runs)" for sentence, count in failed.items())
-        raise SpcacwError(f"Runs failed; the same command tries them again. {told}")
+        told = " ".join(f"{sentence} ({n} runs)" for sentence, n in failed.items())
+        count = sum(failed.values())
+        raise SpcacwError(f"{count} runs failed: the same command tries them again. {told}")
 
 
 Line = Callable[[Job, Run], Mapping[str, Any] | None]
