@@ -285,7 +285,8 @@ def demo(
     end_like_ctrl_c()
     root = directory.resolve()
     if (root / RUN_FILE).exists():
-        resolved = Config.from_flat(flat_keys(root / RUN_FILE, set_, {}))
+        known = flat_keys(root / RUN_FILE, set_, {})
+        resolved = Config.from_flat(Server(root / "server", 0).streaming(known, LOOPBACK))
     else:
         resolved = federation.lay_out(root, *checked(config, set_, data_dir))
     say(CLOSED)

@@ -70,7 +70,11 @@ def exported(config: Config, setting: Setting) -> Config:
 
 
 def lay_out(root: Path, config: Config, setting: Setting) -> Config:
-    """Make the directories of all hosts, with the silos' data; write and return ``run.toml``."""
+    """Make the directories of all hosts, with the silos' data, and ``run.toml``; return its keys.
+
+    Those of the streams are added, which name files by their place: no file keeps them, so that
+    ``root`` can be moved.
+    """
     server = Server(root / "server", 0)
     certificates.make_authority(root / "ca")
     certificates.make_server(root / "ca", server.directory)
@@ -80,9 +84,9 @@ def lay_out(root: Path, config: Config, setting: Setting) -> Config:
         group = setting.groups[silo]
         place.make(silo, authority, DATA, **({} if group is None else {"group": group}))
     export(setting, config.run.target, lambda silo: places[silo].directory / DATA)
-    flat = server.streaming(exported(config, setting).to_flat(), LOOPBACK)
+    flat = exported(config, setting).to_flat()
     write_atomically(root / RUN_FILE, as_toml(flat).encode())
-    return Config.from_flat(flat)
+    return Config.from_flat(server.streaming(flat, LOOPBACK))
 
 
 def start_server(server: Server, host: str, say: Say, as_json: bool = False) -> list[Program]:

@@ -46,6 +46,7 @@ from spcacw_flwr.flower.processes import (
     owning,
 )
 from spcacw_flwr.partitions.files import silo_file
+from spcacw_flwr.silos.setup import checked_setting
 from tests.conftest import one_sentence, ran
 from tests.watching import wait_until
 
@@ -447,6 +448,14 @@ def test_exported_silos_are_what_their_config_says(tmp_path):
     assert (config.transport.exchange, config.partition.input_shape) == ("stream", "1,8,8")
     for silo in range(3):
         assert silo_file(tmp_path / f"silo-{silo}" / "data", silo).is_file()
+
+
+def test_a_federation_that_was_laid_out_may_be_moved(tmp_path):
+    config = Config.from_keys(exchange="stream", cluster_sizes="1,1", samples_per_silo=64)
+    resolved = federation.lay_out(tmp_path / "here", config, checked_setting(config))
+    assert Path(resolved.transport.stream_key).is_file()
+    for path in (tmp_path / "here").rglob("*.toml"):
+        assert str(tmp_path) not in path.read_text(), path
 
 
 def test_a_program_that_dies_is_started_again_unless_it_cannot_run(tmp_path, monkeypatch):
