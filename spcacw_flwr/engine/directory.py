@@ -92,9 +92,8 @@ def _failed_early(directory: Path) -> bool:
     """Return whether the directory's run failed before it had anything to keep."""
     with suppress(OSError, ValueError, TypeError):
         status = json.loads((directory / "status.json").read_bytes())
-        lines = directory / "metrics.jsonl"
-        begun = (directory / "checkpoint").exists() or (lines.exists() and lines.stat().st_size)
-        return bool(status["state"] == "failed" and not begun)
+        begun = [*directory.glob("checkpoint/*.json"), *directory.glob("metrics.jsonl")]
+        return status["state"] == "failed" and not any(path.stat().st_size for path in begun)
     return False
 
 

@@ -516,10 +516,14 @@ def test_small_fast_runs_pay_for_one_checkpoint_and_slow_ones_for_one_in_twenty(
     assert kept.due(4, 20)
 
 
-def test_a_run_that_failed_before_its_first_epoch_makes_room_for_another(tmp_path):
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [({"loss": "squared-error", "metric": "r2"}, "squared-error"), ({"eta": 1e17}, "diverged")],
+)
+def test_a_run_that_failed_before_its_first_epoch_makes_room_for_another(keys, words, tmp_path):
     output = str(tmp_path / "run")
-    with one_sentence("squared-error"):
-        simulate(config_of(output=output, loss="squared-error", metric="r2"))
+    with one_sentence(words):
+        simulate(config_of(output=output, epochs=20, **keys))
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
     assert len(simulate(config_of(output=output)).epochs) == 2
     refused(tmp_path / "run", "already holds a run: ", resume="", output=output)
