@@ -42,6 +42,7 @@ SEAL, SEAL_SECONDS = "seal", 5.0
 """Seals flush the disk: one every second would cost four hosts on a disk 5 % of rounds a second."""
 SIGN_OF_SEAL = b'"event":"seal"'
 """Only a seal holds this: a text would have its quotes escaped."""
+STRANGERS = 100
 FIRST = "0" * 64
 """The first line names this in the place of a SHA-256."""
 ALGORITHM = ec.ECDSA(hashes.SHA384())
@@ -70,13 +71,13 @@ def seal() -> None:
         found.seal()
 
 
-def refused(kind: str, why: str) -> None:
+def refused(kind: str, why: str, **fields: Any) -> None:
     """Note a question that is refused, and the sentence that says why.
 
     If the line cannot be written, the refusal still stands, and nothing leaves.
     """
     with suppress(SpcacwError):
-        note(REFUSED, kind=kind, why=why)
+        note(REFUSED, kind=kind, why=why, **fields)
 
 
 def told(kind: str, of: Mapping[int, Mapping[str, Any]], arrays: Arrays | None = None) -> None:
@@ -130,6 +131,30 @@ def shares(replies: Replies, norms: Tensor, target: int, how: str) -> dict[str, 
             "norm": norm if math.isfinite(norm) else None,
         }  # fmt: skip
     return found
+
+
+class Strangers:
+    """Counts those who come to a port without the right to, so that they cannot fill the disk.
+
+    A hundred of them have a line each; then there is room for one more line a second.
+    """
+
+    def __init__(self) -> None:
+        self._room, self._at, self._untold = float(STRANGERS), time.monotonic(), 0
+        self._lock = threading.Lock()
+
+    def came(self) -> dict[str, int] | None:
+        """Return the fields of a line about one more; None if it is to have no line."""
+        with self._lock:
+            now = time.monotonic()
+            self._room = min(STRANGERS, self._room + now - self._at)
+            self._at = now
+            self._untold += 1
+            if self._room < 1:
+                return None
+            self._room -= 1
+            untold, self._untold = self._untold - 1, 0
+            return {"untold": untold} if untold else {}
 
 
 class Log:

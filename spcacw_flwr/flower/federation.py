@@ -140,8 +140,8 @@ def register(server: Server, public_keys: Sequence[Path], say: Say) -> list[str]
         except SpcacwError:  # an earlier command may have been cut short
             if not (node := server.registered(text)):
                 raise
-        server.members.admit(node, text)
         server.note(audit.ADMITTED, node=node, key=text)
+        server.members.admit(node, text)  # last: without it, the next command does all this again
         return node
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Flower's command mostly imports

@@ -49,7 +49,7 @@ class Desk:
         self._silos = {digest_of(token): silo for silo, token in self.tokens.items()}
         self.waiting = set(self._silos)
         self.deadline = time.monotonic() + 60 * minutes
-        self._lock = threading.Lock()
+        self._lock, self.strangers = threading.Lock(), audit.Strangers()
 
     def admit(self, token: str, key: str) -> dict[str, str]:
         """Admit a key and return what its silo needs; SpcacwError if token or key is not valid."""
@@ -127,10 +127,10 @@ class _Visit(Visit):
             status, said = 400, {"error": "what it sent is no question of 'spcacw deploy join'"}
         except SpcacwError as error:
             status, said = 403, {"error": str(error).removesuffix(".")}
-        if "error" in said:
+        if "error" in said and (fields := self.desk.strangers.came()) is not None:
             visitor = self.client_address[0].removeprefix("::ffff:")  # IPv4 behind IPv6
             why = f"{visitor}: {said['error']}"
-            self.desk.server.note(audit.REFUSED, kind="token", why=why)
+            self.desk.server.note(audit.REFUSED, kind="token", why=why, **fields)
         self.reply(status, json.dumps(said).encode())
 
 

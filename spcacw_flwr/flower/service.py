@@ -120,6 +120,7 @@ class Service:
         self.inbox: SimpleQueue[Event] = SimpleQueue()
         self._limit, self._lock = limit, threading.Lock()
         self._invited: dict[str, Link] = {}
+        self._strangers = audit.Strangers()
         """The streams that are not open yet, by the digests of their tokens."""
         self._used: set[str] = set()
         room = 2 * nodes + 8  # a thread for each stream; a new one may open before the old one ends
@@ -192,8 +193,9 @@ class Service:
                 link, before = found, self.links.get(found.node)
                 link.peer, link.cancel, self.links[link.node] = peer, context.cancel, link
         if isinstance(found, str):
-            log.warning("A stream from %s was refused: %s.", peer, found)
-            audit.refused("stream", f"{peer}: {found}")
+            if (fields := self._strangers.came()) is not None:
+                log.warning("A stream from %s was refused: %s.", peer, found)
+                audit.refused("stream", f"{peer}: {found}", **fields)
             context.abort(grpc.StatusCode.UNAUTHENTICATED, found)
         if before:
             self._break(before, "the node opened another one")

@@ -3,6 +3,7 @@
 import http.client
 import ssl
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -87,6 +88,25 @@ def test_a_wrong_token_is_one_sentence_and_a_line_in_the_audit_log(desk, server,
     lines = checked(server.directory / audit.LOG)
     why = "127.0.0.1: the token is not one of this server's"
     assert [line["why"] for line in lines if line["event"] == audit.REFUSED] == [why, why]
+
+
+def test_a_stranger_does_not_fill_the_disk(desk, server, monkeypatch):
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
+    monkeypatch.setattr(audit, "time", clock)
+    monkeypatch.setattr(audit, "STRANGERS", 2)
+    desk.strangers = audit.Strangers()
+    line = http.client.HTTPSConnection(
+        desk.tokens[3].split("/")[0], timeout=60, context=ssl._create_unverified_context()
+    )
+    for wait in (0, 0.5, 0, 0, 0.25, 0.5, 9, 0, 0):
+        now[0] += wait
+        line.request("POST", JOIN, b"{}")
+        assert line.getresponse().read()
+    audit.of_home(str(server.home)).seal()
+    lines = checked(server.directory / audit.LOG)
+    lines = [line for line in lines if line["event"] == audit.REFUSED]
+    assert [line.get("untold", 0) for line in lines] == [0, 0, 3, 0, 0]
 
 
 @pytest.mark.parametrize("size", ["-1", str(MOST_BYTES + 1), "many"])

@@ -24,7 +24,7 @@ from spcacw_flwr.config.declare import SpcacwError
 from spcacw_flwr.engine.gate import judge, norm_bound
 from spcacw_flwr.engine.loop import History, train
 from spcacw_flwr.engine.simulate import simulate
-from spcacw_flwr.flower import frames, service
+from spcacw_flwr.flower import audit, frames, service
 from spcacw_flwr.flower.service import Link, Service
 from spcacw_flwr.flower.silo import channel_of, talk
 from spcacw_flwr.silos.pool import SiloPool
@@ -346,7 +346,7 @@ def attempt(made: Separate, token: str, node: int, silos: list[int], root: str) 
     return str(caught.value)
 
 
-def test_streams_without_a_good_token_are_refused_and_logged(secured, caplog):
+def test_streams_without_a_good_token_are_refused_and_logged(secured, caplog, monkeypatch):
     made, root = secured, secured.root
     caplog.set_level(logging.WARNING)
     good = made.service.invite(NODE + 1, [1])
@@ -362,6 +362,10 @@ def test_streams_without_a_good_token_are_refused_and_logged(secured, caplog):
     assert len(said) == len(bad)
     for line, (*_, words) in zip(said, bad, strict=True):
         assert words in line
+    monkeypatch.setattr(audit.Strangers, "came", lambda self: None)  # there were too many
+    caplog.clear()
+    assert "its token is not known" in attempt(made, "guessed", NODE + 1, [1], root)
+    assert not caplog.messages
 
 
 def test_a_node_that_breaks_the_protocol_and_reads_nothing_holds_no_place(monkeypatch):
