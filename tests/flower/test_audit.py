@@ -313,16 +313,21 @@ def test_a_log_that_cannot_be_begun_leaves_no_file_open(tmp_path, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_a_revocation_that_found_no_room_is_noted_by_the_command_that_is_given_again(
+def test_who_may_take_part_is_noted_by_the_command_that_is_given_again_when_there_is_room(
     tmp_path, monkeypatch
 ):
-    """The silo was shut out all the same."""
+    """A silo is admitted with its line, and shut out at once."""
     certificates.make_authority(tmp_path / "ca")
     server, place = Server(tmp_path / "server", 9092), Silo(tmp_path / "silo")
     certificates.make_server(tmp_path / "ca", server.directory)
     place.make(3, tmp_path / "ca" / certificates.CA_CERTIFICATE, "data")
     monkeypatch.setattr(Link, "cli", lambda link, *_: {"node-id": 7})
-    register(server, [place.public_key], print)
+    server.note(audit.EPOCH)
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, line: 0)
+        with one_sentence("audit.jsonl cannot be written"):
+            register(server, [place.public_key], print)
+    assert register(server, [place.public_key], print) == ["7"]
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda file, line: 0)
         with one_sentence("audit.jsonl cannot be written"):
@@ -330,7 +335,8 @@ def test_a_revocation_that_found_no_room_is_noted_by_the_command_that_is_given_a
     assert server.members.revoked(7)
     assert revoke(server, place.public_key, print) == "7"
     lines = (server.directory / LOG).read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines].count(audit.REVOKED) == 1
+    events = [json.loads(line)["event"] for line in lines]
+    assert events.count(audit.ADMITTED) == events.count(audit.REVOKED) == 1
 
 
 def test_a_head_that_found_no_room_is_written_when_there_is_some(tmp_path, monkeypatch):
