@@ -42,9 +42,10 @@ SEAL, SEAL_SECONDS = "seal", 5.0
 """Seals flush the disk: one every second would cost four hosts on a disk 5 % of rounds a second."""
 SIGN_OF_SEAL = b'"event":"seal"'
 """Only a seal holds this: a text would have its quotes escaped."""
-STRANGERS = 100
 FIRST = "0" * 64
 """The first line names this in the place of a SHA-256."""
+STRANGERS = 100
+"""So many refusals at a port have a line each, whatever their rate."""
 ALGORITHM = ec.ECDSA(hashes.SHA384())
 OPEN, ANSWER, HEARD, REFUSED, REJECTED, RUN, EPOCH, ADMITTED, REVOKED, KEY = (
     "open", "answer", "heard", "refused", "rejected", "run", "epoch", "admitted", "revoked", "key",
@@ -136,7 +137,7 @@ def shares(replies: Replies, norms: Tensor, target: int, how: str) -> dict[str, 
 class Strangers:
     """Counts those who come to a port without the right to, so that they cannot fill the disk.
 
-    A hundred of them have a line each; then there is room for one more line a second.
+    The first ``STRANGERS`` have a line each; then there is room for one more line a second.
     """
 
     def __init__(self) -> None:
@@ -149,11 +150,11 @@ class Strangers:
             now = time.monotonic()
             self._room = min(STRANGERS, self._room + now - self._at)
             self._at = now
-            self._untold += 1
             if self._room < 1:
+                self._untold += 1
                 return None
             self._room -= 1
-            untold, self._untold = self._untold - 1, 0
+            untold, self._untold = self._untold, 0
             return {"untold": untold} if untold else {}
 
 

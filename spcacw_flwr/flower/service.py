@@ -120,9 +120,9 @@ class Service:
         self.inbox: SimpleQueue[Event] = SimpleQueue()
         self._limit, self._lock = limit, threading.Lock()
         self._invited: dict[str, Link] = {}
-        self._strangers = audit.Strangers()
         """The streams that are not open yet, by the digests of their tokens."""
         self._used: set[str] = set()
+        self._strangers = audit.Strangers()
         room = 2 * nodes + 8  # a thread for each stream; a new one may open before the old one ends
         handler = grpc.stream_stream_rpc_method_handler(self._talk)
         _, service, name = frames.METHOD.split("/")

@@ -374,7 +374,10 @@ def test_another_batch_size_is_one_sentence_and_costs_no_answer(caplog):
     ("parts", "words"),
     [
         ((load, lambda: nn.Linear(3, 2)), ["cannot be applied to the data of silo"]),
-        ((load, lambda: nn.Linear(30, 1)), ["labels are from 0 to 1", "the 1 classes"]),
+        (
+            (load, lambda: nn.Linear(30, 1), lambda outputs, y: outputs.square().mean(1)),
+            ["labels are from 0 to 1", "the 1 classes"],
+        ),
         ((load, lambda n: nn.Linear(30, n)), ["cannot be made", "TypeError"]),
         ((load, lambda: 3), ["returned int"]),
         ((load, network, nn.CrossEntropyLoss()), ["gives ()", "loss of each sample"]),
@@ -383,8 +386,6 @@ def test_another_batch_size_is_one_sentence_and_costs_no_answer(caplog):
     ],
 )
 def test_own_parts_that_do_not_fit_are_one_sentence(parts, words):
-    if words == ["labels are from 0 to 1", "the 1 classes"]:
-        parts = (*parts, lambda outputs, y: outputs.square().mean(1))
     with one_sentence("Node", *words):
         start(silo_app(*parts))
 
